@@ -1,0 +1,31 @@
+//! The fault-tolerance protocols as pure state machines: no I/O, no clock, no thread, no randomness.
+//!
+//! Every input is a method call, every output a return value, so the same code runs inside the libfabric
+//! provider and, a million schedules a minute, inside the simulator.
+
+/// Number of an MPI process in its job, from 0.
+pub type Rank = u32;
+
+/// What is needed to repeat one delivery (Bouteiller 2005, §III; here with poll counts).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Determinant {
+    /// Rank that made the delivery.
+    pub receiver: Rank,
+    /// Its receiver clock: this is its `rclock`-th delivery, from 1.
+    pub rclock: u64,
+    /// Rank that sent the message.
+    pub source: Rank,
+    /// The message's number on its channel, from 1.
+    pub ssn: u64,
+    /// Completion-queue reads begun since the delivery before: 0 means in the same read.
+    pub polls: u64,
+}
+
+/// The failure that must be survived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tolerate {
+    /// A process: what lies in memory that the node's agent owns is stable at once.
+    Process,
+    /// A node: only what the event logger has acknowledged is stable.
+    Node,
+}

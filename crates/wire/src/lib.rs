@@ -1,0 +1,4 @@
+//! Everything two processes of Resurgo must agree on, byte for byte: the node memory that an agent
+//! shares with its ranks, and the frames of the control connections.
+
+pub mod node_memory;

@@ -1,0 +1,233 @@
+//! The node memory: one memfd per node, created and held by the agent, mapped by every rank of the node.
+//!
+//! ```text
+//! 0                 node header            one page, written by the agent before any rank starts
+//! CONTROL_BASE      rank controls          CONTROL_STRIDE bytes a rank; other ranks may write here
+//! arena_base        arenas                 arena_stride bytes a rank; written by its own rank only
+//! ```
+//!
+//! The agent keeps the memfd open, so all of it outlives any rank: a recovering rank finds in its own
+//! arena every message it had logged and every delivery it had recorded. The agent itself reads and
+//! writes single fields with `pread` and `pwrite`; only the provider maps the memory.
+//!
+//! All integers are little-endian (the processes share one machine). Offsets are in bytes.
+
+/// First eight bytes of a node memory.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
+/// Changes whenever the meaning of any byte below changes.
+pub const VERSION: u32 = 1;
+
+/// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
+pub const PMI_FD: i32 = 30;
+/// File descriptor of the node memory in every rank.
+pub const NODE_MEMORY_FD: i32 = 31;
+/// File descriptor of the node's spill file in every rank, when there is one.
+pub const SPILL_FD: i32 = 32;
+
+/// Environment variable with the rank's number in the job.
+pub const ENV_RANK: &str = "RESURGO_RANK";
+
+/// Most ranks one node memory can hold.
+pub const MAX_RANKS: usize = 4096;
+
+/// Where the node memory is mapped in every rank: far from everything the kernel places by itself, so
+/// that mapping it never moves the program's own mappings.
+pub const MAP_ADDRESS: usize = 0x1000_0000_0000;
+
+/// Bytes of one log segment.
+pub const SEGMENT: usize = 64 << 10;
+
+/// Fields of the node header.
+pub mod header {
+    /// `u64` [`super::MAGIC`].
+    pub const MAGIC: usize = 0;
+    /// `u32` [`super::VERSION`].
+    pub const VERSION: usize = 8;
+    /// `u32` number of ranks in the job.
+    pub const SIZE: usize = 12;
+    /// `u32` protocol: [`super::PROTOCOL_NONE`] or [`super::PROTOCOL_PESSIMISTIC`].
+    pub const PROTOCOL: usize = 16;
+    /// `u32` 0: the loss of a process is tolerated; 1: of a node (sends wait for the event logger).
+    pub const TOLERATE_NODE: usize = 20;
+    /// `u64` offset of the first arena.
+    pub const ARENA_BASE: usize = 24;
+    /// `u64` bytes from one arena to the next.
+    pub const ARENA_STRIDE: usize = 32;
+    /// `u64` most segments a rank may hold in memory (the bound `--log-memory`).
+    pub const LOG_SEGMENTS: usize = 40;
+    /// `u32` 1: full segments are written to the file [`super::SPILL_FD`] when the bound is reached.
+    pub const SPILL: usize = 48;
+    /// `u32` segments that every rank touches when it starts, so that logging into them later costs no page faults.
+    pub const PREFAULT_SEGMENTS: usize = 52;
+    /// `u64` nanoseconds a waiting rank polls before it sleeps.
+    pub const SPIN_NS: usize = 56;
+    /// `u64` next free segment of the spill file; ranks take from it with an atomic add.
+    pub const SPILL_NEXT: usize = 64;
+    /// `u32` TCP port of the event logger on 127.0.0.1, 0 when there is none.
+    pub const EVENT_LOGGER_PORT: usize = 72;
+    /// 32 bytes: the job's key.
+    pub const JOB_KEY: usize = 80;
+    /// Bytes of the header.
+    pub const BYTES: usize = 4096;
+}
+
+pub const PROTOCOL_NONE: u32 = 0;
+pub const PROTOCOL_PESSIMISTIC: u32 = 1;
+
+/// Offset of the first rank control.
+pub const CONTROL_BASE: usize = header::BYTES;
+/// Bytes of a rank control.
+pub const CONTROL_STRIDE: usize = 4096;
+
+/// Fields of a rank control, relative to its start.
+pub mod control {
+    // Written by the agent before each start of the rank.
+
+    /// `u64` the rank's incarnation, from 1.
+    pub const INCARNATION: usize = 0;
+    /// `u64` the rank kills itself (SIGKILL) when it has made this many sends and deliveries in this life; 0: never.
+    pub const FAULT_AT_MESSAGES: usize = 8;
+
+    // Written by other ranks.
+
+    /// `u32` futex word the rank sleeps on.
+    pub const DOORBELL: usize = 64;
+    /// `u32` 1 while the rank sleeps or is about to.
+    pub const SLEEPING: usize = 68;
+    /// `u64` bit w: word w of [`READY`] may be non-zero.
+    pub const READY_SUMMARY: usize = 128;
+    /// `u64` × 64: bit s: the channel from rank s may have news.
+    pub const READY: usize = 192;
+
+    // Written by the rank itself, read by the agent.
+
+    /// `u32` see [`super::PHASE_START`] and following.
+    pub const PHASE: usize = 768;
+    /// `u32` threads that have called the provider.
+    pub const THREADS: usize = 772;
+    /// `u64` deliveries in this life (the rank's rclock).
+    pub const DELIVERIES: usize = 776;
+    /// `u64` messages sent in this life.
+    pub const SENDS: usize = 784;
+    /// `u64` payload bytes sent in this life.
+    pub const SENT_BYTES: usize = 792;
+    /// `u64` deliveries that this life repeats from the record.
+    pub const REPLAY_DELIVERIES: usize = 800;
+    /// `u64` CLOCK_MONOTONIC nanoseconds of the life's first delivery (or its first live one when nothing is replayed).
+    pub const FIRST_DELIVERY_NS: usize = 808;
+    /// `u64` CLOCK_MONOTONIC nanoseconds at which the replay had caught up.
+    pub const CAUGHT_UP_NS: usize = 816;
+    /// `u64` segments in use in memory.
+    pub const SEGMENTS: usize = 824;
+    /// `u64` segments written to the spill file.
+    pub const SPILLED_SEGMENTS: usize = 832;
+    /// `u64` times the rank went to sleep waiting for a message.
+    pub const SLEEPS: usize = 840;
+    /// `u64` nanoseconds that sends were held for the event logger.
+    pub const HELD_NS: usize = 848;
+
+    /// `u64` what the agent has forwarded of the rank's standard output in earlier lives and not yet seen again in this one,
+    /// in bytes: the rank makes no new delivery before it is 0. Written by the agent.
+    pub const OUTPUT_BEHIND: usize = 896;
+
+    /// `u32` length and then UTF-8 text: why the rank ended itself; at most [`REPORT_BYTES`] bytes. A rank that writes a
+    /// report exits with [`super::EXIT_REPORT`].
+    pub const REPORT: usize = 1024;
+    pub const REPORT_BYTES: usize = 3000;
+}
+
+/// Exit code of a rank that ended itself and left a report in [`control::REPORT`]: it is not restarted, the job ends.
+pub const EXIT_REPORT: i32 = 119;
+
+/// The provider has not been opened yet.
+pub const PHASE_START: u32 = 0;
+/// Deliveries come from the record.
+pub const PHASE_REPLAY: u32 = 1;
+/// Deliveries are new.
+pub const PHASE_LIVE: u32 = 2;
+/// The endpoint was closed (MPI_Finalize).
+pub const PHASE_CLOSED: u32 = 3;
+
+/// Size and place of every part for a job, from what the agent is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Ranks in the job.
+    pub size: usize,
+    /// Most segments a rank may hold in memory.
+    pub log_segments: usize,
+}
+
+/// Offsets inside one arena. The owner writes; everyone reads.
+///
+/// ```text
+/// 0             arena header (one page)
+/// CHANNELS      channel table: one `u64` a destination: 1 + serial of the channel's first segment, 0: none yet
+/// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
+/// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled
+/// segments      log_segments × SEGMENT bytes
+/// ```
+pub mod arena {
+    /// `u64` serials handed out so far.
+    pub const NEXT_SERIAL: usize = 0;
+    /// `u64` 1 + serial of the first determinant segment, 0: none yet.
+    pub const DETERMINANTS: usize = 8;
+    pub const CHANNELS: usize = 4096;
+    /// Entries of the spill table: 16 TiB of log a rank.
+    pub const SPILL_ENTRIES: usize = 1 << 28;
+}
+
+const fn page_up(bytes: usize) -> usize {
+    (bytes + 4095) & !4095
+}
+
+impl Layout {
+    /// Offset of the serial table in an arena.
+    pub const fn serials(&self) -> usize {
+        arena::CHANNELS + page_up(self.size * 8)
+    }
+    /// Offset of the spill table in an arena.
+    pub const fn spill_table(&self) -> usize {
+        self.serials() + page_up(self.log_segments * 8)
+    }
+    /// Offset of the segments in an arena, a multiple of [`SEGMENT`].
+    pub const fn segments(&self) -> usize {
+        let end = self.spill_table() + arena::SPILL_ENTRIES * 4;
+        (end + SEGMENT - 1) & !(SEGMENT - 1)
+    }
+    /// Bytes from one arena to the next.
+    pub const fn arena_stride(&self) -> usize {
+        self.segments() + self.log_segments * SEGMENT
+    }
+    /// Offset of the control of `rank`.
+    pub const fn control(&self, rank: usize) -> usize {
+        CONTROL_BASE + rank * CONTROL_STRIDE
+    }
+    /// Offset of the first arena, a multiple of [`SEGMENT`].
+    pub const fn arena_base(&self) -> usize {
+        (CONTROL_BASE + self.size * CONTROL_STRIDE + SEGMENT - 1) & !(SEGMENT - 1)
+    }
+    /// Offset of the arena of `rank`.
+    pub const fn arena(&self, rank: usize) -> usize {
+        self.arena_base() + rank * self.arena_stride()
+    }
+    /// Bytes of the whole node memory; nearly all of it is never touched.
+    pub const fn total(&self) -> usize {
+        self.arena(self.size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_do_not_overlap() {
+        let layout = Layout { size: 7, log_segments: 1000 };
+        assert!(layout.control(7) <= layout.arena_base());
+        assert!(arena::CHANNELS + 7 * 8 <= layout.serials());
+        assert!(layout.serials() + 8000 <= layout.spill_table());
+        assert!(layout.segments() % SEGMENT == 0 && layout.arena(3) % SEGMENT == 0);
+        assert!(control::READY + 512 <= control::PHASE);
+        assert!(control::REPORT + 4 + control::REPORT_BYTES <= CONTROL_STRIDE);
+    }
+}
