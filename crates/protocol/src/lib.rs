@@ -3,6 +3,12 @@
 //! Every input is a method call, every output a return value, so the same code runs inside the libfabric
 //! provider and, a million schedules a minute, inside the simulator.
 
+pub mod event_logger;
+pub mod pessimistic;
+
+pub use event_logger::EventLogger;
+pub use pessimistic::{Arrival, Next, Pessimistic, Sending};
+
 /// Number of an MPI process in its job, from 0.
 pub type Rank = u32;
 
@@ -17,6 +23,26 @@ pub struct Determinant {
     pub source: Rank,
     /// The message's number on its channel, from 1.
     pub ssn: u64,
+    /// Completion-queue reads begun since the delivery before: 0 means in the same read.
+    pub polls: u64,
+}
+
+impl Determinant {
+    /// The determinant as the receiver's own record keeps it.
+    pub const fn recorded(&self) -> Recorded {
+        Recorded {
+            source: self.source,
+            polls: self.polls,
+        }
+    }
+}
+
+/// One recorded delivery as a rank's own record keeps it: the receiver owns the record, its rclock is the
+/// place in it, and its ssn is the number of earlier entries of the same source plus one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Recorded {
+    /// Rank that sent the message.
+    pub source: Rank,
     /// Completion-queue reads begun since the delivery before: 0 means in the same read.
     pub polls: u64,
 }

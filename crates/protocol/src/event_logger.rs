@@ -1,0 +1,244 @@
+//! The event logger: the stable store of determinants (MPICH-V2; Bouteiller 2006, §III.C; Bouteiller 2005, §IV.B).
+//!
+//! It keeps, per receiver, the sequence of its deliveries, acknowledges how far the sequence goes, and gives it
+//! back to a later life. It knows nothing of payloads.
+//!
+//! **Loss.** A logger that replaces a lost one starts empty, in a later epoch. Every live rank then sends all it
+//! has once more. Until a rank has refilled what lost loggers had acknowledged to it, its history here is not
+//! whole and [`EventLogger::query`] refuses it: others may depend on deliveries that are not here.
+
+use crate::{Rank, Recorded};
+
+/// Why the event logger refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// No such rank.
+    #[error("rank {rank} is not one of the job's {size}")]
+    UnknownRank { rank: Rank, size: usize },
+    /// A message of a life that a later one has replaced.
+    #[error("incarnation {incarnation} of rank {rank} has been replaced by incarnation {current}")]
+    Fenced {
+        rank: Rank,
+        incarnation: u64,
+        current: u64,
+    },
+    /// Deliveries are missing before the first one sent.
+    #[error("rank {rank} sent deliveries from {first_rclock} on, but only {stored} are stored")]
+    Gap {
+        rank: Rank,
+        first_rclock: u64,
+        stored: u64,
+    },
+    /// A delivery differs from what is stored for it.
+    #[error("rank {rank} sent a different delivery {rclock}: not the same history")]
+    NotTheSameHistory { rank: Rank, rclock: u64 },
+    /// Deliveries that an image of the receiver covers were asked for.
+    #[error(
+        "deliveries of rank {rank} above {above_rclock} were asked for, those before {kept_from} are dropped"
+    )]
+    Forgotten {
+        rank: Rank,
+        above_rclock: u64,
+        kept_from: u64,
+    },
+    /// A lost logger had acknowledged more than this one has been given again.
+    #[error(
+        "the history of rank {rank} was lost with an earlier event logger ({stored} deliveries are stored)"
+    )]
+    NotWhole { rank: Rank, stored: u64 },
+}
+
+/// Every delivery of the receiver up to `rclock` is stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ack {
+    pub rclock: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+struct History {
+    incarnation: u64,
+    /// What loggers acknowledged to the receiver, as it said; nothing while a replacement has not been told.
+    required: Option<u64>,
+    /// Deliveries dropped from the front.
+    forgotten: u64,
+    records: Vec<Recorded>,
+}
+
+impl History {
+    fn stored(&self) -> u64 {
+        self.forgotten + self.records.len() as u64
+    }
+}
+
+/// The event logger's state.
+#[derive(Debug, Clone)]
+pub struct EventLogger {
+    epoch: u64,
+    histories: Vec<History>,
+}
+
+impl EventLogger {
+    /// The first logger of a job of `size` ranks.
+    pub fn new(size: usize) -> Self {
+        let history = History {
+            required: Some(0),
+            ..History::default()
+        };
+        Self {
+            epoch: 1,
+            histories: vec![history; size],
+        }
+    }
+
+    /// An empty logger in the place of a lost one. `epoch`: higher than that of any before it.
+    pub fn replacement(size: usize, epoch: u64) -> Self {
+        assert!(
+            epoch > 1,
+            "epoch {epoch} of a replacement: the job's first logger has epoch 1"
+        );
+        Self {
+            epoch,
+            histories: vec![History::default(); size],
+        }
+    }
+
+    /// Number of this logger among those the job has had, from 1.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Ranks in the job.
+    pub fn size(&self) -> usize {
+        self.histories.len()
+    }
+
+    /// A life of `receiver` introduces itself; messages of earlier lives are refused from here on.
+    /// `acknowledged`: deliveries that this or an earlier logger has acknowledged or given to this life; `None`
+    /// from a life that recovers and has not asked yet.
+    pub fn admit(
+        &mut self,
+        receiver: Rank,
+        incarnation: u64,
+        acknowledged: Option<u64>,
+    ) -> Result<(), Error> {
+        let history = self.history_mut(receiver)?;
+        if incarnation < history.incarnation {
+            let current = history.incarnation;
+            return Err(Error::Fenced {
+                rank: receiver,
+                incarnation,
+                current,
+            });
+        }
+        history.incarnation = incarnation;
+        history.required = history.required.max(acknowledged);
+        Ok(())
+    }
+
+    /// Stores deliveries `first_rclock`, `first_rclock + 1`… of `receiver`. Those already stored are compared.
+    pub fn log(
+        &mut self,
+        receiver: Rank,
+        incarnation: u64,
+        first_rclock: u64,
+        records: &[Recorded],
+    ) -> Result<Ack, Error> {
+        let size = self.size();
+        let history = self.history_mut(receiver)?;
+        if incarnation != history.incarnation {
+            let current = history.incarnation;
+            return Err(Error::Fenced {
+                rank: receiver,
+                incarnation,
+                current,
+            });
+        }
+        let stored = history.stored();
+        if first_rclock == 0 || first_rclock > stored + 1 {
+            return Err(Error::Gap {
+                rank: receiver,
+                first_rclock,
+                stored,
+            });
+        }
+        if let Some(strange) = records.iter().find(|record| record.source as usize >= size) {
+            return Err(Error::UnknownRank {
+                rank: strange.source,
+                size,
+            });
+        }
+        let known = (stored + 1 - first_rclock).min(records.len() as u64) as usize;
+        for (rclock, record) in (first_rclock..).zip(&records[..known]) {
+            if rclock > history.forgotten
+                && history.records[(rclock - history.forgotten - 1) as usize] != *record
+            {
+                return Err(Error::NotTheSameHistory {
+                    rank: receiver,
+                    rclock,
+                });
+            }
+        }
+        history.records.extend_from_slice(&records[known..]);
+        Ok(Ack {
+            rclock: history.stored(),
+        })
+    }
+
+    /// Deliveries of `receiver` after the first `above_rclock`, in order.
+    pub fn query(&self, receiver: Rank, above_rclock: u64) -> Result<&[Recorded], Error> {
+        let history = self.history(receiver)?;
+        let stored = history.stored();
+        if history.required.is_none_or(|required| stored < required) {
+            return Err(Error::NotWhole {
+                rank: receiver,
+                stored,
+            });
+        }
+        if above_rclock < history.forgotten {
+            let kept_from = history.forgotten + 1;
+            return Err(Error::Forgotten {
+                rank: receiver,
+                above_rclock,
+                kept_from,
+            });
+        }
+        let skipped = (above_rclock - history.forgotten).min(history.records.len() as u64);
+        Ok(&history.records[skipped as usize..])
+    }
+
+    /// Stored deliveries of every rank, in rank order (Bouteiller 2005, §III: what every rank may forget).
+    pub fn stable_clocks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.histories.iter().map(History::stored)
+    }
+
+    /// Drops the deliveries of `receiver` with an rclock below `rclock`: an image of it covers them.
+    pub fn forget_below(&mut self, receiver: Rank, rclock: u64) -> Result<(), Error> {
+        let history = self.history_mut(receiver)?;
+        let dropped = rclock
+            .saturating_sub(1)
+            .saturating_sub(history.forgotten)
+            .min(history.records.len() as u64);
+        history.records.drain(..dropped as usize);
+        history.forgotten += dropped;
+        Ok(())
+    }
+
+    /// The latest life of `receiver` that has introduced itself; 0: none.
+    pub fn incarnation(&self, receiver: Rank) -> Result<u64, Error> {
+        Ok(self.history(receiver)?.incarnation)
+    }
+
+    fn history(&self, rank: Rank) -> Result<&History, Error> {
+        let size = self.size();
+        self.histories
+            .get(rank as usize)
+            .ok_or(Error::UnknownRank { rank, size })
+    }
+
+    fn history_mut(&mut self, rank: Rank) -> Result<&mut History, Error> {
+        let size = self.size();
+        self.histories
+            .get_mut(rank as usize)
+            .ok_or(Error::UnknownRank { rank, size })
+    }
+}

@@ -1,0 +1,358 @@
+//! Pessimistic sender-based message logging (MPICH-V2; Bouteiller 2006, §III.C), one rank's side.
+//!
+//! The rank's transport asks [`Pessimistic::next`] which channel a completion-queue read may deliver from and
+//! reports what it did with [`Pessimistic::deliver`] and [`Pessimistic::send`]. Payloads, the record of
+//! deliveries and the connections belong to the caller; this type only counts.
+//!
+//! A life that recovers passes through three states: it repeats the record; then, with the record used up, it
+//! delivers nothing until it has redone every send that a former life made visible (that life made no
+//! delivery there, and its later messages may depend on how many reads found nothing); then it is live.
+
+use std::collections::VecDeque;
+
+use crate::{Determinant, Rank, Recorded, Tolerate};
+
+/// What the current completion-queue read may deliver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// A message of any channel, or none.
+    Any,
+    /// The next message of this channel and no other. The record says that it was delivered in this very
+    /// read: when it has not come yet, the read waits for it, since reads are counted.
+    From(Rank),
+    /// Nothing: the read ends here.
+    Nothing,
+    /// The caller must first hand in the record of delivery `rclock() + 1` with [`Pessimistic::expect`].
+    NeedRecord,
+}
+
+/// What to do with a message that the program sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sending {
+    /// New: append to the log and publish now.
+    Now {
+        /// Its number on the channel, from 1.
+        ssn: u64,
+    },
+    /// New: append to the log; [`Pessimistic::release`] says when to publish.
+    Hold {
+        /// Its number on the channel, from 1.
+        ssn: u64,
+    },
+    /// A former life made this send visible: compare with the log where it is kept, append where it is lost,
+    /// and do not hand it to a receiver that has seen it.
+    Redo {
+        /// Its number on the channel, from 1.
+        ssn: u64,
+    },
+}
+
+/// How a frame stands to the receiver's cursor on its channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// The one to deliver next.
+    Next,
+    /// Delivered before: drop it.
+    Duplicate,
+    /// Something is missing before it.
+    Early,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Channel {
+    delivered: u64,
+    sent: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    destination: Rank,
+    ssn: u64,
+    /// Deliveries made before the send: all must be stable before the frame leaves.
+    after: u64,
+}
+
+/// State of the pessimistic protocol in one life of one rank.
+#[derive(Debug, Clone)]
+pub struct Pessimistic {
+    rank: Rank,
+    tolerate: Tolerate,
+    live: bool,
+    /// Reads begun since the last delivery.
+    polls: u64,
+    rclock: u64,
+    /// Deliveries that survive what must be tolerated; `u64::MAX` when every delivery does at once.
+    stable: u64,
+    held: VecDeque<Held>,
+    channels: Vec<Channel>,
+    /// Deliveries that the record holds.
+    recorded: u64,
+    expected: Option<Recorded>,
+    /// Per destination, the messages that former lives made visible; empty in a first life.
+    sent_before: Vec<u64>,
+    /// How many of them this life has not redone.
+    to_redo: u64,
+}
+
+impl Pessimistic {
+    /// A rank's first life.
+    pub fn new(rank: Rank, size: usize, tolerate: Tolerate) -> Self {
+        assert!((rank as usize) < size, "rank {rank} is not one of {size}");
+        Self {
+            rank,
+            tolerate,
+            live: true,
+            polls: 0,
+            rclock: 0,
+            stable: match tolerate {
+                Tolerate::Process => u64::MAX,
+                Tolerate::Node => 0,
+            },
+            held: VecDeque::new(),
+            channels: vec![Channel::default(); size],
+            recorded: 0,
+            expected: None,
+            sent_before: Vec::new(),
+            to_redo: 0,
+        }
+    }
+
+    /// A later life. `deliveries`: how many the record holds; all of them count as stable, since the record
+    /// was read from what survived. `sent_before[d]`: messages to `d` that former lives made visible.
+    pub fn recovering(
+        rank: Rank,
+        size: usize,
+        tolerate: Tolerate,
+        deliveries: u64,
+        sent_before: Vec<u64>,
+    ) -> Self {
+        assert!(
+            sent_before.len() == size,
+            "{} channels counted in a job of {size} ranks",
+            sent_before.len()
+        );
+        let mut life = Self::new(rank, size, tolerate);
+        life.recorded = deliveries;
+        life.to_redo = sent_before.iter().sum();
+        life.sent_before = sent_before;
+        if tolerate == Tolerate::Node {
+            life.stable = deliveries;
+        }
+        life.live = deliveries == 0 && life.to_redo == 0;
+        life
+    }
+
+    /// A completion-queue read begins.
+    #[inline]
+    pub fn begin_poll(&mut self) {
+        self.polls += 1;
+    }
+
+    /// What the current read may deliver next. Ask again after every delivery.
+    #[inline]
+    pub fn next(&self) -> Next {
+        if self.live {
+            Next::Any
+        } else {
+            self.next_of_record()
+        }
+    }
+
+    #[cold]
+    fn next_of_record(&self) -> Next {
+        if self.rclock == self.recorded {
+            return Next::Nothing;
+        }
+        let Some(expected) = self.expected else {
+            return Next::NeedRecord;
+        };
+        assert!(
+            self.polls <= expected.polls,
+            "rank {}: delivery {} belongs into read {} after the one before, and read {} has begun",
+            self.rank,
+            self.rclock + 1,
+            expected.polls,
+            self.polls
+        );
+        if self.polls == expected.polls {
+            Next::From(expected.source)
+        } else {
+            Next::Nothing
+        }
+    }
+
+    /// The record of delivery `rclock() + 1`, as [`Next::NeedRecord`] asked.
+    pub fn expect(&mut self, record: Recorded) {
+        assert!(
+            self.rclock < self.recorded,
+            "the record of {} deliveries is used up",
+            self.recorded
+        );
+        assert!(
+            self.expected.is_none(),
+            "delivery {} is already dictated",
+            self.rclock + 1
+        );
+        assert!(
+            (record.source as usize) < self.channels.len(),
+            "the record names rank {}",
+            record.source
+        );
+        self.expected = Some(record);
+    }
+
+    /// The next message of channel (source → this rank) is handed to tag matching. Returns the determinant,
+    /// and whether it is new: then it must be in the record before anything else happens.
+    #[inline]
+    pub fn deliver(&mut self, source: Rank) -> (Determinant, bool) {
+        let new = self.live;
+        if !new {
+            self.check_dictated(source);
+        }
+        let channel = &mut self.channels[source as usize];
+        channel.delivered += 1;
+        self.rclock += 1;
+        let polls = std::mem::take(&mut self.polls);
+        let determinant = Determinant {
+            receiver: self.rank,
+            rclock: self.rclock,
+            source,
+            ssn: channel.delivered,
+            polls,
+        };
+        if !new {
+            self.expected = None;
+            self.settle();
+        }
+        (determinant, new)
+    }
+
+    #[cold]
+    fn check_dictated(&self, source: Rank) {
+        let next = self.next_of_record();
+        assert!(
+            next == Next::From(source),
+            "rank {} delivers from {source} where the record says {next:?} (delivery {})",
+            self.rank,
+            self.rclock + 1
+        );
+    }
+
+    /// The program sends its next message to `destination`.
+    #[inline]
+    pub fn send(&mut self, destination: Rank) -> Sending {
+        let channel = &mut self.channels[destination as usize];
+        channel.sent += 1;
+        let ssn = channel.sent;
+        if !self.live && self.redoes(destination, ssn) {
+            return Sending::Redo { ssn };
+        }
+        if self.stable >= self.rclock && self.held.is_empty() {
+            return Sending::Now { ssn };
+        }
+        self.held.push_back(Held {
+            destination,
+            ssn,
+            after: self.rclock,
+        });
+        Sending::Hold { ssn }
+    }
+
+    #[cold]
+    fn redoes(&mut self, destination: Rank, ssn: u64) -> bool {
+        if self.sent_before[destination as usize] < ssn {
+            return false;
+        }
+        self.to_redo -= 1;
+        self.settle();
+        true
+    }
+
+    /// The life is live once nothing of the former ones is left to repeat.
+    fn settle(&mut self) {
+        self.live = self.rclock == self.recorded && self.to_redo == 0;
+    }
+
+    /// The event logger holds every delivery up to `rclock`.
+    pub fn acknowledge(&mut self, rclock: u64) {
+        let known = self.rclock.max(self.recorded);
+        assert!(
+            rclock <= known,
+            "rank {}: delivery {rclock} acknowledged, {known} made",
+            self.rank
+        );
+        self.stable = self.stable.max(rclock);
+    }
+
+    /// The event logger came back empty: nothing is stable until it acknowledges again. The caller sends it
+    /// the record from [`Self::first_unacknowledged`] on, and no acknowledgement of the lost logger may be
+    /// handed in any more.
+    pub fn event_logger_lost(&mut self) {
+        if self.tolerate == Tolerate::Node {
+            self.stable = 0;
+        }
+    }
+
+    /// The first delivery that the event logger has not acknowledged; one more than [`Self::rclock`] when
+    /// none is waited for.
+    pub fn first_unacknowledged(&self) -> u64 {
+        self.stable.min(self.rclock.max(self.recorded)) + 1
+    }
+
+    /// The next held frame that may now leave, in order of sending.
+    pub fn release(&mut self) -> Option<(Rank, u64)> {
+        let front = self.held.front()?;
+        if front.after > self.stable {
+            return None;
+        }
+        let Held {
+            destination, ssn, ..
+        } = self.held.pop_front()?;
+        Some((destination, ssn))
+    }
+
+    /// The record is not used up, or not every send of former lives is redone.
+    #[inline]
+    pub fn is_replaying(&self) -> bool {
+        !self.live
+    }
+
+    /// Deliveries made in this life.
+    #[inline]
+    pub fn rclock(&self) -> u64 {
+        self.rclock
+    }
+
+    /// Deliveries that the record held when this life began.
+    pub fn recorded(&self) -> u64 {
+        self.recorded
+    }
+
+    /// Messages of channel (source → this rank) delivered in this life.
+    #[inline]
+    pub fn delivered(&self, source: Rank) -> u64 {
+        self.channels[source as usize].delivered
+    }
+
+    /// Messages that this life has sent to `destination`.
+    #[inline]
+    pub fn sent(&self, destination: Rank) -> u64 {
+        self.channels[destination as usize].sent
+    }
+
+    /// Frames that wait for the event logger.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// How message `ssn` from `source` stands to what has been delivered.
+    #[inline]
+    pub fn accepts(&self, source: Rank, ssn: u64) -> Arrival {
+        let next = self.delivered(source) + 1;
+        match ssn.cmp(&next) {
+            std::cmp::Ordering::Less => Arrival::Duplicate,
+            std::cmp::Ordering::Equal => Arrival::Next,
+            std::cmp::Ordering::Greater => Arrival::Early,
+        }
+    }
+}
