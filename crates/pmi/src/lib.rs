@@ -1,1 +1,13 @@
-//! (to come)
+//! The PMI-1 server of a job: how ranks learn who they are and find each other.
+//!
+//! A pure state machine: lines from ranks go in, lines to ranks come out. It opens no socket and reads
+//! no clock. What is special about it is that it serves ranks *through their restarts*. A rank that
+//! starts again repeats its commands from the first one, and [`Server`] gives it byte for byte the
+//! answers it got before: a barrier that the job has passed is passed at once, a `put` it has made is
+//! not made twice, and a key that was missing when it first asked is missing again.
+
+mod line;
+mod server;
+
+pub use line::{Command, LineBuffer, LineError, MAX_LINE};
+pub use server::{Notice, Output, Progress, Server};

@@ -1,0 +1,365 @@
+//! The server's state: key-value space, barriers, and what each rank has been told.
+
+use std::collections::HashMap;
+
+use crate::line::{Command, LineError, escaped};
+
+/// A line to be written to a rank's socket, newline included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    pub rank: usize,
+    pub line: String,
+}
+
+/// What the agent has to know beyond the lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// `MPI_Abort`, or a fatal error inside MPI.
+    Abort { rank: usize, code: i32 },
+    /// The rank sent something that is not PMI-1; it got an error for an answer where one was possible.
+    Malformed { rank: usize, error: String },
+    /// The rank asked for something this server refuses (spawning, name publishing).
+    Refused { rank: usize, command: String },
+}
+
+/// How far one life of a rank has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// It has sent `init`.
+    pub initialised: bool,
+    /// It has sent `finalize`.
+    pub finalised: bool,
+}
+
+#[derive(Debug, Default)]
+struct RankState {
+    /// Of the present life.
+    progress: Progress,
+    barriers: u64,
+    waiting: bool,
+    puts: u64,
+    gets: u64,
+    /// Over all lives.
+    puts_made: u64,
+    gets_made: u64,
+    /// Gets that were answered with another version than the first, by number: 0 is "not found".
+    unusual_gets: HashMap<u64, u32>,
+    arrived: bool,
+}
+
+/// The PMI-1 server of one job.
+#[derive(Debug)]
+pub struct Server {
+    kvs_name: String,
+    /// Every value a key has had, oldest first.
+    kvs: HashMap<String, Vec<String>>,
+    ranks: Vec<RankState>,
+    appnums: Vec<u32>,
+    barriers_done: u64,
+    arrived: usize,
+}
+
+const KEY_MAX: usize = 64;
+const VALUE_MAX: usize = 1024;
+const NAME_MAX: usize = 256;
+
+impl Server {
+    /// A server for `appnums.len()` ranks; `appnums[r]` is the number of the program that rank r runs.
+    /// `kvs_name` must differ from that of every other job on the machine.
+    pub fn new(kvs_name: &str, appnums: Vec<u32>) -> Server {
+        Server {
+            kvs_name: kvs_name.to_string(),
+            kvs: HashMap::new(),
+            ranks: appnums.iter().map(|_| RankState::default()).collect(),
+            appnums,
+            barriers_done: 0,
+            arrived: 0,
+        }
+    }
+
+    /// Where the present life of `rank` is.
+    pub fn progress(&self, rank: usize) -> Progress {
+        self.ranks[rank].progress
+    }
+
+    /// A new life of `rank` begins: its commands start again from the first.
+    pub fn restarted(&mut self, rank: usize) {
+        let state = &mut self.ranks[rank];
+        state.progress = Progress::default();
+        state.barriers = 0;
+        state.puts = 0;
+        state.gets = 0;
+        // It stays counted in the barrier it died in, but nobody listens for the answer now.
+        state.waiting = false;
+    }
+
+    /// Bytes of `rank` that are no command.
+    pub fn malformed(&mut self, rank: usize, error: &LineError) -> (Vec<Output>, Option<Notice>) {
+        let answer = "cmd=error rc=-1 msg=malformed\n".to_string();
+        let notice = Notice::Malformed { rank, error: error.to_string() };
+        (vec![Output { rank, line: answer }], Some(notice))
+    }
+
+    /// One command of `rank`. The answers may go to other ranks too.
+    pub fn command(&mut self, rank: usize, command: &Command) -> (Vec<Output>, Option<Notice>) {
+        let size = self.ranks.len();
+        let mut notice = None;
+        let line = match command.name.as_str() {
+            "init" => {
+                self.ranks[rank].progress.initialised = true;
+                // 1.1, whatever newer one is asked for: barriers over groups (1.2) are left to MPI itself.
+                "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n".to_string()
+            }
+            "get_maxes" => {
+                format!("cmd=maxes rc=0 kvsname_max={NAME_MAX} keylen_max={KEY_MAX} vallen_max={VALUE_MAX}\n")
+            }
+            "get_appnum" => format!("cmd=appnum rc=0 appnum={}\n", self.appnums[rank]),
+            "get_my_kvsname" => format!("cmd=my_kvsname rc=0 kvsname={}\n", self.kvs_name),
+            "get_universe_size" => format!("cmd=universe_size rc=0 size={size}\n"),
+            "put" => self.put(rank, command),
+            "get" => self.get(rank, command),
+            "barrier_in" => return (self.barrier_in(rank), None),
+            "finalize" => {
+                self.ranks[rank].progress.finalised = true;
+                "cmd=finalize_ack rc=0\n".to_string()
+            }
+            "abort" => {
+                let code = command.get("exitcode").and_then(|code| code.parse().ok()).unwrap_or(1);
+                return (Vec::new(), Some(Notice::Abort { rank, code }));
+            }
+            refused @ ("spawn" | "publish_name" | "unpublish_name" | "lookup_name") => {
+                notice = Some(Notice::Refused { rank, command: refused.to_string() });
+                let answer = match refused {
+                    "spawn" => "spawn_result",
+                    "publish_name" => "publish_result",
+                    "unpublish_name" => "unpublish_result",
+                    _ => "lookup_result",
+                };
+                format!("cmd={answer} rc=1 msg=not_supported\n")
+            }
+            other => {
+                notice = Some(Notice::Malformed { rank, error: format!("the unknown PMI command {other:?}") });
+                "cmd=error rc=-1 msg=unknown_command\n".to_string()
+            }
+        };
+        (vec![Output { rank, line }], notice)
+    }
+
+    fn put(&mut self, rank: usize, command: &Command) -> String {
+        let (Some(key), Some(value)) = (command.get("key"), command.get("value")) else {
+            return "cmd=put_result rc=-1 msg=key_or_value_missing\n".to_string();
+        };
+        if key.starts_with("PMI_") {
+            return "cmd=put_result rc=1 msg=keys_with_PMI_prefix_are_reserved\n".to_string();
+        }
+        let state = &mut self.ranks[rank];
+        state.puts += 1;
+        // A put repeated by a later life must not replace what somebody has put since.
+        if state.puts > state.puts_made {
+            state.puts_made = state.puts;
+            let versions = self.kvs.entry(key.to_string()).or_default();
+            if versions.last().map(String::as_str) != Some(value) {
+                versions.push(value.to_string());
+            }
+        }
+        "cmd=put_result rc=0\n".to_string()
+    }
+
+    fn get(&mut self, rank: usize, command: &Command) -> String {
+        let Some(key) = command.get("key") else {
+            return "cmd=get_result rc=-1 msg=key_missing\n".to_string();
+        };
+        if key == "PMI_process_mapping" {
+            // Every rank a node of its own, so that no message passes beside the provider.
+            return format!("cmd=get_result rc=0 value=(vector,(0,{},1))\n", self.ranks.len());
+        }
+        if key == "universeSize" {
+            return format!("cmd=get_result rc=0 value={}\n", self.ranks.len());
+        }
+        let state = &mut self.ranks[rank];
+        let number = state.gets;
+        state.gets += 1;
+        let versions = self.kvs.get(key).map(Vec::as_slice).unwrap_or_default();
+        let version = if number < state.gets_made {
+            state.unusual_gets.get(&number).copied().unwrap_or(1) as usize
+        } else {
+            state.gets_made = number + 1;
+            if versions.len() != 1 {
+                state.unusual_gets.insert(number, versions.len() as u32);
+            }
+            versions.len()
+        };
+        match version.checked_sub(1).and_then(|index| versions.get(index)) {
+            Some(value) => format!("cmd=get_result rc=0 value={}\n", escaped(value)),
+            None => "cmd=get_result rc=1 msg=key_not_found\n".to_string(),
+        }
+    }
+
+    fn barrier_in(&mut self, rank: usize) -> Vec<Output> {
+        const OUT: &str = "cmd=barrier_out rc=0\n";
+        let state = &mut self.ranks[rank];
+        let number = state.barriers;
+        state.barriers += 1;
+        if number < self.barriers_done {
+            return vec![Output { rank, line: OUT.to_string() }];
+        }
+        state.waiting = true;
+        if !state.arrived {
+            state.arrived = true;
+            self.arrived += 1;
+        }
+        if self.arrived < self.ranks.len() {
+            return Vec::new();
+        }
+        self.arrived = 0;
+        self.barriers_done += 1;
+        let mut out = Vec::new();
+        for (rank, state) in self.ranks.iter_mut().enumerate() {
+            state.arrived = false;
+            if std::mem::take(&mut state.waiting) {
+                out.push(Output { rank, line: OUT.to_string() });
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line::LineBuffer;
+
+    fn server(size: usize) -> Server {
+        Server::new("kvs_1", vec![0; size])
+    }
+
+    fn send(server: &mut Server, rank: usize, line: &str) -> (Vec<Output>, Option<Notice>) {
+        let mut buffer = LineBuffer::default();
+        buffer.extend(line.as_bytes());
+        buffer.extend(b"\n");
+        match buffer.next_command().unwrap() {
+            Ok(command) => server.command(rank, &command),
+            Err(error) => server.malformed(rank, &error),
+        }
+    }
+
+    fn answer(server: &mut Server, rank: usize, line: &str) -> String {
+        let (out, _) = send(server, rank, line);
+        assert_eq!(out.len(), 1, "{line}");
+        assert_eq!(out[0].rank, rank);
+        out[0].line.clone()
+    }
+
+    #[test]
+    fn a_rank_learns_what_it_asks() {
+        let mut s = Server::new("kvs_1", vec![0, 0, 1]);
+        assert_eq!(
+            answer(&mut s, 0, "cmd=init pmi_version=1 pmi_subversion=1"),
+            "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n"
+        );
+        assert!(s.progress(0).initialised && !s.progress(1).initialised);
+        assert_eq!(answer(&mut s, 2, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=1\n");
+        assert_eq!(answer(&mut s, 1, "cmd=get_my_kvsname"), "cmd=my_kvsname rc=0 kvsname=kvs_1\n");
+        assert_eq!(answer(&mut s, 1, "cmd=get_universe_size"), "cmd=universe_size rc=0 size=3\n");
+        assert_eq!(
+            answer(&mut s, 1, "cmd=get kvsname=kvs_1 key=PMI_process_mapping"),
+            "cmd=get_result rc=0 value=(vector,(0,3,1))\n"
+        );
+        assert!(answer(&mut s, 1, "cmd=get_maxes").contains("vallen_max=1024"));
+        assert_eq!(answer(&mut s, 1, "cmd=finalize"), "cmd=finalize_ack rc=0\n");
+        assert!(s.progress(1).finalised);
+    }
+
+    #[test]
+    fn a_barrier_waits_for_everyone_and_answers_everyone() {
+        let mut s = server(3);
+        assert!(send(&mut s, 0, "cmd=barrier_in").0.is_empty());
+        assert!(send(&mut s, 2, "cmd=barrier_in").0.is_empty());
+        let (out, _) = send(&mut s, 1, "cmd=barrier_in");
+        assert_eq!(out.iter().map(|o| o.rank).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(send(&mut s, 0, "cmd=barrier_in").0.is_empty());
+    }
+
+    #[test]
+    fn a_restarted_rank_passes_old_barriers_at_once() {
+        let mut s = server(2);
+        send(&mut s, 0, "cmd=barrier_in");
+        send(&mut s, 1, "cmd=barrier_in");
+        s.restarted(1);
+        assert_eq!(answer(&mut s, 1, "cmd=barrier_in"), "cmd=barrier_out rc=0\n");
+        assert!(send(&mut s, 1, "cmd=barrier_in").0.is_empty());
+        assert_eq!(send(&mut s, 0, "cmd=barrier_in").0.len(), 2);
+    }
+
+    #[test]
+    fn a_rank_that_died_inside_a_barrier_stays_counted() {
+        let mut s = server(2);
+        send(&mut s, 1, "cmd=barrier_in");
+        s.restarted(1);
+        // The other is let go although the dead rank has not come back...
+        let (out, _) = send(&mut s, 0, "cmd=barrier_in");
+        assert_eq!(out.iter().map(|o| o.rank).collect::<Vec<_>>(), [0]);
+        // ...which is answered when it does.
+        assert_eq!(answer(&mut s, 1, "cmd=barrier_in"), "cmd=barrier_out rc=0\n");
+    }
+
+    #[test]
+    fn a_rank_that_comes_back_into_an_open_barrier_is_counted_once() {
+        let mut s = server(3);
+        send(&mut s, 1, "cmd=barrier_in");
+        s.restarted(1);
+        assert!(send(&mut s, 1, "cmd=barrier_in").0.is_empty());
+        assert!(send(&mut s, 0, "cmd=barrier_in").0.is_empty());
+        assert_eq!(send(&mut s, 2, "cmd=barrier_in").0.len(), 3);
+    }
+
+    #[test]
+    fn answers_are_the_same_in_every_life() {
+        let mut s = server(2);
+        let script = ["cmd=get key=late", "cmd=put key=a value=1", "cmd=get key=a", "cmd=get key=late"];
+        let mut first = Vec::new();
+        for line in script {
+            first.push(answer(&mut s, 0, line));
+            if line.starts_with("cmd=put") {
+                send(&mut s, 1, "cmd=put key=late value=x\\ y");
+            }
+        }
+        assert_eq!(first[0], "cmd=get_result rc=1 msg=key_not_found\n");
+        assert_eq!(first[3], "cmd=get_result rc=0 value=x\\ y\n");
+        send(&mut s, 1, "cmd=put key=a value=2");
+        for _ in 0..2 {
+            s.restarted(0);
+            let again: Vec<_> = script.iter().map(|line| answer(&mut s, 0, line)).collect();
+            assert_eq!(again, first);
+        }
+        // What follows the replayed part is answered from the present.
+        assert_eq!(answer(&mut s, 0, "cmd=get key=a"), "cmd=get_result rc=0 value=2\n");
+    }
+
+    #[test]
+    fn abort_is_told_and_not_answered() {
+        let mut s = server(2);
+        let (out, notice) = send(&mut s, 1, "cmd=abort exitcode=7 message=abort");
+        assert!(out.is_empty());
+        assert_eq!(notice, Some(Notice::Abort { rank: 1, code: 7 }));
+        assert_eq!(send(&mut s, 1, "cmd=abort").1, Some(Notice::Abort { rank: 1, code: 1 }));
+    }
+
+    #[test]
+    fn what_is_refused_gets_a_clear_answer() {
+        let mut s = server(1);
+        let (out, notice) = send(&mut s, 0, "mcmd=spawn\nnprocs=1\nexecname=x\nendcmd");
+        assert_eq!(out[0].line, "cmd=spawn_result rc=1 msg=not_supported\n");
+        assert_eq!(notice, Some(Notice::Refused { rank: 0, command: "spawn".into() }));
+        assert!(answer(&mut s, 0, "cmd=lookup_name service=x").starts_with("cmd=lookup_result rc=1"));
+        assert!(answer(&mut s, 0, "cmd=publish_name service=x port=y").starts_with("cmd=publish_result rc=1"));
+    }
+
+    #[test]
+    fn nonsense_gets_an_error() {
+        let mut s = server(1);
+        for line in ["what", "cmd=dance", "cmd=put key=a", "cmd=get", "cmd=put key=PMI_x value=1"] {
+            assert!(!answer(&mut s, 0, line).contains("rc=0"), "{line}");
+        }
+    }
+}
