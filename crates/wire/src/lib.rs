@@ -1,4 +1,6 @@
 //! Everything two processes of Resurgo must agree on, byte for byte: the node memory that an agent
 //! shares with its ranks, and the frames of the control connections.
 
+#[cfg(feature = "control")]
+pub mod control;
 pub mod node_memory;

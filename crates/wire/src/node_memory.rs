@@ -161,19 +161,39 @@ pub struct Layout {
 ///
 /// ```text
 /// 0             arena header (one page)
-/// CHANNELS      channel table: one `u64` a destination: 1 + serial of the channel's first segment, 0: none yet
+/// CHANNELS      channel table: one `u64` a destination: reference of the channel's first segment, 0: none yet
+/// consumed      per source a `u64`: segments of that channel this rank has read to their end (protocol none)
 /// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
 /// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled
 /// segments      log_segments × SEGMENT bytes
 /// ```
+///
+/// A segment has a *serial* (its number in the life of the log, for ever) and a *slot* (where it lies in memory).
+/// A *reference* names both in one word, so that it is published by one store: see [`reference`].
 pub mod arena {
     /// `u64` serials handed out so far.
     pub const NEXT_SERIAL: usize = 0;
-    /// `u64` 1 + serial of the first determinant segment, 0: none yet.
+    /// `u64` reference of the first determinant segment, 0: none yet.
     pub const DETERMINANTS: usize = 8;
+    /// `u64` slots taken so far; slots are taken in order and then reused.
+    pub const SLOTS_TAKEN: usize = 16;
     pub const CHANNELS: usize = 4096;
     /// Entries of the spill table: 16 TiB of log a rank.
     pub const SPILL_ENTRIES: usize = 1 << 28;
+}
+
+/// Most segments a rank may hold in memory (64 GiB).
+pub const MAX_LOG_SEGMENTS: usize = 1 << 20;
+
+/// One word that names a segment: its serial and its slot. Never 0.
+pub const fn reference(serial: u64, slot: usize) -> u64 {
+    ((serial << 20) | slot as u64) + 1
+}
+
+/// Serial and slot of a reference.
+pub const fn dereference(reference: u64) -> (u64, usize) {
+    let word = reference - 1;
+    (word >> 20, (word & 0xf_ffff) as usize)
 }
 
 const fn page_up(bytes: usize) -> usize {
@@ -181,9 +201,13 @@ const fn page_up(bytes: usize) -> usize {
 }
 
 impl Layout {
+    /// Offset of the consumed table in an arena.
+    pub const fn consumed(&self) -> usize {
+        arena::CHANNELS + page_up(self.size * 8)
+    }
     /// Offset of the serial table in an arena.
     pub const fn serials(&self) -> usize {
-        arena::CHANNELS + page_up(self.size * 8)
+        self.consumed() + page_up(self.size * 8)
     }
     /// Offset of the spill table in an arena.
     pub const fn spill_table(&self) -> usize {
@@ -221,10 +245,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn references_name_serial_and_slot() {
+        assert_eq!(dereference(reference(0, 0)), (0, 0));
+        assert_eq!(dereference(reference(1 << 40, MAX_LOG_SEGMENTS - 1)), (1 << 40, MAX_LOG_SEGMENTS - 1));
+    }
+
+    #[test]
     fn parts_do_not_overlap() {
         let layout = Layout { size: 7, log_segments: 1000 };
         assert!(layout.control(7) <= layout.arena_base());
-        assert!(arena::CHANNELS + 7 * 8 <= layout.serials());
+        assert!(arena::CHANNELS + 7 * 8 <= layout.consumed() && layout.consumed() + 7 * 8 <= layout.serials());
         assert!(layout.serials() + 8000 <= layout.spill_table());
         assert!(layout.segments() % SEGMENT == 0 && layout.arena(3) % SEGMENT == 0);
         assert!(control::READY + 512 <= control::PHASE);

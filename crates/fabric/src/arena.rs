@@ -1,0 +1,173 @@
+//! The owner's side of an arena: where segments come from.
+//!
+//! Without retention (`none`) segments are recycled as soon as their receiver has read them, the last one first, so that
+//! a few stay in the cache. With retention every segment is kept until the bound of the log memory; then the oldest full
+//! ones go to the spill file, if there is one.
+
+use crate::node::Node;
+use resurgo_wire::node_memory::{self as nm, SEGMENT, arena, control};
+use std::collections::VecDeque;
+use std::sync::atomic::{Ordering, fence};
+
+/// Segments that get their memory in one call when the log grows into fresh memory.
+const POPULATE: usize = 16;
+
+pub struct Arena {
+    retains: bool,
+    serial: u64,
+    taken: usize,
+    populated: usize,
+    free: Vec<usize>,
+    /// Full segments in memory, oldest first: serial and slot. Kept only when there is a spill file.
+    full: VecDeque<(u64, usize)>,
+    spilled: u64,
+}
+
+impl Arena {
+    /// Most segments a channel may have in memory that its receiver has not read (without retention).
+    pub const WINDOW: usize = 8;
+
+    /// Takes over the own arena, as a former life may have left it.
+    pub fn new(node: &Node) -> Self {
+        let taken = node.own(arena::SLOTS_TAKEN).load(Ordering::Acquire) as usize;
+        let mut arena = Arena {
+            retains: node.pessimistic,
+            serial: node.own(arena::NEXT_SERIAL).load(Ordering::Acquire),
+            taken,
+            populated: taken,
+            free: Vec::new(),
+            full: VecDeque::new(),
+            spilled: 0,
+        };
+        let ahead = taken + node.prefault_segments;
+        node.populate(taken, ahead);
+        arena.populated = ahead.min(node.layout.log_segments);
+        arena
+    }
+
+    /// True when segments are kept for receivers that may ask again.
+    #[inline]
+    pub fn retains(&self) -> bool {
+        self.retains
+    }
+
+    /// A segment for the log: its reference and slot. None: every segment is in use and nothing is retained.
+    pub fn take(&mut self, node: &Node) -> Option<(u64, usize)> {
+        let slot = if let Some(slot) = self.free.pop() {
+            slot
+        } else if self.taken < node.layout.log_segments {
+            let slot = self.taken;
+            if slot >= self.populated {
+                node.populate(slot, slot + POPULATE);
+                self.populated = slot + POPULATE;
+            }
+            self.taken += 1;
+            node.own(arena::SLOTS_TAKEN).store(self.taken as u64, Ordering::Release);
+            node.set(control::SEGMENTS, self.taken as u64);
+            slot
+        } else if !self.retains {
+            return None;
+        } else if node.spill {
+            self.spill_oldest(node)
+        } else {
+            let gib = (node.layout.log_segments * SEGMENT) as f64 / (1u64 << 30) as f64;
+            node.report(&format!(
+                "the message log of rank {} is full ({gib:.2} GiB): give it more with --log-memory, or let it spill to a \
+                 file with --spill-dir",
+                node.rank
+            ));
+        };
+        let serial = self.serial;
+        self.serial += 1;
+        node.own(arena::NEXT_SERIAL).store(self.serial, Ordering::Release);
+        node.serial_in(node.rank, slot).store(serial + 1, Ordering::Release);
+        Some((nm::reference(serial, slot), slot))
+    }
+
+    /// A receiver has read the segment in `slot` to its end and nothing is retained.
+    pub fn free(&mut self, slot: usize) {
+        self.free.push(slot);
+    }
+
+    /// The segment at `start` is full: it may be spilled from now on.
+    pub fn closed(&mut self, node: &Node, start: *mut u8) {
+        if self.retains && node.spill {
+            let slot = (start as usize - node.segment(node.rank, 0) as usize) / SEGMENT;
+            self.full.push_back((node.serial_in(node.rank, slot).load(Ordering::Relaxed) - 1, slot));
+        }
+    }
+
+    /// After a restart: full segments that a former life left in memory, in any order.
+    pub fn adopt(&mut self, mut full: Vec<(u64, usize)>) {
+        full.sort_unstable();
+        self.full = full.into();
+    }
+
+    fn spill_oldest(&mut self, node: &Node) -> usize {
+        let Some((serial, slot)) = self.full.pop_front() else {
+            node.report(&format!(
+                "the message log of rank {} is full of segments still being written: give it more with --log-memory",
+                node.rank
+            ));
+        };
+        if serial as usize >= arena::SPILL_ENTRIES {
+            node.report("a message log cannot grow beyond 16 TiB");
+        }
+        let number = node.spill_next().fetch_add(1, Ordering::Relaxed);
+        // SAFETY: an own segment, nobody writes to it any more.
+        let bytes = unsafe { std::slice::from_raw_parts(node.segment(node.rank, slot), SEGMENT) };
+        if let Err(error) = write_spilled(number as u32, bytes) {
+            node.report(&format!(
+                "cannot write the message log of rank {} to the spill file: {error}: free space in --spill-dir or name \
+                 another folder",
+                node.rank
+            ));
+        }
+        self.spilled += 1;
+        node.set(control::SPILLED_SEGMENTS, self.spilled);
+        node.spilled_to(node.rank, serial).store(number as u32 + 1, Ordering::Release);
+        node.serial_in(node.rank, slot).store(0, Ordering::SeqCst);
+        // Readers copy and then look at the serial: it must be gone before the bytes change.
+        fence(Ordering::SeqCst);
+        slot
+    }
+}
+
+fn write_spilled(number: u32, bytes: &[u8]) -> std::io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let at = number as i64 * SEGMENT as i64 + done as i64;
+        // SAFETY: writes from the slice.
+        let got = unsafe { libc::pwrite(nm::SPILL_FD, bytes[done..].as_ptr().cast(), bytes.len() - done, at) };
+        if got < 0 {
+            let error = std::io::Error::last_os_error();
+            if error.kind() != std::io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        } else {
+            done += got as usize;
+        }
+    }
+    Ok(())
+}
+
+/// Reads segment `number` of the spill file.
+pub fn read_spilled(number: u32, bytes: &mut [u8]) -> std::io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let at = number as i64 * SEGMENT as i64 + done as i64;
+        // SAFETY: reads into the slice.
+        let got = unsafe { libc::pread(nm::SPILL_FD, bytes[done..].as_mut_ptr().cast(), bytes.len() - done, at) };
+        match got {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            got if got < 0 => {
+                let error = std::io::Error::last_os_error();
+                if error.kind() != std::io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            got => done += got as usize,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! How a sender tells a receiver that a channel has news, and how a receiver sleeps until then.
+//!
+//! Every word is changed by single atomic instructions, so a process killed at any point leaves it usable. Ready bits may
+//! be set for nothing; they are never missing: a sender publishes before it sets the bit, and one that dies in between
+//! sets it again when its next life repeats the send.
+
+use crate::node::Node;
+use resurgo_wire::node_memory::control;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// Tells `destination` that the channel from this rank has something new. Call after publishing.
+#[inline]
+pub fn ring(node: &Node, destination: usize) {
+    let word = node.rank / 64;
+    let bit = 1u64 << (node.rank % 64);
+    let ready = node.control(destination, control::READY + word * 8);
+    // Orders the publishing store before the look at the bit: without it a receiver that clears the bit and then looks
+    // at the channel could miss both.
+    fence(Ordering::SeqCst);
+    if ready.load(Ordering::Relaxed) & bit == 0 {
+        ready.fetch_or(bit, Ordering::SeqCst);
+        node.control(destination, control::READY_SUMMARY).fetch_or(1 << word, Ordering::SeqCst);
+    }
+    wake(node, destination);
+}
+
+/// Wakes `rank` if it sleeps. Call after whatever it waits for, and a full fence.
+#[inline]
+pub fn wake(node: &Node, rank: usize) {
+    if node.control_u32(rank, control::SLEEPING).load(Ordering::Relaxed) != 0 {
+        let bell = node.control_u32(rank, control::DOORBELL);
+        bell.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: futex wake on a word of the shared mapping.
+        unsafe { libc::syscall(libc::SYS_futex, bell.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+    }
+}
+
+/// Sleeps until another rank rings, `nanoseconds` have passed, or `ready` says after the announcement that there is
+/// something to do after all.
+pub fn sleep(node: &Node, nanoseconds: u64, ready: impl FnOnce() -> bool) {
+    let sleeping = node.control_u32(node.rank, control::SLEEPING);
+    let bell: &AtomicU32 = node.control_u32(node.rank, control::DOORBELL);
+    let seen = bell.load(Ordering::SeqCst);
+    sleeping.store(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    if !ready() {
+        let timeout = libc::timespec {
+            tv_sec: (nanoseconds / 1_000_000_000) as i64,
+            tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+        };
+        // SAFETY: futex wait on a word of the shared mapping.
+        unsafe { libc::syscall(libc::SYS_futex, bell.as_ptr(), libc::FUTEX_WAIT, seen, &timeout, 0, 0) };
+    }
+    sleeping.store(0, Ordering::SeqCst);
+}
+
+/// Takes every channel that may have news: calls `found` with each source.
+#[inline]
+pub fn take_ready(node: &Node, mut found: impl FnMut(usize)) {
+    let summary = node.control(node.rank, control::READY_SUMMARY);
+    if summary.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let mut words = summary.swap(0, Ordering::SeqCst);
+    while words != 0 {
+        let word = words.trailing_zeros() as usize;
+        words &= words - 1;
+        let mut bits = node.control(node.rank, control::READY + word * 8).swap(0, Ordering::SeqCst);
+        while bits != 0 {
+            found(word * 64 + bits.trailing_zeros() as usize);
+            bits &= bits - 1;
+        }
+    }
+}
+
+/// True when some channel may have news.
+#[inline]
+pub fn any_ready(node: &Node) -> bool {
+    node.control(node.rank, control::READY_SUMMARY).load(Ordering::Acquire) != 0
+}

@@ -1,0 +1,437 @@
+//! Channel logs: what a channel's sender appends and its receiver reads, message by message.
+//!
+//! A log is a chain of segments in the sender's arena. Entries start at multiples of 64 bytes:
+//!
+//! ```text
+//! 0   u64  mark: 0 nothing here (yet); else kind (low byte), flags (second byte), payload bytes here (high half)
+//! 8   u64  tag
+//! 16  u64  FIRST: bytes of the whole message; MORE: offset of this piece in it; JUMP: reference of the next segment
+//! 24  u64  remote data
+//! 32  ...  payload
+//! ```
+//!
+//! A message is one FIRST entry and, when it does not fit, MORE entries right behind it. The mark is stored last: an entry
+//! whose sender was killed before that does not exist. The place of the next mark is cleared before an entry is
+//! published, so that old bytes of a recycled segment are never taken for an entry.
+
+use crate::arena::Arena;
+use crate::node::Node;
+use resurgo_wire::node_memory::{self as nm, SEGMENT};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+pub const HEADER: usize = 32;
+const ALIGN: usize = 64;
+/// Most payload bytes in one entry: a long message is published in pieces, so that the receiver copies one out while
+/// the sender copies the next one in.
+const PIECE: usize = 16 << 10;
+/// No payload reaches beyond this: the last 64 bytes of a segment are for the JUMP.
+const PAYLOAD_END: usize = SEGMENT - ALIGN;
+
+/// What an entry is, as far as the receiver's engine is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// First piece of a tagged message.
+    Tagged = 1,
+    /// First piece of an untagged message.
+    Untagged = 2,
+    /// A further piece of the message before it.
+    More = 3,
+    /// The log goes on in another segment.
+    Jump = 4,
+    /// Asks for `data` bytes at address `tag`, key in the payload (fi_read).
+    ReadRequest = 5,
+    /// Answers a read request; `tag` is the requester's operation.
+    ReadAnswer = 6,
+    /// Bytes for address `tag`, key in the remote data (fi_write).
+    Write = 7,
+    /// Says that a write has been done; `tag` is the requester's operation.
+    WriteDone = 8,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::Tagged,
+    Kind::Untagged,
+    Kind::More,
+    Kind::Jump,
+    Kind::ReadRequest,
+    Kind::ReadAnswer,
+    Kind::Write,
+    Kind::WriteDone,
+];
+
+/// The message carries remote data.
+pub const HAS_DATA: u8 = 1;
+
+/// What a message is besides its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Envelope {
+    pub kind: Kind,
+    pub flags: u8,
+    pub tag: u64,
+    pub data: u64,
+}
+
+/// An entry as the reader sees it. The payload may be read until the reader advances.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    pub envelope: Envelope,
+    /// Bytes of the whole message (FIRST kinds) or offset of this piece (MORE).
+    pub total: u64,
+    pub bytes: usize,
+    pub payload: *const u8,
+}
+
+fn mark(kind: Kind, flags: u8, bytes: usize) -> u64 {
+    kind as u64 | (flags as u64) << 8 | (bytes as u64) << 32
+}
+
+/// # Safety
+/// `place` is the 8-aligned start of an entry in a mapped segment.
+#[inline]
+unsafe fn atomic<'a>(place: *const u8) -> &'a AtomicU64 {
+    // SAFETY: aligned, mapped for the life of the process, accessed only as an atomic.
+    unsafe { &*place.cast::<AtomicU64>() }
+}
+
+/// Pieces of memory that make up one message.
+pub struct Pieces<'a> {
+    iov: &'a [libc::iovec],
+    index: usize,
+    offset: usize,
+}
+
+impl<'a> Pieces<'a> {
+    pub fn new(iov: &'a [libc::iovec]) -> Self {
+        Pieces { iov, index: 0, offset: 0 }
+    }
+
+    /// Steps over the next `bytes` bytes.
+    pub fn skip(&mut self, bytes: usize) {
+        self.take(bytes, |_, _| ());
+    }
+
+    /// Copies all that is left to `to`, which is as long.
+    pub fn copy_all(&mut self, to: &mut [u8]) {
+        // SAFETY: the slice is the room.
+        unsafe { self.copy_to(to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Hands the next `bytes` bytes to `each`, run by run.
+    fn take(&mut self, mut bytes: usize, mut each: impl FnMut(*const u8, usize)) {
+        while bytes > 0 {
+            let iov = &self.iov[self.index];
+            let run = bytes.min(iov.iov_len - self.offset);
+            // SAFETY: stays inside the piece the caller of the send gave.
+            each(unsafe { iov.iov_base.cast::<u8>().add(self.offset) }, run);
+            self.offset += run;
+            bytes -= run;
+            if self.offset == iov.iov_len {
+                self.index += 1;
+                self.offset = 0;
+            }
+        }
+    }
+
+    /// Copies the next `bytes` bytes to `to`.
+    #[inline]
+    unsafe fn copy_to(&mut self, to: *mut u8, bytes: usize) {
+        let mut done = 0;
+        self.take(bytes, |from, run| {
+            // SAFETY: the caller gives room for `bytes`.
+            unsafe { std::ptr::copy_nonoverlapping(from, to.add(done), run) };
+            done += run;
+        });
+    }
+
+    /// True when the next `bytes` bytes equal those at `there`.
+    unsafe fn equal(&mut self, there: *const u8, bytes: usize) -> bool {
+        let (mut done, mut same) = (0, true);
+        self.take(bytes, |from, run| {
+            // SAFETY: both sides are readable for `run` bytes.
+            same &= unsafe { libc::memcmp(from.cast(), there.add(done).cast(), run) } == 0;
+            done += run;
+        });
+        same
+    }
+}
+
+/// The place where the next entry of a channel goes.
+pub struct Writer {
+    destination: usize,
+    segment: *mut u8,
+    place: usize,
+    /// Segments of this channel, oldest first, that the receiver may still read (only without retention).
+    outstanding: std::collections::VecDeque<usize>,
+    consumed: u64,
+}
+
+/// A published or held entry's mark, to be stored later.
+#[derive(Clone, Copy)]
+pub struct HeldMark {
+    place: *const u8,
+    mark: u64,
+}
+
+impl HeldMark {
+    pub fn publish(self) {
+        // SAFETY: the place of an entry in an own segment that is not recycled while a mark is held.
+        unsafe { atomic(self.place) }.store(self.mark, Ordering::Release);
+    }
+}
+
+/// How far a message has been written.
+#[derive(Clone, Copy, Default)]
+pub struct Progress {
+    pub done: usize,
+    pub started: bool,
+}
+
+impl Writer {
+    pub fn new(destination: usize) -> Self {
+        Writer {
+            destination,
+            segment: std::ptr::null_mut(),
+            place: 0,
+            outstanding: Default::default(),
+            consumed: 0,
+        }
+    }
+
+    /// Continues a log that a former life began, behind everything `reader` has read.
+    pub fn behind(destination: usize, reader: &Reader) -> Self {
+        let mut writer = Writer::new(destination);
+        if !reader.segment.is_null() {
+            assert!(reader.copy.is_none(), "the open segment of a channel is never spilled");
+            writer.segment = reader.segment.cast_mut();
+            writer.place = reader.place;
+        }
+        writer
+    }
+
+    /// True when the channel may take another segment (without retention a channel is bounded).
+    pub fn has_room(&mut self, arena: &mut Arena, node: &Node) -> bool {
+        if arena.retains() || self.segment.is_null() || self.place < PAYLOAD_END {
+            return true;
+        }
+        self.reclaim(arena, node);
+        self.outstanding.len() < Arena::WINDOW
+    }
+
+    fn reclaim(&mut self, arena: &mut Arena, node: &Node) {
+        let consumed = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
+        while self.consumed < consumed {
+            self.consumed += 1;
+            let slot = self.outstanding.pop_front().expect("only segments handed over are consumed");
+            arena.free(slot);
+        }
+    }
+
+    /// Moves to a fresh segment; false when the channel may not have one now.
+    fn next_segment(&mut self, arena: &mut Arena, node: &Node) -> bool {
+        if !arena.retains() {
+            self.reclaim(arena, node);
+            if self.outstanding.len() >= Arena::WINDOW {
+                return false;
+            }
+        }
+        let Some((reference, slot)) = arena.take(node) else { return false };
+        let fresh = node.segment(node.rank, slot);
+        // SAFETY: start of an own segment.
+        unsafe { atomic(fresh) }.store(0, Ordering::Relaxed);
+        if self.segment.is_null() {
+            node.channel(node.rank, self.destination).store(reference, Ordering::Release);
+        } else {
+            // SAFETY: 64 bytes are always left at `place`.
+            unsafe {
+                let entry = self.segment.add(self.place);
+                atomic(entry.add(16)).store(reference, Ordering::Relaxed);
+                atomic(entry).store(mark(Kind::Jump, 0, 0), Ordering::Release);
+            }
+            arena.closed(node, self.segment);
+        }
+        if !arena.retains() {
+            self.outstanding.push_back(slot);
+        }
+        self.segment = fresh;
+        self.place = 0;
+        true
+    }
+
+    /// Writes as much of the message as there is room for and publishes it piece by piece; with `hold` the first mark is
+    /// not stored but returned. `after` is called behind every published piece. True in the answer: all is written.
+    pub fn append(
+        &mut self,
+        arena: &mut Arena,
+        node: &Node,
+        envelope: Envelope,
+        pieces: &mut Pieces,
+        total: usize,
+        progress: &mut Progress,
+        hold: bool,
+    ) -> (bool, Option<HeldMark>) {
+        let mut held = None;
+        while !progress.started || progress.done < total {
+            // A first piece in the last line of a segment would carry nothing but its header: fine for small messages.
+            if (self.segment.is_null() || self.place + HEADER > PAYLOAD_END || self.place >= PAYLOAD_END)
+                && !self.next_segment(arena, node)
+            {
+                return (false, held);
+            }
+            let room = PAYLOAD_END - self.place - HEADER;
+            let bytes = (total - progress.done).min(room).min(PIECE);
+            // SAFETY: the entry and the next mark lie inside the own segment: payload ends at PAYLOAD_END at the latest.
+            unsafe {
+                let entry = self.segment.add(self.place);
+                pieces.copy_to(entry.add(HEADER), bytes);
+                let next = (self.place + HEADER + bytes + ALIGN - 1) & !(ALIGN - 1);
+                atomic(self.segment.add(next)).store(0, Ordering::Relaxed);
+                let word = if progress.started {
+                    atomic(entry.add(16)).store(progress.done as u64, Ordering::Relaxed);
+                    mark(Kind::More, 0, bytes)
+                } else {
+                    atomic(entry.add(8)).store(envelope.tag, Ordering::Relaxed);
+                    atomic(entry.add(16)).store(total as u64, Ordering::Relaxed);
+                    atomic(entry.add(24)).store(envelope.data, Ordering::Relaxed);
+                    mark(envelope.kind, envelope.flags, bytes)
+                };
+                if hold && !progress.started {
+                    held = Some(HeldMark { place: entry, mark: word });
+                } else {
+                    atomic(entry).store(word, Ordering::Release);
+                }
+                self.place = next;
+            }
+            progress.started = true;
+            progress.done += bytes;
+            if !hold && progress.done < total {
+                crate::doorbell::ring(node, self.destination);
+            }
+        }
+        (true, held)
+    }
+}
+
+/// Reads one channel's log from its beginning.
+pub struct Reader {
+    pub source: usize,
+    destination: usize,
+    segment: *const u8,
+    slot: usize,
+    serial: u64,
+    place: usize,
+    /// The segment's bytes when it was recycled by its owner and had to be read from the spill file.
+    copy: Option<Box<[u8]>>,
+}
+
+impl Reader {
+    pub fn new(source: usize, destination: usize) -> Self {
+        Reader { source, destination, segment: std::ptr::null(), slot: 0, serial: 0, place: 0, copy: None }
+    }
+
+    /// Goes to the segment that `reference` names.
+    fn enter(&mut self, node: &Node, reference: u64) {
+        (self.serial, self.slot) = nm::dereference(reference);
+        self.copy = None;
+        self.segment = node.segment(self.source, self.slot);
+        self.place = 0;
+    }
+
+    /// False when the owner has recycled the slot since: what was read from it must be read again from the file.
+    #[inline]
+    fn in_memory(&self, node: &Node) -> bool {
+        !node.spill
+            || self.copy.is_some()
+            || node.serial_in(self.source, self.slot).load(Ordering::Acquire) == self.serial + 1
+    }
+
+    /// The next entry, or None when the sender has published nothing more.
+    #[inline]
+    pub fn peek(&mut self, node: &Node) -> Option<Entry> {
+        loop {
+            if self.segment.is_null() {
+                let reference = node.channel(self.source, self.destination).load(Ordering::Acquire);
+                if reference == 0 {
+                    return None;
+                }
+                self.enter(node, reference);
+            }
+            // SAFETY: `place` is the start of an entry or of a cleared mark inside the segment (or its copy).
+            let (word, tag, total, data) = unsafe {
+                let entry = self.segment.add(self.place);
+                let word = atomic(entry).load(Ordering::Acquire);
+                let field = |at: usize| atomic(entry.add(at)).load(Ordering::Relaxed);
+                if word == 0 { (0, 0, 0, 0) } else { (word, field(8), field(16), field(24)) }
+            };
+            if !self.in_memory(node) {
+                self.copy_from_spill(node);
+                continue;
+            }
+            if word == 0 {
+                return None;
+            }
+            let kind = KINDS[(word & 0xff) as usize - 1];
+            if kind == Kind::Jump {
+                if !node.pessimistic {
+                    node.consumed(self.source, self.destination).fetch_add(1, Ordering::SeqCst);
+                    crate::doorbell::wake(node, self.source);
+                }
+                self.enter(node, total);
+                continue;
+            }
+            return Some(Entry {
+                envelope: Envelope { kind, flags: (word >> 8) as u8, tag, data },
+                total,
+                bytes: (word >> 32) as usize,
+                // SAFETY: the payload follows the header in the same segment.
+                payload: unsafe { self.segment.add(self.place + HEADER) },
+            });
+        }
+    }
+
+    /// Copies `bytes` of the payload of the entry `peek` returned to `to`, from its byte `from` on.
+    ///
+    /// # Safety
+    /// `to` has room for `bytes`; `from + bytes` is not more than the entry's bytes.
+    #[inline]
+    pub unsafe fn copy_payload(&mut self, node: &Node, from: usize, to: *mut u8, bytes: usize) {
+        loop {
+            // SAFETY: the payload lies inside the segment (or its copy).
+            unsafe {
+                std::ptr::copy_nonoverlapping(self.segment.add(self.place + HEADER + from), to, bytes);
+            }
+            fence(Ordering::Acquire);
+            if self.in_memory(node) {
+                return;
+            }
+            self.copy_from_spill(node);
+        }
+    }
+
+    /// True when the payload of the entry `peek` returned equals the next bytes of `pieces`. Only for own logs.
+    pub fn payload_equals(&mut self, pieces: &mut Pieces, bytes: usize) -> bool {
+        // SAFETY: an own segment is recycled by nobody else meanwhile.
+        unsafe { pieces.equal(self.segment.add(self.place + HEADER), bytes) }
+    }
+
+    /// Steps over an entry of `bytes` payload bytes.
+    #[inline]
+    pub fn advance(&mut self, bytes: usize) {
+        self.place = (self.place + HEADER + bytes + ALIGN - 1) & !(ALIGN - 1);
+    }
+
+    fn copy_from_spill(&mut self, node: &Node) {
+        let number = node.spilled_to(self.source, self.serial).load(Ordering::Acquire);
+        assert!(number != 0, "a recycled segment is in the spill file");
+        let mut copy = vec![0u8; SEGMENT + 8].into_boxed_slice();
+        if let Err(error) = crate::arena::read_spilled(number - 1, &mut copy[..SEGMENT]) {
+            node.report(&format!("cannot read the message log back from the spill file: {error}"));
+        }
+        self.segment = copy.as_ptr();
+        self.copy = Some(copy);
+    }
+
+    /// The segment being read, for whoever rebuilds the state of an own log.
+    pub fn position(&self) -> (u64, usize) {
+        (self.serial, self.slot)
+    }
+}

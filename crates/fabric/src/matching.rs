@@ -1,0 +1,225 @@
+//! Tag matching: receives that wait for messages and messages that wait for receives.
+//!
+//! Both queues are searched in order, as MPI demands; a receive matches the oldest message that fits and the other way
+//! round (MPI 5.0, §3.5).
+
+use crate::log::{Envelope, HAS_DATA, Kind};
+use crate::ofi::*;
+use std::collections::VecDeque;
+use std::ffi::c_void;
+
+/// Memory of a receive: nearly always one piece.
+pub enum Room {
+    One(libc::iovec),
+    Many(Box<[libc::iovec]>),
+}
+
+impl Room {
+    pub fn of(iov: &[libc::iovec]) -> Room {
+        match iov {
+            [] => Room::One(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }),
+            [one] => Room::One(*one),
+            many => Room::Many(many.into()),
+        }
+    }
+
+    fn pieces(&self) -> &[libc::iovec] {
+        match self {
+            Room::One(one) => std::slice::from_ref(one),
+            Room::Many(many) => many,
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.pieces().iter().map(|piece| piece.iov_len).sum()
+    }
+
+    /// Where the first byte goes.
+    pub fn start(&self) -> *mut c_void {
+        self.pieces()[0].iov_base
+    }
+
+    /// Calls `copy(offset in the message, to, bytes)` for the part of `from..from + bytes` that there is room for.
+    #[inline]
+    pub fn fill(&self, from: usize, bytes: usize, mut copy: impl FnMut(usize, *mut u8, usize)) {
+        let mut start = 0;
+        for piece in self.pieces() {
+            let end = start + piece.iov_len;
+            let (low, high) = (from.max(start), (from + bytes).min(end));
+            if low < high {
+                // SAFETY: stays inside the piece the receive gave.
+                copy(low - from, unsafe { piece.iov_base.cast::<u8>().add(low - start) }, high - low);
+            }
+            start = end;
+        }
+    }
+}
+
+/// A receive that was posted.
+pub struct Receive {
+    pub context: *mut c_void,
+    pub room: Room,
+    /// Rank it accepts messages from; None: any.
+    pub source: Option<u32>,
+    pub tag: u64,
+    pub ignore: u64,
+    /// A multi-receive buffer: messages are laid one behind the other. `Some(next free byte)`.
+    pub multi: Option<usize>,
+    pub completes: bool,
+}
+
+impl Receive {
+    fn accepts(&self, source: u32, tag: u64) -> bool {
+        self.source.is_none_or(|wanted| wanted == source) && (self.tag ^ tag) & !self.ignore == 0
+    }
+}
+
+/// A message that came before its receive.
+pub struct Unexpected {
+    pub source: u32,
+    pub envelope: Envelope,
+    pub total: usize,
+    pub arrived: usize,
+    pub bytes: Vec<u8>,
+    /// Receive that will get it as soon as all of it is there.
+    pub taken_by: Option<Receive>,
+    /// Context of the probe that claimed it.
+    pub claimed_by: *mut c_void,
+}
+
+impl Unexpected {
+    pub fn complete(&self) -> bool {
+        self.arrived == self.total
+    }
+
+    pub fn flags(&self) -> u64 {
+        flags(self.envelope)
+    }
+}
+
+/// Completion flags of a received message.
+pub fn flags(envelope: Envelope) -> u64 {
+    let kind = if envelope.kind == Kind::Tagged { FI_TAGGED } else { FI_MSG };
+    let data = if envelope.flags & HAS_DATA != 0 { FI_REMOTE_CQ_DATA } else { 0 };
+    FI_RECV | kind | data
+}
+
+/// The queues of one endpoint.
+#[derive(Default)]
+pub struct Matching {
+    tagged: VecDeque<Receive>,
+    untagged: VecDeque<Receive>,
+    unexpected_tagged: VecDeque<Box<Unexpected>>,
+    unexpected_untagged: VecDeque<Box<Unexpected>>,
+    claimed: Vec<Box<Unexpected>>,
+}
+
+/// What an arriving message meets.
+pub enum Match {
+    /// A receive of its own.
+    Receive(Receive),
+    /// A part of a multi-receive buffer; true: that was its last.
+    Part(Receive, bool),
+    None,
+}
+
+impl Matching {
+    /// The receive for a message that arrives. `min_multi`: a multi-receive buffer with less room is given back.
+    #[inline]
+    pub fn arrive(&mut self, source: u32, envelope: Envelope, total: usize, min_multi: usize) -> Match {
+        let tagged = envelope.kind == Kind::Tagged;
+        let queue = if tagged { &mut self.tagged } else { &mut self.untagged };
+        let tag = if tagged { envelope.tag } else { 0 };
+        let Some(index) = queue.iter().position(|receive| receive.accepts(source, tag)) else {
+            return Match::None;
+        };
+        match queue[index].multi {
+            None if index == 0 => Match::Receive(queue.pop_front().expect("found above")),
+            None => Match::Receive(queue.remove(index).expect("found above")),
+            Some(used) => Self::part(queue, index, used, total, min_multi),
+        }
+    }
+
+    fn part(queue: &mut VecDeque<Receive>, index: usize, used: usize, total: usize, min_multi: usize) -> Match {
+        let buffer = &mut queue[index];
+        let room = buffer.room.bytes();
+        let bytes = total.min(room - used);
+        let place = libc::iovec {
+            // SAFETY: `used` is at most the buffer's length.
+            iov_base: unsafe { buffer.room.start().cast::<u8>().add(used).cast() },
+            iov_len: bytes,
+        };
+        let part = Receive {
+            context: buffer.context,
+            room: Room::One(place),
+            source: buffer.source,
+            tag: 0,
+            ignore: 0,
+            multi: None,
+            completes: true,
+        };
+        buffer.multi = Some(used + bytes);
+        let last = room - used - bytes < min_multi;
+        if last {
+            queue.remove(index);
+        }
+        Match::Part(part, last)
+    }
+
+    /// Keeps a message until its receive comes.
+    pub fn keep(&mut self, message: Box<Unexpected>) {
+        match message.envelope.kind {
+            Kind::Tagged => self.unexpected_tagged.push_back(message),
+            _ => self.unexpected_untagged.push_back(message),
+        }
+    }
+
+    /// The oldest waiting message that `receive` accepts, taken out of its queue.
+    pub fn take(&mut self, receive: &Receive, tagged: bool) -> Option<Box<Unexpected>> {
+        let queue = if tagged { &mut self.unexpected_tagged } else { &mut self.unexpected_untagged };
+        let fits = |message: &Box<Unexpected>| {
+            receive.accepts(message.source, if tagged { message.envelope.tag } else { 0 })
+        };
+        let index = queue.iter().position(fits)?;
+        queue.remove(index)
+    }
+
+    /// Looks for a message without taking it, for a probe.
+    pub fn peek(&self, receive: &Receive) -> Option<&Unexpected> {
+        self.unexpected_tagged
+            .iter()
+            .find(|message| receive.accepts(message.source, message.envelope.tag))
+            .map(|message| &**message)
+    }
+
+    /// Sets a message aside for the receive that will name `context`.
+    pub fn claim(&mut self, mut message: Box<Unexpected>, context: *mut c_void) {
+        message.claimed_by = context;
+        self.claimed.push(message);
+    }
+
+    /// The message that a probe with `context` had claimed.
+    pub fn claimed(&mut self, context: *mut c_void) -> Option<Box<Unexpected>> {
+        let index = self.claimed.iter().position(|message| message.claimed_by == context)?;
+        Some(self.claimed.swap_remove(index))
+    }
+
+    pub fn post(&mut self, receive: Receive, tagged: bool) {
+        if tagged { self.tagged.push_back(receive) } else { self.untagged.push_back(receive) }
+    }
+
+    /// Takes back whatever untagged receive is posted first.
+    pub fn cancel_any(&mut self) -> Option<Receive> {
+        self.untagged.pop_front()
+    }
+
+    /// Takes back the receive with this context.
+    pub fn cancel(&mut self, context: *mut c_void) -> Option<(Receive, bool)> {
+        for (queue, tagged) in [(&mut self.tagged, true), (&mut self.untagged, false)] {
+            if let Some(index) = queue.iter().position(|receive| receive.context == context) {
+                return queue.remove(index).map(|receive| (receive, tagged));
+            }
+        }
+        None
+    }
+}

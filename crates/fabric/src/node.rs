@@ -1,0 +1,181 @@
+//! The node memory as a rank sees it: mapped at a fixed address, the arenas of other ranks read-only.
+
+use resurgo_wire::node_memory::{self as nm, Layout, SEGMENT, arena, control, header};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The mapped node memory and what the agent wrote into its header.
+pub struct Node {
+    base: *mut u8,
+    pub layout: Layout,
+    pub rank: usize,
+    pub size: usize,
+    pub pessimistic: bool,
+    pub tolerate_node: bool,
+    pub spill: bool,
+    pub spin_ns: u64,
+    pub prefault_segments: usize,
+}
+
+/// Why a rank cannot use its node memory.
+#[derive(Debug)]
+pub struct AttachError(pub String);
+
+fn failed(what: &str) -> AttachError {
+    AttachError(format!("{what}: {}", std::io::Error::last_os_error()))
+}
+
+impl Node {
+    /// Maps the node memory inherited as [`nm::NODE_MEMORY_FD`].
+    pub fn attach() -> Result<Node, AttachError> {
+        let rank: usize = std::env::var(nm::ENV_RANK)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| AttachError(format!("{} is not set: start the program with `resurgo run`", nm::ENV_RANK)))?;
+        let mut page = [0u8; header::BYTES];
+        // SAFETY: reads at most one page into one page.
+        let got = unsafe { libc::pread(nm::NODE_MEMORY_FD, page.as_mut_ptr().cast(), page.len(), 0) };
+        if got != page.len() as isize {
+            return Err(failed("cannot read the node memory"));
+        }
+        let word = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"));
+        let half = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
+        if word(header::MAGIC) != nm::MAGIC || half(header::VERSION) != nm::VERSION {
+            return Err(AttachError("the node memory was made by another version of resurgo".into()));
+        }
+        let size = half(header::SIZE) as usize;
+        let layout = Layout { size, log_segments: word(header::LOG_SEGMENTS) as usize };
+        if rank >= size
+            || word(header::ARENA_BASE) as usize != layout.arena_base()
+            || word(header::ARENA_STRIDE) as usize != layout.arena_stride()
+        {
+            return Err(AttachError("the node memory does not fit this rank".into()));
+        }
+        // SAFETY: maps address space nobody has (NOREPLACE); the memfd is as long as the layout says.
+        let base = unsafe {
+            libc::mmap(
+                nm::MAP_ADDRESS as *mut _,
+                layout.total(),
+                libc::PROT_READ,
+                libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+                nm::NODE_MEMORY_FD,
+                0,
+            )
+        };
+        if base as usize != nm::MAP_ADDRESS {
+            return Err(failed("cannot map the node memory (is the address space limited, `ulimit -v`?)"));
+        }
+        let base = base.cast::<u8>();
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        for (from, bytes) in [(0, layout.arena_base()), (layout.arena(rank), layout.arena_stride())] {
+            // SAFETY: a part of the mapping made above.
+            if unsafe { libc::mprotect(base.add(from).cast(), bytes, writable) } != 0 {
+                return Err(failed("cannot make this rank's part of the node memory writable"));
+            }
+        }
+        Ok(Node {
+            base,
+            layout,
+            rank,
+            size,
+            pessimistic: half(header::PROTOCOL) == nm::PROTOCOL_PESSIMISTIC,
+            tolerate_node: half(header::TOLERATE_NODE) != 0,
+            spill: half(header::SPILL) != 0,
+            spin_ns: word(header::SPIN_NS),
+            prefault_segments: half(header::PREFAULT_SEGMENTS) as usize,
+        })
+    }
+
+    fn u64_at(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset + 8 <= self.layout.total() && offset.is_multiple_of(8));
+        // SAFETY: inside the mapping, aligned, and only ever accessed as an atomic.
+        unsafe { &*self.base.add(offset).cast() }
+    }
+
+    fn u32_at(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset + 4 <= self.layout.total() && offset.is_multiple_of(4));
+        // SAFETY: as above.
+        unsafe { &*self.base.add(offset).cast() }
+    }
+
+    /// A `u64` of the control of `rank`.
+    #[inline]
+    pub fn control(&self, rank: usize, field: usize) -> &AtomicU64 {
+        self.u64_at(self.layout.control(rank) + field)
+    }
+
+    /// A `u32` of the control of `rank`.
+    #[inline]
+    pub fn control_u32(&self, rank: usize, field: usize) -> &AtomicU32 {
+        self.u32_at(self.layout.control(rank) + field)
+    }
+
+    /// Sets a figure of this rank that the agent reads.
+    #[inline]
+    pub fn set(&self, field: usize, value: u64) {
+        self.control(self.rank, field).store(value, Ordering::Relaxed);
+    }
+
+    /// A `u64` of the header of this rank's own arena.
+    pub fn own(&self, field: usize) -> &AtomicU64 {
+        self.u64_at(self.layout.arena(self.rank) + field)
+    }
+
+    /// Reference of the first segment of the channel `source` → `destination`.
+    pub fn channel(&self, source: usize, destination: usize) -> &AtomicU64 {
+        self.u64_at(self.layout.arena(source) + arena::CHANNELS + destination * 8)
+    }
+
+    /// Segments of the channel `source` → `destination` that `destination` has read to their end.
+    #[inline]
+    pub fn consumed(&self, source: usize, destination: usize) -> &AtomicU64 {
+        self.u64_at(self.layout.arena(destination) + self.layout.consumed() + source * 8)
+    }
+
+    /// 1 + serial of what lies in `slot` of `owner`'s arena.
+    #[inline]
+    pub fn serial_in(&self, owner: usize, slot: usize) -> &AtomicU64 {
+        debug_assert!(slot < self.layout.log_segments);
+        self.u64_at(self.layout.arena(owner) + self.layout.serials() + slot * 8)
+    }
+
+    /// 1 + number in the spill file of `owner`'s segment `serial`.
+    pub fn spilled_to(&self, owner: usize, serial: u64) -> &AtomicU32 {
+        self.u32_at(self.layout.arena(owner) + self.layout.spill_table() + serial as usize * 4)
+    }
+
+    /// Next free segment of the spill file.
+    pub fn spill_next(&self) -> &AtomicU64 {
+        self.u64_at(header::SPILL_NEXT)
+    }
+
+    /// Start of a segment in memory.
+    #[inline]
+    pub fn segment(&self, owner: usize, slot: usize) -> *mut u8 {
+        debug_assert!(slot < self.layout.log_segments);
+        // SAFETY: inside the mapping.
+        unsafe { self.base.add(self.layout.arena(owner) + self.layout.segments() + slot * SEGMENT) }
+    }
+
+    /// Gives the rank's own segments `from..to` their memory now, in one call and not page by page.
+    pub fn populate(&self, from: usize, to: usize) {
+        let to = to.min(self.layout.log_segments);
+        if from < to {
+            let bytes = (to - from) * SEGMENT;
+            // SAFETY: own, writable part of the mapping. Failure only means page faults later.
+            unsafe { libc::madvise(self.segment(self.rank, from).cast(), bytes, libc::MADV_POPULATE_WRITE) };
+        }
+    }
+
+    /// Leaves `text` for the agent and ends the process: the job ends with this text.
+    pub fn report(&self, text: &str) -> ! {
+        let text = &text.as_bytes()[..text.len().min(control::REPORT_BYTES)];
+        let place = self.layout.control(self.rank) + control::REPORT;
+        // SAFETY: the report area of the own control, long enough for REPORT_BYTES.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), self.base.add(place + 4), text.len());
+        }
+        self.u32_at(place).store(text.len() as u32, Ordering::Release);
+        // SAFETY: ends the process at once; the program's exit handlers must not run in a state that is not its own.
+        unsafe { libc::_exit(nm::EXIT_REPORT) }
+    }
+}

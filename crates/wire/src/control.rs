@@ -1,0 +1,335 @@
+//! The control connection between the dispatcher and an agent: what is said, and how it is framed.
+//!
+//! ```text
+//! u32   bytes that follow, little-endian
+//! u8    kind: 0 JSON, 1 output of a rank, 2 standard input for rank 0
+//! …     kind 0: the message; kind 1: u32 rank, u8 stream, bytes; kind 2: bytes
+//! ```
+//!
+//! Bytes of the program's own streams are kept out of the JSON: they are the bulk.
+
+use std::ffi::OsString;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest frame accepted, in bytes.
+pub const MAX_FRAME: usize = 64 << 20;
+
+/// Everything an agent has to know about a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// Name of the key-value space, different for every job on the machine.
+    pub name: String,
+    pub programs: Vec<Program>,
+    /// [`crate::node_memory::PROTOCOL_NONE`] or [`crate::node_memory::PROTOCOL_PESSIMISTIC`].
+    pub protocol: u32,
+    pub tolerate_node: bool,
+    /// Most segments of log a rank holds in memory.
+    pub log_segments: usize,
+    pub prefault_segments: u32,
+    pub spin_ns: u64,
+    /// Directory where full segments go when the log memory is used up; nowhere when absent.
+    pub spill_directory: Option<OsString>,
+    /// TCP port of the event logger, 0 when there is none.
+    pub event_logger_port: u16,
+    pub key: [u8; 32],
+    pub stdin: Stdin,
+    /// Soft and hard limit of open files that ranks get.
+    pub open_files: (u64, u64),
+    /// Switch address randomisation off, so that a new life has the memory layout of the last.
+    pub fixed_addresses: bool,
+    /// Faults by number of messages: for a rank's next life, or (rank, messages) in order of lives.
+    pub message_faults: Vec<(usize, u64)>,
+}
+
+/// A program of the job and the ranks that run it, in rank order after those of the programs before.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    pub ranks: usize,
+    /// The file to execute.
+    pub path: OsString,
+    pub arguments: Vec<OsString>,
+    /// Environment of its ranks, in order, without what differs from rank to rank.
+    pub environment: Vec<(OsString, OsString)>,
+    pub directory: OsString,
+}
+
+/// Where rank 0 gets its standard input from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Stdin {
+    /// `/dev/null`.
+    Nothing,
+    /// A regular file that every life opens again, and the offset at which it starts.
+    File(OsString, u64),
+    /// The dispatcher sends it ([`ToAgent::Stdin`]) and the agent keeps it for later lives.
+    Stream,
+}
+
+/// Which of a rank's streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    pub const ALL: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Stream::Stdout => "standard output",
+            Stream::Stderr => "standard error",
+        }
+    }
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
+    Exited(i32),
+    Signalled(i32),
+}
+
+/// Counters of one life of a rank, as it left them in the node memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LifeStatistics {
+    pub phase: u32,
+    pub deliveries: u64,
+    pub sends: u64,
+    pub sent_bytes: u64,
+    pub replay_deliveries: u64,
+    /// CLOCK_MONOTONIC nanoseconds, 0: not yet.
+    pub first_delivery_ns: u64,
+    pub caught_up_ns: u64,
+    pub segments: u64,
+    pub spilled_segments: u64,
+    pub sleeps: u64,
+    pub held_ns: u64,
+}
+
+/// The end of one life of a rank.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    pub rank: usize,
+    pub life: u64,
+    pub pid: i32,
+    pub end: End,
+    /// It had spoken to PMI (`init`) in this life.
+    pub initialised: bool,
+    /// It had said `finalize` in this life.
+    pub finalised: bool,
+    pub statistics: LifeStatistics,
+    /// Why it ended itself, when it exited with [`crate::node_memory::EXIT_REPORT`].
+    pub report: Option<String>,
+}
+
+/// Dispatcher to agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// Start all ranks.
+    Launch(Box<Job>),
+    /// Start a rank again, whose end the agent has reported.
+    Restart { rank: usize, fault_at_messages: u64 },
+    /// Kill a rank (fault injection).
+    Kill { rank: usize },
+    /// End everything: SIGTERM, and SIGKILL after the grace period; answered by [`ToDispatcher::Stopped`].
+    End { grace_ms: u64 },
+    #[serde(skip)]
+    Stdin(Vec<u8>),
+    StdinEnd,
+    /// So many bytes of output have been taken off the dispatcher's hands; the agent may send as many more.
+    OutputTaken { bytes: u64 },
+}
+
+/// Agent to dispatcher.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ToDispatcher {
+    Started { rank: usize, life: u64, pid: i32 },
+    /// The job cannot be run on this node; nothing is left running.
+    Failed { reason: String },
+    Ended(Ended),
+    /// A later life of the rank has repeated all it could and makes new deliveries.
+    CaughtUp { rank: usize, life: u64, statistics: LifeStatistics },
+    Aborted { rank: usize, code: i32 },
+    /// The rank asked PMI for what is not offered, or sent something that is not PMI.
+    PmiTrouble { rank: usize, text: String },
+    /// A later life printed something else than an earlier one.
+    OutputDiffers { rank: usize, stream: Stream, offset: u64 },
+    /// A later life is live but has not printed so many bytes again.
+    OutputMissing { rank: usize, bytes: u64 },
+    #[serde(skip)]
+    Output { rank: usize, stream: Stream, bytes: Vec<u8> },
+    /// All of a finished rank's output has been sent.
+    OutputEnd { rank: usize },
+    /// The agent has room for more standard input.
+    StdinWanted,
+    /// Nothing of the job is running any more.
+    Stopped { statistics: Vec<LifeStatistics> },
+}
+
+/// Most bytes of output that an agent sends ahead of [`ToAgent::OutputTaken`].
+pub const OUTPUT_WINDOW: u64 = 4 << 20;
+
+/// Why a connection's bytes are no frames.
+#[derive(Debug, PartialEq, Eq)]
+pub enum FrameError {
+    TooLong(usize),
+    Malformed(String),
+}
+
+impl std::fmt::Display for FrameError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FrameError::TooLong(bytes) => write!(f, "a control frame of {bytes} bytes"),
+            FrameError::Malformed(why) => write!(f, "a malformed control frame: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+/// A message that can be put into a frame and taken out of one.
+pub trait Message: Sized {
+    /// Appends the frame of `self` to `out`.
+    fn encode(&self, out: &mut Vec<u8>);
+    /// Reads what follows the length.
+    fn decode(frame: &[u8]) -> Result<Self, FrameError>;
+}
+
+fn frame(out: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
+    let length = 1 + parts.iter().map(|part| part.len()).sum::<usize>();
+    out.extend_from_slice(&(length as u32).to_le_bytes());
+    out.push(kind);
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}
+
+fn json<T: Serialize>(out: &mut Vec<u8>, message: &T) {
+    let text = serde_json::to_vec(message);
+    // Strings, numbers and paths given by this process: serde_json has no reason to refuse them,
+    // since paths are kept as OsString or were UTF-8 on the command line.
+    frame(out, 0, &[&text.unwrap_or_default()]);
+}
+
+fn from_json<T: for<'a> Deserialize<'a>>(frame: &[u8]) -> Result<T, FrameError> {
+    match frame.split_first() {
+        Some((0, text)) => serde_json::from_slice(text).map_err(|error| FrameError::Malformed(error.to_string())),
+        Some((kind, _)) => Err(FrameError::Malformed(format!("kind {kind}"))),
+        None => Err(FrameError::Malformed("no kind".to_string())),
+    }
+}
+
+impl Message for ToAgent {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            ToAgent::Stdin(bytes) => frame(out, 2, &[bytes]),
+            other => json(out, other),
+        }
+    }
+
+    fn decode(frame: &[u8]) -> Result<ToAgent, FrameError> {
+        match frame.split_first() {
+            Some((2, bytes)) => Ok(ToAgent::Stdin(bytes.to_vec())),
+            _ => from_json(frame),
+        }
+    }
+}
+
+impl Message for ToDispatcher {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            ToDispatcher::Output { rank, stream, bytes } => {
+                frame(out, 1, &[&(*rank as u32).to_le_bytes(), &[*stream as u8], bytes]);
+            }
+            other => json(out, other),
+        }
+    }
+
+    fn decode(frame: &[u8]) -> Result<ToDispatcher, FrameError> {
+        match frame {
+            [1, a, b, c, d, stream @ (0 | 1), bytes @ ..] => Ok(ToDispatcher::Output {
+                rank: u32::from_le_bytes([*a, *b, *c, *d]) as usize,
+                stream: Stream::ALL[*stream as usize],
+                bytes: bytes.to_vec(),
+            }),
+            _ => from_json(frame),
+        }
+    }
+}
+
+/// Collects the bytes of a connection into messages.
+#[derive(Debug, Default)]
+pub struct FrameBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl FrameBuffer {
+    pub fn extend(&mut self, bytes: &[u8]) {
+        if self.start > 0 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next complete message, if there is one.
+    pub fn next_message<M: Message>(&mut self) -> Result<Option<M>, FrameError> {
+        let rest = &self.bytes[self.start..];
+        let Some((head, rest)) = rest.split_first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes(*head) as usize;
+        if length > MAX_FRAME {
+            return Err(FrameError::TooLong(length));
+        }
+        if rest.len() < length {
+            return Ok(None);
+        }
+        let message = M::decode(&rest[..length])?;
+        self.start += 4 + length;
+        Ok(Some(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_wire_in_any_pieces() {
+        let sent = vec![
+            ToDispatcher::Started { rank: 3, life: 2, pid: 77 },
+            ToDispatcher::Output { rank: 70000, stream: Stream::Stderr, bytes: vec![0, 255, 10] },
+            ToDispatcher::Output { rank: 0, stream: Stream::Stdout, bytes: Vec::new() },
+            ToDispatcher::Stopped { statistics: vec![LifeStatistics::default()] },
+        ];
+        let mut bytes = Vec::new();
+        sent.iter().for_each(|message| message.encode(&mut bytes));
+        for piece in [1, 7, bytes.len()] {
+            let mut buffer = FrameBuffer::default();
+            let mut got = Vec::new();
+            for part in bytes.chunks(piece) {
+                buffer.extend(part);
+                while let Some(message) = buffer.next_message::<ToDispatcher>().unwrap() {
+                    got.push(message);
+                }
+            }
+            assert_eq!(got, sent);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let mut buffer = FrameBuffer::default();
+        buffer.extend(&[255, 255, 255, 255, 0]);
+        assert!(matches!(buffer.next_message::<ToAgent>(), Err(FrameError::TooLong(_))));
+        let mut buffer = FrameBuffer::default();
+        buffer.extend(&[3, 0, 0, 0, 0, b'{', b'x']);
+        assert!(matches!(buffer.next_message::<ToAgent>(), Err(FrameError::Malformed(_))));
+        let mut buffer = FrameBuffer::default();
+        buffer.extend(&[0, 0, 0, 0]);
+        assert!(buffer.next_message::<ToAgent>().is_err());
+    }
+}
