@@ -1,1 +1,18 @@
-//! (to come)
+//! A deterministic simulator of a whole job: ranks that run random programs, a network that delays and loses,
+//! an event logger, and crashes of all of them, around the state machines of `resurgo-protocol`.
+//!
+//! Everything follows from one seed. [`checkers`] watch what must always hold and share no code with the
+//! protocol; [`subject`] breaks the protocol on purpose to show that they see it.
+
+pub mod checkers;
+mod logger;
+mod network;
+mod process;
+pub mod program;
+pub mod random;
+pub mod subject;
+mod world;
+
+pub use checkers::Violation;
+pub use subject::Mutation;
+pub use world::{Failure, Options, Outcome, Report, simulate};

@@ -1,0 +1,202 @@
+//! What travels between ranks, and how a new life learns what its peers have seen.
+//!
+//! Where node memory survives, a channel is the sender's log and news of an entry comes late (`revealed`). Where
+//! it does not, packets travel on wires that keep the order per channel, and:
+//!
+//! - a packet names the lives of sender and receiver; one of a replaced sender, or for another life of the
+//!   receiver, is dropped;
+//! - a new life, its record known, sends `Connect` to everyone: serve me from here. The answer `Seen` says how
+//!   many messages of the asker are visible (delivered, waiting, or in the record) and how many are here;
+//! - a wire may break without a crash: what was on it is lost and both ends connect again.
+
+use resurgo_protocol::Rank;
+
+use crate::checkers::Violation;
+use crate::process::{Frame, State};
+use crate::subject::Mutation;
+use crate::world::{Event, World};
+
+/// One direction between two ranks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wire {
+    /// Entries of the log that the receiver can see.
+    pub revealed: u64,
+    pub last_arrival: u64,
+    /// Increased when the wire breaks.
+    pub connection: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Body {
+    Frame(Frame),
+    Connect { have: u64 },
+    Seen { visible: u64, have: u64 },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Packet {
+    from: Rank,
+    to: Rank,
+    from_life: u64,
+    /// 0: whichever.
+    to_life: u64,
+    connection: u64,
+    body: Body,
+}
+
+impl World {
+    fn arrival(&mut self, from: Rank, to: Rank) -> u64 {
+        let delay = 1 + self.random.below(self.latency);
+        let wire = &mut self.wires[from as usize][to as usize];
+        wire.last_arrival = wire.last_arrival.max(self.now + delay);
+        wire.last_arrival - self.now
+    }
+
+    pub(crate) fn reveal_later(&mut self, from: Rank, to: Rank) {
+        let delay = self.arrival(from, to);
+        self.schedule(delay, Event::Reveal { from, to });
+    }
+
+    fn transmit(&mut self, from: Rank, to: Rank, body: Body) {
+        let delay = self.arrival(from, to);
+        let sender = &self.ranks[from as usize];
+        let to_life = if matches!(body, Body::Connect { .. }) {
+            0
+        } else {
+            sender.peers[to as usize]
+        };
+        let connection = self.wires[from as usize][to as usize].connection;
+        let packet = Packet {
+            from,
+            to,
+            from_life: sender.incarnation,
+            to_life,
+            connection,
+            body,
+        };
+        self.schedule(delay, Event::Arrive(packet));
+    }
+
+    /// Message `ssn` may leave, now and whenever it is asked for.
+    pub(crate) fn publish(&mut self, from: Rank, to: Rank, ssn: u64) -> Result<(), Violation> {
+        let noticed = self.ranks[from as usize].logger_epoch == self.epoch && self.logger.is_some();
+        let process = &mut self.ranks[from as usize];
+        let entry = &mut process.logs[to as usize][ssn as usize - 1];
+        entry.released = true;
+        if ssn <= process.pushed[to as usize] {
+            return Ok(());
+        }
+        let frame = Frame {
+            ssn,
+            tag: entry.tag,
+            content: entry.content,
+        };
+        process.pushed[to as usize] = ssn;
+        self.checkers.publish(from, to, ssn, noticed)?;
+        self.transmit(from, to, Body::Frame(frame));
+        Ok(())
+    }
+
+    /// `to` holds the first `have` messages of the channel: send it the rest, as far as it may leave.
+    fn serve(&mut self, from: Rank, to: Rank, have: u64) -> Result<(), Violation> {
+        // A transport may resume a little earlier than asked; receivers drop what they have.
+        let have = have.saturating_sub(self.random.below(3));
+        self.ranks[from as usize].pushed[to as usize] = have;
+        self.checkers.rewound(from, to, have);
+        let mut ssn = have + 1;
+        while self.ranks[from as usize].logs[to as usize]
+            .get(ssn as usize - 1)
+            .is_some_and(|entry| entry.released)
+        {
+            self.publish(from, to, ssn)?;
+            ssn += 1;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn connect(&mut self, rank: Rank, to: Rank) {
+        let have = self.ranks[rank as usize].have(to);
+        self.transmit(rank, to, Body::Connect { have });
+    }
+
+    pub(crate) fn answer_seen(&mut self, rank: Rank, to: Rank) {
+        let process = &self.ranks[rank as usize];
+        let have = if self.is(Mutation::SeenMeansDelivered) {
+            process.delivered(to)
+        } else {
+            process.have(to)
+        };
+        let visible = have.max(process.recorded(to));
+        self.transmit(rank, to, Body::Seen { visible, have });
+    }
+
+    /// What was under way between two ranks is lost, without a crash.
+    pub(crate) fn break_wire(&mut self, one: Rank, other: Rank) {
+        self.note(|| format!("the wire between {one} and {other} breaks"));
+        for (from, to) in [(one, other), (other, one)] {
+            self.wires[from as usize][to as usize].connection += 1;
+        }
+        for (from, to) in [(one, other), (other, one)] {
+            if self.ranks[to as usize].knows_record() {
+                self.connect(to, from);
+            }
+        }
+    }
+
+    pub(crate) fn arrive(&mut self, packet: Packet) -> Result<(), Violation> {
+        let Packet {
+            from,
+            to,
+            from_life,
+            to_life,
+            connection,
+            body,
+        } = packet;
+        let broken = connection < self.wires[from as usize][to as usize].connection;
+        if broken || self.ranks[from as usize].is_cut(from_life, self.now) {
+            return Ok(());
+        }
+        let is_frame = matches!(body, Body::Frame(_));
+        let lets_old_in = is_frame && self.is(Mutation::ReceiverDoesNotFence);
+        let lets_strays_in = is_frame && self.is(Mutation::AcceptStrays);
+        let receiver = &mut self.ranks[to as usize];
+        let known = receiver.peers[from as usize];
+        let fenced = from_life < known && !lets_old_in;
+        let stray = to_life != 0 && to_life != receiver.incarnation && !lets_strays_in;
+        if fenced || stray || receiver.is_down() {
+            return Ok(());
+        }
+        receiver.peers[from as usize] = from_life.max(known);
+        match body {
+            Body::Frame(frame) => receiver.incoming[from as usize].push_back(frame),
+            Body::Connect { have } => self.connected(to, from, have)?,
+            Body::Seen { visible, have } => {
+                self.note(|| format!("{to} hears from {from}: seen {visible}, here {have}"));
+                let receiver = &mut self.ranks[to as usize];
+                if let State::Recovering(recovery) = &mut receiver.state {
+                    recovery.seen[from as usize] = Some(visible);
+                    receiver.pushed[from as usize] = have;
+                    self.start_when_told(to)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn connected(&mut self, rank: Rank, by: Rank, have: u64) -> Result<(), Violation> {
+        self.note(|| format!("{rank} is asked by {by} to serve from {have}"));
+        self.serve(rank, by, have)?;
+        if let State::Recovering(recovery) = &mut self.ranks[rank as usize].state {
+            if recovery.record_from.is_none() {
+                recovery.asked.push(by);
+                return Ok(());
+            }
+            if recovery.seen[by as usize].is_none() {
+                // A life that began after this one asked has not heard the question.
+                self.connect(rank, by);
+            }
+        }
+        self.answer_seen(rank, by);
+        Ok(())
+    }
+}

@@ -1,0 +1,333 @@
+//! One rank: what its node keeps for it, what its present life holds, and the step it takes next.
+
+use std::collections::VecDeque;
+
+use resurgo_protocol::{Arrival, Next, Rank, Recorded, Sending, Tolerate};
+
+use crate::checkers::{Violation, violation};
+use crate::program::{Action, Message, Program};
+use crate::subject::Subject;
+use crate::world::{Event, World};
+
+/// Most deliveries of one completion-queue read, as MPICH asks for.
+const READ_ENTRIES: u64 = 8;
+
+/// A message in its sender's channel log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub tag: u32,
+    pub content: u64,
+    /// It may leave.
+    pub released: bool,
+}
+
+/// A message that has arrived.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Frame {
+    pub ssn: u64,
+    pub tag: u32,
+    pub content: u64,
+}
+
+/// A life that runs its program.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub subject: Subject,
+    pub program: Program,
+    /// Deliveries of the read under way.
+    pub read: Option<u64>,
+    /// Deliveries that any event logger has acknowledged or given to this life.
+    pub acknowledged: u64,
+    /// Deliveries sent to the present event logger.
+    pub logged: u64,
+}
+
+/// A life that asks what it must repeat (only where node memory is lost).
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    /// Epoch of the event logger that gave the record.
+    pub record_from: Option<u64>,
+    /// Per rank, the messages of this rank that it has seen.
+    pub seen: Vec<Option<u64>>,
+    /// Ranks that asked before the record was known.
+    pub asked: Vec<Rank>,
+}
+
+#[derive(Debug)]
+pub(crate) enum State {
+    Down,
+    Recovering(Recovery),
+    Up(Box<Life>),
+}
+
+/// One rank and its node.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub rank: Rank,
+    pub incarnation: u64,
+    pub state: State,
+    pub finished: bool,
+    /// Per destination. Survives the process, not the node.
+    pub logs: Vec<Vec<Entry>>,
+    /// Survives the process, not the node.
+    pub record: Vec<Recorded>,
+    /// Per source, what has arrived and is not delivered.
+    pub incoming: Vec<VecDeque<Frame>>,
+    /// Per rank, the latest life that has been heard of.
+    pub peers: Vec<u64>,
+    /// Per destination, the last message that need not be sent (again).
+    pub pushed: Vec<u64>,
+    /// The event logger this life is connected to; 0: none.
+    pub logger_epoch: u64,
+    /// Per life that has ended, the time after which its messages still on their way are lost.
+    pub cuts: Vec<u64>,
+}
+
+impl Process {
+    pub fn new(rank: Rank, size: usize, life: Life) -> Self {
+        let state = State::Up(Box::new(life));
+        Self {
+            state,
+            incarnation: 1,
+            peers: vec![1; size],
+            ..Self::lost(rank, size)
+        }
+    }
+
+    /// What is left of a rank when its node is gone.
+    pub fn lost(rank: Rank, size: usize) -> Self {
+        Self {
+            rank,
+            incarnation: 0,
+            state: State::Down,
+            finished: false,
+            logs: vec![Vec::new(); size],
+            record: Vec::new(),
+            incoming: vec![VecDeque::new(); size],
+            peers: vec![0; size],
+            pushed: vec![0; size],
+            logger_epoch: 0,
+            cuts: Vec::new(),
+        }
+    }
+
+    pub fn life(&mut self) -> Option<&mut Life> {
+        match &mut self.state {
+            State::Up(life) => Some(life),
+            _ => None,
+        }
+    }
+
+    pub fn is_down(&self) -> bool {
+        matches!(self.state, State::Down)
+    }
+
+    /// Whether a message of life `incarnation` that would arrive `now` was lost when that life ended.
+    pub fn is_cut(&self, incarnation: u64, now: u64) -> bool {
+        self.cuts.get(incarnation as usize - 1).is_some_and(|cut| now > *cut)
+    }
+
+    /// The record is known: what others ask can be answered.
+    pub fn knows_record(&self) -> bool {
+        match &self.state {
+            State::Down => false,
+            State::Recovering(recovery) => recovery.record_from.is_some(),
+            State::Up(_) => true,
+        }
+    }
+
+    pub fn delivered(&self, source: Rank) -> u64 {
+        match &self.state {
+            State::Up(life) => life.subject.delivered(source),
+            _ => 0,
+        }
+    }
+
+    /// Messages from `source` that this life holds without a gap.
+    pub fn have(&self, source: Rank) -> u64 {
+        let mut have = self.delivered(source);
+        for frame in &self.incoming[source as usize] {
+            if frame.ssn == have + 1 {
+                have += 1;
+            }
+        }
+        have
+    }
+
+    /// Messages from `source` in the record.
+    pub fn recorded(&self, source: Rank) -> u64 {
+        self.record.iter().filter(|record| record.source == source).count() as u64
+    }
+}
+
+impl World {
+    /// Rank `rank` takes its next step; its next but one is scheduled unless it has finished.
+    pub(crate) fn step(&mut self, rank: Rank) -> Result<(), Violation> {
+        let process = &mut self.ranks[rank as usize];
+        let State::Up(life) = &mut process.state else {
+            return Ok(());
+        };
+        match life.read {
+            Some(deliveries) => self.continue_read(rank, deliveries)?,
+            None => match life.program.advance() {
+                Action::Done => {
+                    process.finished = true;
+                    self.log_deliveries(rank);
+                    self.note(|| format!("{rank} finishes"));
+                    return Ok(());
+                }
+                Action::Read => {
+                    life.subject.begin_poll();
+                    life.read = Some(0);
+                    self.checkers.read(rank);
+                }
+                Action::Send { to, tag, content } => self.send(rank, to, tag, content)?,
+            },
+        }
+        if self.tolerate == Tolerate::Node && self.random.one_in(2) {
+            self.log_deliveries(rank);
+        }
+        let incarnation = self.ranks[rank as usize].incarnation;
+        let pause = 1 + self.random.below(self.pace);
+        self.schedule(pause, Event::Step { rank, incarnation });
+        Ok(())
+    }
+
+    fn continue_read(&mut self, rank: Rank, deliveries: u64) -> Result<(), Violation> {
+        let process = &mut self.ranks[rank as usize];
+        let State::Up(life) = &mut process.state else {
+            return Ok(());
+        };
+        let next = match life.subject.next() {
+            _ if deliveries == READ_ENTRIES => Next::Nothing,
+            Next::NeedRecord => {
+                let Some(record) = process.record.get(life.subject.rclock() as usize) else {
+                    return violation(crate::checkers::LIVENESS, format!("{rank} asks beyond its record"));
+                };
+                life.subject.expect(*record);
+                life.subject.next()
+            }
+            next => next,
+        };
+        let source = match next {
+            Next::From(source) if self.available(rank, source) => Some(source),
+            // The read lasts until the message comes.
+            Next::From(_) => return Ok(()),
+            Next::Any if deliveries == 0 || !self.random.one_in(3) => self.any_available(rank),
+            _ => None,
+        };
+        match source {
+            Some(source) => self.deliver(rank, source),
+            None => {
+                if let Some(life) = self.ranks[rank as usize].life() {
+                    life.program.read_ends(deliveries);
+                    life.read = None;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn any_available(&mut self, rank: Rank) -> Option<Rank> {
+        let size = self.ranks.len() as u64;
+        let first = self.random.below(size);
+        (0..size)
+            .map(|step| ((first + step) % size) as Rank)
+            .find(|source| self.available(rank, *source))
+    }
+
+    /// Whether the next message from `source` is here; drops what is not wanted before it.
+    fn available(&mut self, rank: Rank, source: Rank) -> bool {
+        let delivered = self.ranks[rank as usize].delivered(source);
+        if self.tolerate == Tolerate::Process {
+            return delivered < self.wires[source as usize][rank as usize].revealed;
+        }
+        let process = &mut self.ranks[rank as usize];
+        let State::Up(life) = &mut process.state else {
+            return false;
+        };
+        let incoming = &mut process.incoming[source as usize];
+        while let Some(frame) = incoming.front() {
+            match life.subject.accepts(source, frame.ssn) {
+                Arrival::Next => return true,
+                // What is missing before an early one comes again, and then this one does too.
+                Arrival::Duplicate | Arrival::Early => incoming.pop_front(),
+            };
+        }
+        false
+    }
+
+    fn deliver(&mut self, rank: Rank, source: Rank) -> Result<(), Violation> {
+        let frame = if self.tolerate == Tolerate::Process {
+            let ssn = self.ranks[rank as usize].delivered(source) + 1;
+            let entry = self.ranks[source as usize].logs[rank as usize][ssn as usize - 1];
+            Some(Frame {
+                ssn,
+                tag: entry.tag,
+                content: entry.content,
+            })
+        } else {
+            self.ranks[rank as usize].incoming[source as usize].pop_front()
+        };
+        let process = &mut self.ranks[rank as usize];
+        let (State::Up(life), Some(frame)) = (&mut process.state, frame) else {
+            return Ok(());
+        };
+        let (determinant, new) = life.subject.deliver(source);
+        if new {
+            process.record.push(determinant.recorded());
+        }
+        life.read = life.read.map(|deliveries| deliveries + 1);
+        let message = Message {
+            source,
+            tag: frame.tag,
+            content: frame.content,
+        };
+        life.program.deliver(message);
+        self.note(|| {
+            let again = if new { "" } else { " again" };
+            format!(
+                "{rank} delivers{again} {} = {source}→{rank} #{}",
+                determinant.rclock, frame.ssn
+            )
+        });
+        self.checkers.deliver(rank, frame.ssn, message)
+    }
+
+    fn send(&mut self, rank: Rank, to: Rank, tag: u32, content: u64) -> Result<(), Violation> {
+        let process = &mut self.ranks[rank as usize];
+        let State::Up(life) = &mut process.state else {
+            return Ok(());
+        };
+        let sending = life.subject.send(to);
+        let (Sending::Now { ssn } | Sending::Hold { ssn } | Sending::Redo { ssn }) = sending;
+        self.note(|| format!("{rank} sends {rank}→{to} #{ssn}: {sending:?}"));
+        self.checkers.send(rank, to, ssn, tag, content)?;
+        let log = &mut self.ranks[rank as usize].logs[to as usize];
+        if let (Sending::Redo { .. }, Some(entry)) = (sending, log.get(ssn as usize - 1)) {
+            if (entry.tag, entry.content) != (tag, content) {
+                return violation("same history", format!("the log of {rank}→{to} differs at {ssn}"));
+            }
+            return Ok(());
+        }
+        if log.len() as u64 + 1 != ssn {
+            return violation(
+                "exactly once, in order",
+                format!("{rank}→{to} #{ssn} follows #{}", log.len()),
+            );
+        }
+        log.push(Entry {
+            tag,
+            content,
+            released: false,
+        });
+        if self.tolerate == Tolerate::Process {
+            self.reveal_later(rank, to);
+            return Ok(());
+        }
+        match sending {
+            Sending::Hold { .. } => Ok(()),
+            Sending::Now { .. } | Sending::Redo { .. } => self.publish(rank, to, ssn),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The protocol under test: [`Pessimistic`] itself, or a variant broken on purpose to prove that the checkers
+//! see it. The production protocol knows nothing of this.
+
+use resurgo_protocol::{Arrival, Determinant, Next, Pessimistic, Rank, Recorded, Sending, Tolerate};
+
+/// A way to break the protocol, or what stands around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutation {
+    /// Sends leave without waiting for the event logger.
+    SkipHold,
+    /// Deliveries count as stable when made.
+    AcknowledgeEarly,
+    /// Held frames leave last first.
+    ReleaseOutOfOrder,
+    /// Held frames never leave.
+    ReleaseNever,
+    /// A recovering rank delivers anything once its record is used up.
+    DeliverBeforeRedo,
+    /// A replay follows the order of deliveries and ignores the poll counts.
+    IgnorePolls,
+    /// Determinants count one read too many.
+    MiscountPolls,
+    /// A replay follows the poll counts and takes whatever source has something.
+    IgnoreSources,
+    /// A recovering rank starts as if it had never lived.
+    ForgetRecord,
+    /// Every seventh determinant is not recorded.
+    LoseDeterminants,
+    /// Receivers take frames twice.
+    AcceptDuplicates,
+    /// The loss of the event logger changes nothing for a rank.
+    IgnoreLoggerLoss,
+    /// After the loss of the event logger only later deliveries are logged.
+    ForgetRecordOnLoggerRestart,
+    /// A replacement of the event logger claims to know every history.
+    ReplacementClaimsAll,
+    /// The event logger forgets the last delivery when it is asked.
+    AnswerShort,
+    /// The event logger acknowledges one delivery more than it stores.
+    LoggerAcknowledgesAhead,
+    /// The event logger takes determinants of replaced lives.
+    LoggerDoesNotFence,
+    /// Receivers take frames of replaced lives of the sender.
+    ReceiverDoesNotFence,
+    /// Receivers take frames that were meant for their own former lives.
+    AcceptStrays,
+    /// A receiver asked what it has seen of a channel leaves out what it has not delivered yet.
+    SeenMeansDelivered,
+}
+
+impl Mutation {
+    /// All, with the failure mode in which each can do harm.
+    pub const ALL: [(Self, Tolerate); 26] = {
+        use Mutation::*;
+        use Tolerate::{Node, Process};
+        [
+            (SkipHold, Node),
+            (AcknowledgeEarly, Node),
+            (ReleaseOutOfOrder, Node),
+            (ReleaseNever, Node),
+            (DeliverBeforeRedo, Process),
+            (DeliverBeforeRedo, Node),
+            (IgnorePolls, Process),
+            (IgnorePolls, Node),
+            (MiscountPolls, Process),
+            (MiscountPolls, Node),
+            (IgnoreSources, Process),
+            (IgnoreSources, Node),
+            (ForgetRecord, Process),
+            (ForgetRecord, Node),
+            (LoseDeterminants, Process),
+            (LoseDeterminants, Node),
+            (AcceptDuplicates, Node),
+            (IgnoreLoggerLoss, Node),
+            (ForgetRecordOnLoggerRestart, Node),
+            (ReplacementClaimsAll, Node),
+            (AnswerShort, Node),
+            (LoggerAcknowledgesAhead, Node),
+            (LoggerDoesNotFence, Node),
+            (ReceiverDoesNotFence, Node),
+            (AcceptStrays, Node),
+            (SeenMeansDelivered, Node),
+        ]
+    };
+}
+
+/// One life of one rank, as [`Pessimistic`] describes it.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    protocol: Pessimistic,
+    mutation: Option<Mutation>,
+    /// What the real protocol would have been told, for the variants that keep it from it.
+    record: u64,
+    sent_before: Vec<u64>,
+    expected: Option<Recorded>,
+    released: Vec<(Rank, u64)>,
+    reads: u64,
+}
+
+impl Subject {
+    pub fn new(rank: Rank, size: usize, tolerate: Tolerate, mutation: Option<Mutation>) -> Self {
+        Self {
+            protocol: Pessimistic::new(rank, size, tolerate),
+            mutation,
+            record: 0,
+            sent_before: vec![0; size],
+            expected: None,
+            released: Vec::new(),
+            reads: 0,
+        }
+    }
+
+    pub fn recovering(
+        rank: Rank,
+        size: usize,
+        tolerate: Tolerate,
+        mutation: Option<Mutation>,
+        deliveries: u64,
+        sent_before: Vec<u64>,
+    ) -> Self {
+        let (told_deliveries, told_sent) = match mutation {
+            Some(Mutation::ForgetRecord | Mutation::IgnoreSources) => (0, vec![0; size]),
+            Some(Mutation::DeliverBeforeRedo) => (deliveries, vec![0; size]),
+            _ => (deliveries, sent_before.clone()),
+        };
+        let mut protocol = Pessimistic::recovering(rank, size, tolerate, told_deliveries, told_sent);
+        if told_deliveries < deliveries && tolerate == Tolerate::Node {
+            // The caller acknowledges only what is new; a life that knows of no record would wait for ever.
+            protocol = Pessimistic::recovering(rank, size, Tolerate::Process, 0, vec![0; size]);
+        }
+        Self {
+            protocol,
+            mutation,
+            record: deliveries,
+            sent_before,
+            expected: None,
+            released: Vec::new(),
+            reads: 0,
+        }
+    }
+
+    fn is(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    /// True when this variant is kept from knowing its record.
+    fn blind(&self) -> bool {
+        self.is(Mutation::IgnoreSources) || self.is(Mutation::ForgetRecord)
+    }
+
+    pub fn begin_poll(&mut self) {
+        self.reads += 1;
+        self.protocol.begin_poll();
+    }
+
+    pub fn next(&self) -> Next {
+        if self.is(Mutation::IgnoreSources) && self.rclock() < self.record {
+            return match self.expected {
+                None => Next::NeedRecord,
+                Some(record) if self.reads < record.polls => Next::Nothing,
+                Some(_) => Next::Any,
+            };
+        }
+        match (self.protocol.next(), self.expected) {
+            (Next::Nothing, Some(record)) if self.is(Mutation::IgnorePolls) => Next::From(record.source),
+            (next, _) => next,
+        }
+    }
+
+    pub fn expect(&mut self, record: Recorded) {
+        self.expected = Some(record);
+        if !self.blind() {
+            self.protocol.expect(record);
+        }
+    }
+
+    pub fn deliver(&mut self, source: Rank) -> (Determinant, bool) {
+        if self.is(Mutation::IgnorePolls) {
+            while self.protocol.next() == Next::Nothing {
+                self.protocol.begin_poll();
+            }
+        }
+        self.expected = None;
+        self.reads = 0;
+        let (mut determinant, mut new) = self.protocol.deliver(source);
+        match self.mutation {
+            Some(Mutation::AcknowledgeEarly) => self.protocol.acknowledge(determinant.rclock),
+            Some(Mutation::MiscountPolls) => determinant.polls += 1,
+            Some(Mutation::LoseDeterminants) if determinant.rclock % 7 == 0 => new = false,
+            _ => {}
+        }
+        if self.blind() {
+            new = determinant.rclock > self.record;
+        }
+        (determinant, new)
+    }
+
+    pub fn send(&mut self, destination: Rank) -> Sending {
+        let sending = self.protocol.send(destination);
+        let (Sending::Now { ssn } | Sending::Hold { ssn } | Sending::Redo { ssn }) = sending;
+        if ssn <= self.sent_before[destination as usize] {
+            return Sending::Redo { ssn };
+        }
+        match sending {
+            Sending::Hold { .. } if self.is(Mutation::SkipHold) => Sending::Now { ssn },
+            _ => sending,
+        }
+    }
+
+    pub fn acknowledge(&mut self, rclock: u64) {
+        if !self.blind() {
+            self.protocol.acknowledge(rclock);
+        }
+    }
+
+    pub fn event_logger_lost(&mut self) {
+        if !self.is(Mutation::IgnoreLoggerLoss) {
+            self.protocol.event_logger_lost();
+        }
+    }
+
+    pub fn first_unacknowledged(&self) -> u64 {
+        if self.is(Mutation::ForgetRecordOnLoggerRestart) {
+            self.rclock() + 1
+        } else {
+            self.protocol.first_unacknowledged()
+        }
+    }
+
+    pub fn release(&mut self) -> Option<(Rank, u64)> {
+        match self.mutation {
+            Some(Mutation::SkipHold) => {
+                while self.protocol.release().is_some() {}
+                None
+            }
+            Some(Mutation::ReleaseNever) => None,
+            Some(Mutation::ReleaseOutOfOrder) => {
+                while let Some(frame) = self.protocol.release() {
+                    self.released.push(frame);
+                }
+                self.released.pop()
+            }
+            _ => self.protocol.release(),
+        }
+    }
+
+    pub fn accepts(&self, source: Rank, ssn: u64) -> Arrival {
+        match self.protocol.accepts(source, ssn) {
+            Arrival::Duplicate if self.is(Mutation::AcceptDuplicates) => Arrival::Next,
+            arrival => arrival,
+        }
+    }
+
+    pub fn is_replaying(&self) -> bool {
+        self.protocol.is_replaying()
+    }
+
+    pub fn rclock(&self) -> u64 {
+        self.protocol.rclock()
+    }
+
+    pub fn delivered(&self, source: Rank) -> u64 {
+        self.protocol.delivered(source)
+    }
+}

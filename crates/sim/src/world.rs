@@ -1,0 +1,433 @@
+//! The run: events in order of time, failures, and the end.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use resurgo_protocol::{EventLogger, Rank, Tolerate};
+
+use crate::checkers::{Checkers, LIVENESS, MAX_RANKS, Violation, violation};
+use crate::logger::{FromLogger, ToLogger};
+use crate::network::{Packet, Wire};
+use crate::process::{Life, Process, Recovery, State};
+use crate::program::Job;
+use crate::random::Random;
+use crate::subject::{Mutation, Subject};
+
+/// Events after the last failure by which every rank must have finished.
+const PATIENCE: u64 = 200_000;
+/// Lines of trace that a failure shows.
+const TRACE_LINES: usize = 60;
+
+/// What to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    pub tolerate: Tolerate,
+    /// A protocol broken on purpose.
+    pub mutation: Option<Mutation>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every rank finished, with these answers.
+    Finished { answers: Vec<u64> },
+    /// The event logger and then a rank were lost before the rank had told the new logger all: more than is
+    /// tolerated, and reported.
+    HistoryLost { rank: Rank },
+}
+
+/// A run in which every invariant held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    pub outcome: Outcome,
+    pub ranks: usize,
+    pub events: u64,
+    pub deliveries: u64,
+    pub crashes: u64,
+    pub logger_crashes: u64,
+}
+
+/// A run in which one did not.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{violation}")]
+pub struct Failure {
+    pub violation: Violation,
+    /// The last events, one a line; empty unless asked for.
+    pub trace: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    Step {
+        rank: Rank,
+        incarnation: u64,
+    },
+    Reveal {
+        from: Rank,
+        to: Rank,
+    },
+    Arrive(Packet),
+    ToLogger {
+        rank: Rank,
+        incarnation: u64,
+        epoch: u64,
+        message: ToLogger,
+    },
+    FromLogger {
+        rank: Rank,
+        incarnation: u64,
+        epoch: u64,
+        message: FromLogger,
+    },
+    ConnectLogger {
+        rank: Rank,
+    },
+    LoggerRestarts,
+    Restart {
+        rank: Rank,
+    },
+}
+
+#[derive(Debug)]
+struct Scheduled {
+    at: u64,
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+pub(crate) struct World {
+    pub tolerate: Tolerate,
+    pub mutation: Option<Mutation>,
+    pub random: Random,
+    pub now: u64,
+    queue: BinaryHeap<Reverse<Scheduled>>,
+    order: u64,
+    pub job: Job,
+    pub checkers: Checkers,
+    pub ranks: Vec<Process>,
+    /// `wires[from][to]`.
+    pub wires: Vec<Vec<Wire>>,
+    pub logger: Option<EventLogger>,
+    pub epoch: u64,
+    /// Last arrival on each rank's connection to the event logger, and back.
+    pub to_logger: Vec<u64>,
+    pub from_logger: Vec<u64>,
+    /// Epoch in which each rank last said what had been acknowledged to it.
+    pub declared: Vec<u64>,
+    /// The present event logger has had the whole history of the rank.
+    pub whole: Vec<bool>,
+    pub lost: Option<Rank>,
+    // How rough the run is; times are in ticks, and each is the longest.
+    pub pace: u64,
+    pub latency: u64,
+    pub logger_latency: u64,
+    pub repair: u64,
+    crash_one_in: u64,
+    failures_left: u64,
+    /// Failures that are more than tolerated happen too.
+    ruthless: bool,
+    crashes: u64,
+    logger_crashes: u64,
+    trace: Option<VecDeque<String>>,
+}
+
+/// Runs `seed`. With `trace`, a failure carries the last events.
+pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Failure> {
+    let mut world = World::new(seed, options, trace);
+    world.run().map_err(|violation| Failure {
+        violation,
+        trace: world.trace.unwrap_or_default().into(),
+    })
+}
+
+impl World {
+    fn new(seed: u64, options: Options, trace: bool) -> Self {
+        let Options { tolerate, mutation } = options;
+        let mut random = Random::new(crate::random::mix(seed, 1));
+        let size = random.between(2, MAX_RANKS as u64) as usize;
+        let job = Job::random(size, &mut random);
+        let pick = |random: &mut Random, of: [u64; 4]| of[random.below(4) as usize];
+        let ranks = (0..size as Rank)
+            .map(|rank| {
+                let subject = Subject::new(rank, size, tolerate, mutation);
+                let program = job.start(rank);
+                Process::new(
+                    rank,
+                    size,
+                    Life {
+                        subject,
+                        program,
+                        read: None,
+                        acknowledged: 0,
+                        logged: 0,
+                    },
+                )
+            })
+            .collect();
+        let mut world = Self {
+            tolerate,
+            mutation,
+            now: 0,
+            queue: BinaryHeap::new(),
+            order: 0,
+            job,
+            checkers: Checkers::new(size, tolerate),
+            ranks,
+            wires: vec![vec![Wire::default(); size]; size],
+            logger: (tolerate == Tolerate::Node).then(|| EventLogger::new(size)),
+            epoch: 1,
+            to_logger: vec![0; size],
+            from_logger: vec![0; size],
+            declared: vec![1; size],
+            whole: vec![true; size],
+            lost: None,
+            pace: pick(&mut random, [1, 3, 10, 30]),
+            latency: pick(&mut random, [1, 5, 20, 60]),
+            logger_latency: pick(&mut random, [1, 5, 20, 60]),
+            repair: pick(&mut random, [1, 10, 50, 150]),
+            crash_one_in: pick(&mut random, [15, 50, 150, 400]),
+            failures_left: random.below(8),
+            ruthless: random.one_in(6),
+            crashes: 0,
+            logger_crashes: 0,
+            trace: trace.then(VecDeque::new),
+            random,
+        };
+        world.note(|| format!("{size} ranks"));
+        for rank in 0..size as Rank {
+            world.schedule(0, Event::Step { rank, incarnation: 1 });
+            if tolerate == Tolerate::Node {
+                world.connect_logger(rank);
+            }
+        }
+        world
+    }
+
+    pub(crate) fn is(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    pub(crate) fn schedule(&mut self, delay: u64, event: Event) {
+        self.order += 1;
+        self.queue.push(Reverse(Scheduled {
+            at: self.now + delay,
+            order: self.order,
+            event,
+        }));
+    }
+
+    pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            if trace.len() == TRACE_LINES {
+                trace.pop_front();
+            }
+            trace.push_back(format!("{:>6} {}", self.now, line()));
+        }
+    }
+
+    fn run(&mut self) -> Result<Report, Violation> {
+        let mut events = 0;
+        let mut last_failure = 0;
+        let outcome = loop {
+            if self.ranks.iter().all(|process| process.finished) {
+                break Outcome::Finished {
+                    answers: self.checkers.replay_alone(&self.job)?,
+                };
+            }
+            if let Some(rank) = self.lost {
+                break Outcome::HistoryLost { rank };
+            }
+            let Some(Reverse(scheduled)) = self.queue.pop() else {
+                return violation(LIVENESS, "nothing is left to happen".into());
+            };
+            self.now = scheduled.at;
+            self.happen(scheduled.event)?;
+            events += 1;
+            if self.failures_left > 0 {
+                last_failure = events;
+                if self.random.one_in(self.crash_one_in) {
+                    self.failures_left -= 1;
+                    self.fail();
+                }
+            }
+            if events - last_failure > PATIENCE {
+                let waiting: Vec<Rank> = self
+                    .ranks
+                    .iter()
+                    .filter(|process| !process.finished)
+                    .map(|process| process.rank)
+                    .collect();
+                return violation(LIVENESS, format!("{waiting:?} have not finished"));
+            }
+        };
+        Ok(Report {
+            outcome,
+            ranks: self.ranks.len(),
+            events,
+            deliveries: self.checkers.deliveries(),
+            crashes: self.crashes,
+            logger_crashes: self.logger_crashes,
+        })
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Step { rank, incarnation } => {
+                if self.ranks[rank as usize].incarnation == incarnation {
+                    self.step(rank)?;
+                }
+            }
+            Event::Reveal { from, to } => self.wires[from as usize][to as usize].revealed += 1,
+            Event::Arrive(packet) => self.arrive(packet)?,
+            Event::ToLogger {
+                rank,
+                incarnation,
+                epoch,
+                message,
+            } => {
+                self.logger_hears(rank, incarnation, epoch, message)?;
+            }
+            Event::FromLogger {
+                rank,
+                incarnation,
+                epoch,
+                message,
+            } => {
+                self.rank_hears(rank, incarnation, epoch, message)?;
+            }
+            Event::ConnectLogger { rank } => self.connect_logger(rank),
+            Event::LoggerRestarts => self.restart_logger(),
+            Event::Restart { rank } => self.restart(rank)?,
+        }
+        Ok(())
+    }
+
+    /// Something fails: a rank, several, all, a wire, the event logger.
+    fn fail(&mut self) {
+        let size = self.ranks.len() as u64;
+        let node = self.tolerate == Tolerate::Node;
+        match self.random.below(if node { 12 } else { 8 }) {
+            0..=4 => {
+                let rank = self.random.below(size) as Rank;
+                self.crash(rank);
+            }
+            5 | 6 => {
+                for _ in 0..self.random.between(2, size) {
+                    let rank = self.random.below(size) as Rank;
+                    self.crash(rank);
+                }
+            }
+            7 => (0..size as Rank).for_each(|rank| self.crash(rank)),
+            8 | 9 => {
+                let from = self.random.below(size) as Rank;
+                let to = self.random.below(size) as Rank;
+                if from != to {
+                    self.break_wire(from, to);
+                }
+            }
+            _ => {
+                // Losing the logger while it is the only one to know a rank's history is more than is tolerated.
+                let sole = self.ranks.iter().any(|process| !process.knows_record());
+                if !sole || self.ruthless {
+                    self.logger_crashes += u64::from(self.logger.is_some());
+                    self.crash_logger();
+                }
+            }
+        }
+    }
+
+    fn crash(&mut self, rank: Rank) {
+        let node = self.tolerate == Tolerate::Node;
+        let told = self.logger.is_some() && self.whole[rank as usize];
+        if self.ranks[rank as usize].is_down() || node && !told && !self.ruthless {
+            return;
+        }
+        self.note(|| format!("{rank} crashes"));
+        self.crashes += 1;
+        self.checkers.crash(rank);
+        let cut = self.now + self.random.below(self.latency + 1);
+        let pause = 1 + self.random.below(self.repair);
+        let size = self.ranks.len();
+        let process = &mut self.ranks[rank as usize];
+        process.state = State::Down;
+        process.finished = false;
+        process.cuts.push(cut);
+        if node {
+            let cuts = std::mem::take(&mut process.cuts);
+            let incarnation = process.incarnation;
+            *process = Process {
+                incarnation,
+                cuts,
+                ..Process::lost(rank, size)
+            };
+        }
+        self.schedule(pause, Event::Restart { rank });
+    }
+
+    fn restart(&mut self, rank: Rank) -> Result<(), Violation> {
+        let size = self.ranks.len();
+        let process = &mut self.ranks[rank as usize];
+        process.incarnation += 1;
+        process.peers[rank as usize] = process.incarnation;
+        let incarnation = process.incarnation;
+        self.note(|| format!("{rank} restarts as incarnation {incarnation}"));
+        if self.tolerate == Tolerate::Node {
+            // Messages of the new life may overtake what the old one left on the wires.
+            self.to_logger[rank as usize] = 0;
+            self.from_logger[rank as usize] = 0;
+            for to in 0..size {
+                self.wires[rank as usize][to].last_arrival = 0;
+            }
+            let recovery = Recovery {
+                record_from: None,
+                seen: vec![None; size],
+                asked: Vec::new(),
+            };
+            self.ranks[rank as usize].state = State::Recovering(recovery);
+            self.connect_logger(rank);
+            return Ok(());
+        }
+        let process = &self.ranks[rank as usize];
+        let sent_before: Vec<u64> = process.logs.iter().map(|log| log.len() as u64).collect();
+        self.checkers.recover(rank, &process.record)?;
+        self.checkers.life_starts(rank, &sent_before)?;
+        let deliveries = process.record.len() as u64;
+        let subject = Subject::recovering(rank, size, self.tolerate, self.mutation, deliveries, sent_before);
+        self.begin_life(rank, subject, deliveries);
+        Ok(())
+    }
+
+    /// A later life begins to run its program.
+    pub(crate) fn begin_life(&mut self, rank: Rank, subject: Subject, acknowledged: u64) {
+        let logged = subject.first_unacknowledged() - 1;
+        let program = self.job.start(rank);
+        let process = &mut self.ranks[rank as usize];
+        process.state = State::Up(Box::new(Life {
+            subject,
+            program,
+            read: None,
+            acknowledged,
+            logged,
+        }));
+        let incarnation = process.incarnation;
+        self.log_deliveries(rank);
+        self.schedule(0, Event::Step { rank, incarnation });
+    }
+}
