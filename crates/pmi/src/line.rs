@@ -39,14 +39,20 @@ impl std::error::Error for LineError {}
 impl Command {
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.pairs.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+        self.pairs
+            .iter()
+            .find(|(k, _)| k == key)
+            .map(|(_, value)| value.as_str())
     }
 
     fn parse(line: &str) -> Result<Command, LineError> {
         if line.starts_with("mcmd=") {
             // Several lines with one pair each; only the name matters, spawning is refused.
             let name = line[5..].lines().next().unwrap_or_default().trim();
-            return Ok(Command { name: name.to_string(), pairs: Vec::new() });
+            return Ok(Command {
+                name: name.to_string(),
+                pairs: Vec::new(),
+            });
         }
         if !line.starts_with("cmd=") {
             return Err(LineError::NoCommand(line.chars().take(80).collect()));
@@ -119,7 +125,10 @@ impl LineBuffer {
     pub fn next_command(&mut self) -> Option<Result<Command, LineError>> {
         const SPAWN_END: &[u8] = b"endcmd\n";
         let end = if self.bytes.starts_with(b"mcmd=") {
-            self.bytes.windows(SPAWN_END.len()).position(|w| w == SPAWN_END).map(|at| at + SPAWN_END.len() - 1)
+            self.bytes
+                .windows(SPAWN_END.len())
+                .position(|w| w == SPAWN_END)
+                .map(|at| at + SPAWN_END.len() - 1)
         } else {
             self.bytes.iter().position(|b| *b == b'\n')
         };
@@ -152,7 +161,9 @@ mod tests {
 
     #[test]
     fn a_line_is_split_into_pairs() {
-        let got = commands(b"cmd=put kvsname=k key=a\\ b value=x=y\\\\z\n").remove(0).unwrap();
+        let got = commands(b"cmd=put kvsname=k key=a\\ b value=x=y\\\\z\n")
+            .remove(0)
+            .unwrap();
         assert_eq!(got.name, "put");
         assert_eq!(got.get("key"), Some("a b"));
         assert_eq!(got.get("value"), Some("x=y\\z"));

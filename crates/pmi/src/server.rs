@@ -96,7 +96,10 @@ impl Server {
     /// Bytes of `rank` that are no command.
     pub fn malformed(&mut self, rank: usize, error: &LineError) -> (Vec<Output>, Option<Notice>) {
         let answer = "cmd=error rc=-1 msg=malformed\n".to_string();
-        let notice = Notice::Malformed { rank, error: error.to_string() };
+        let notice = Notice::Malformed {
+            rank,
+            error: error.to_string(),
+        };
         (vec![Output { rank, line: answer }], Some(notice))
     }
 
@@ -128,7 +131,10 @@ impl Server {
                 return (Vec::new(), Some(Notice::Abort { rank, code }));
             }
             refused @ ("spawn" | "publish_name" | "unpublish_name" | "lookup_name") => {
-                notice = Some(Notice::Refused { rank, command: refused.to_string() });
+                notice = Some(Notice::Refused {
+                    rank,
+                    command: refused.to_string(),
+                });
                 let answer = match refused {
                     "spawn" => "spawn_result",
                     "publish_name" => "publish_result",
@@ -138,7 +144,10 @@ impl Server {
                 format!("cmd={answer} rc=1 msg=not_supported\n")
             }
             other => {
-                notice = Some(Notice::Malformed { rank, error: format!("the unknown PMI command {other:?}") });
+                notice = Some(Notice::Malformed {
+                    rank,
+                    error: format!("the unknown PMI command {other:?}"),
+                });
                 "cmd=error rc=-1 msg=unknown_command\n".to_string()
             }
         };
@@ -201,7 +210,10 @@ impl Server {
         let number = state.barriers;
         state.barriers += 1;
         if number < self.barriers_done {
-            return vec![Output { rank, line: OUT.to_string() }];
+            return vec![Output {
+                rank,
+                line: OUT.to_string(),
+            }];
         }
         state.waiting = true;
         if !state.arrived {
@@ -217,7 +229,10 @@ impl Server {
         for (rank, state) in self.ranks.iter_mut().enumerate() {
             state.arrived = false;
             if std::mem::take(&mut state.waiting) {
-                out.push(Output { rank, line: OUT.to_string() });
+                out.push(Output {
+                    rank,
+                    line: OUT.to_string(),
+                });
             }
         }
         out
@@ -259,8 +274,14 @@ mod tests {
         );
         assert!(s.progress(0).initialised && !s.progress(1).initialised);
         assert_eq!(answer(&mut s, 2, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=1\n");
-        assert_eq!(answer(&mut s, 1, "cmd=get_my_kvsname"), "cmd=my_kvsname rc=0 kvsname=kvs_1\n");
-        assert_eq!(answer(&mut s, 1, "cmd=get_universe_size"), "cmd=universe_size rc=0 size=3\n");
+        assert_eq!(
+            answer(&mut s, 1, "cmd=get_my_kvsname"),
+            "cmd=my_kvsname rc=0 kvsname=kvs_1\n"
+        );
+        assert_eq!(
+            answer(&mut s, 1, "cmd=get_universe_size"),
+            "cmd=universe_size rc=0 size=3\n"
+        );
         assert_eq!(
             answer(&mut s, 1, "cmd=get kvsname=kvs_1 key=PMI_process_mapping"),
             "cmd=get_result rc=0 value=(vector,(0,3,1))\n"
@@ -316,7 +337,12 @@ mod tests {
     #[test]
     fn answers_are_the_same_in_every_life() {
         let mut s = server(2);
-        let script = ["cmd=get key=late", "cmd=put key=a value=1", "cmd=get key=a", "cmd=get key=late"];
+        let script = [
+            "cmd=get key=late",
+            "cmd=put key=a value=1",
+            "cmd=get key=a",
+            "cmd=get key=late",
+        ];
         let mut first = Vec::new();
         for line in script {
             first.push(answer(&mut s, 0, line));
@@ -350,7 +376,13 @@ mod tests {
         let mut s = server(1);
         let (out, notice) = send(&mut s, 0, "mcmd=spawn\nnprocs=1\nexecname=x\nendcmd");
         assert_eq!(out[0].line, "cmd=spawn_result rc=1 msg=not_supported\n");
-        assert_eq!(notice, Some(Notice::Refused { rank: 0, command: "spawn".into() }));
+        assert_eq!(
+            notice,
+            Some(Notice::Refused {
+                rank: 0,
+                command: "spawn".into()
+            })
+        );
         assert!(answer(&mut s, 0, "cmd=lookup_name service=x").starts_with("cmd=lookup_result rc=1"));
         assert!(answer(&mut s, 0, "cmd=publish_name service=x port=y").starts_with("cmd=publish_result rc=1"));
     }
@@ -358,7 +390,13 @@ mod tests {
     #[test]
     fn nonsense_gets_an_error() {
         let mut s = server(1);
-        for line in ["what", "cmd=dance", "cmd=put key=a", "cmd=get", "cmd=put key=PMI_x value=1"] {
+        for line in [
+            "what",
+            "cmd=dance",
+            "cmd=put key=a",
+            "cmd=get",
+            "cmd=put key=PMI_x value=1",
+        ] {
             assert!(!answer(&mut s, 0, line).contains("rc=0"), "{line}");
         }
     }

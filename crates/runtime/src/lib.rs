@@ -1,1 +1,10 @@
-//! (to come)
+//! The launcher's processes: the dispatcher, the agent that it starts on each node, and what a rank's process
+//! does before it becomes the program.
+
+pub mod agent;
+mod children;
+mod connection;
+pub mod dispatcher;
+pub mod faults;
+pub mod trampoline;
+pub mod units;

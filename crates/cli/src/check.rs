@@ -1,0 +1,157 @@
+//! What has to be right before anything is started: the program's file, its directory, the limits.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{AccessFlags, access};
+
+/// Descriptors the launcher uses beside those of the ranks.
+const OWN_FILES: u64 = 40;
+/// Descriptors the agent uses for a rank, and a few while it starts one.
+const FILES_PER_RANK: u64 = 6;
+
+/// A reason not to start, and the exit status that goes with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub code: i32,
+    pub text: String,
+}
+
+impl Refusal {
+    pub fn new(code: i32, text: impl Into<String>) -> Refusal {
+        Refusal {
+            code,
+            text: text.into(),
+        }
+    }
+}
+
+/// The file that `name` stands for, found as a shell would from `directory` with the search path `path`.
+pub fn find_program(name: &OsStr, directory: &Path, path: Option<&OsStr>) -> Result<PathBuf, Refusal> {
+    if name.as_bytes().contains(&b'/') {
+        let file = directory.join(name);
+        return match why_not(&file) {
+            None => Ok(file),
+            Some(refusal) => Err(refusal),
+        };
+    }
+    let mut unusable = None;
+    for entry in path.map(std::env::split_paths).into_iter().flatten() {
+        let file = directory.join(entry).join(name);
+        match why_not(&file) {
+            None => return Ok(file),
+            Some(refusal) if refusal.code == 126 => unusable = unusable.or(Some(refusal)),
+            Some(_) => {}
+        }
+    }
+    Err(unusable.unwrap_or_else(|| {
+        let mut text = format!("{}: no such program on the search path", name.display());
+        if directory.join(name).is_file() {
+            text += &format!("; did you mean ./{}?", name.display());
+        }
+        Refusal::new(127, text)
+    }))
+}
+
+fn why_not(file: &Path) -> Option<Refusal> {
+    let shown = file.display();
+    match std::fs::metadata(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Some(Refusal::new(126, format!("{shown}: permission denied")))
+        }
+        Err(_) => Some(Refusal::new(127, format!("{shown}: no such file"))),
+        Ok(metadata) if metadata.is_dir() => Some(Refusal::new(126, format!("{shown} is a directory"))),
+        Ok(_) if access(file, AccessFlags::X_OK).is_err() => Some(Refusal::new(
+            126,
+            format!("{shown} is not executable; chmod +x it, or start its interpreter"),
+        )),
+        Ok(_) => None,
+    }
+}
+
+/// The working directory must be there.
+pub fn directory(directory: &Path) -> Result<PathBuf, Refusal> {
+    match std::fs::canonicalize(directory) {
+        Ok(found) if found.is_dir() => Ok(directory.to_path_buf()),
+        Ok(_) => Err(Refusal::new(
+            2,
+            format!("-wdir {}: not a directory", directory.display()),
+        )),
+        Err(error) => Err(Refusal::new(2, format!("-wdir {}: {error}", directory.display()))),
+    }
+}
+
+/// Checks the limit of open files, and returns it (soft, hard) as the ranks are to have it.
+pub fn open_files(size: usize) -> Result<(u64, u64), Refusal> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)
+        .map_err(|error| Refusal::new(2, format!("cannot read the limit of open files: {error}")))?;
+    let needed = OWN_FILES + FILES_PER_RANK * size as u64;
+    if hard < needed {
+        return Err(Refusal::new(
+            2,
+            format!(
+                "{size} ranks need {needed} open files, and the hard limit is {hard}; raise it (ulimit -Hn {needed})"
+            ),
+        ));
+    }
+    Ok((soft, hard))
+}
+
+/// Half of the available memory for all ranks together, at most 8 GiB each.
+pub fn default_log_memory(size: usize) -> u64 {
+    let available = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| {
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("MemAvailable:"))?
+                .to_string();
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        })
+        .map_or(1 << 30, |kilobytes| kilobytes << 10);
+    (available / 2 / size as u64).clamp(1 << 20, 8 << 30)
+}
+
+/// The value of `name` in an environment, the last one when there are several.
+pub fn variable<'a>(environment: &'a [(OsString, OsString)], name: &str) -> Option<&'a OsStr> {
+    environment
+        .iter()
+        .rev()
+        .find(|(key, _)| key == name)
+        .map(|(_, value)| value.as_os_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_by_a_shell() {
+        let root = Path::new("/");
+        assert_eq!(find_program("/bin/sh".as_ref(), root, None), Ok("/bin/sh".into()));
+        assert_eq!(find_program("bin/sh".as_ref(), root, None), Ok("/bin/sh".into()));
+        let path = OsStr::new("/nowhere:/usr/bin");
+        assert_eq!(
+            find_program("env".as_ref(), root, Some(path)),
+            Ok("/usr/bin/env".into())
+        );
+        for (name, code) in [
+            ("./nothing", 127),
+            ("nothing-of-the-kind", 127),
+            ("/etc/passwd", 126),
+            ("/etc", 126),
+        ] {
+            let refusal = find_program(name.as_ref(), root, Some(path)).unwrap_err();
+            // As root, a file without any execute bit is refused too.
+            assert_eq!(refusal.code, code, "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn limits_are_checked() {
+        assert!(open_files(1).is_ok());
+        assert!(default_log_memory(1) >= 1 << 20);
+    }
+}

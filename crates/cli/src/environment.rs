@@ -1,0 +1,128 @@
+//! The environment of ranks: what the user has, minus what other launchers left, plus what leads MPI to the provider.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::options::{Inherit, Options, ProgramOptions};
+
+/// Variables, in the order in which ranks get them. Names are unique.
+pub type Variables = Vec<(OsString, OsString)>;
+
+/// Sets `name`, replacing an earlier value.
+pub fn set(variables: &mut Variables, name: impl Into<OsString>, value: impl Into<OsString>) {
+    let (name, value) = (name.into(), value.into());
+    match variables.iter_mut().find(|(known, _)| *known == name) {
+        Some(known) => known.1 = value,
+        None => variables.push((name, value)),
+    }
+}
+
+/// Sets `name` unless the user has.
+pub fn set_default(variables: &mut Variables, name: &str, value: impl Into<OsString>) {
+    if !variables.iter().any(|(known, _)| known == name) {
+        variables.push((name.into(), value.into()));
+    }
+}
+
+/// Puts directories in front of a search path.
+pub fn prepend_path(variables: &mut Variables, name: &str, directories: &[OsString]) {
+    let before = variables
+        .iter()
+        .find(|(known, _)| known == name)
+        .map(|(_, value)| value.clone());
+    let mut value = OsString::new();
+    let old = before.iter().map(OsString::as_os_str).filter(|old| !old.is_empty());
+    for directory in directories.iter().map(OsString::as_os_str).chain(old) {
+        if !value.is_empty() {
+            value.push(":");
+        }
+        value.push(directory);
+    }
+    set(variables, name, value);
+}
+
+/// What a program's ranks get of the user's environment and options.
+pub fn of_user(inherited: Variables, options: &Options, program: &ProgramOptions) -> Variables {
+    let inherit = program.inherit.as_ref().unwrap_or(&options.inherit);
+    let mut variables: Variables = Vec::new();
+    for (name, value) in inherited {
+        let passed = match inherit {
+            Inherit::All => true,
+            Inherit::Nothing => false,
+            Inherit::Listed(names) => names.iter().any(|listed| name == listed.as_str()),
+        };
+        if passed && !is_leftover(&name) {
+            set(&mut variables, name, value);
+        }
+    }
+    for (name, value) in options.environment.iter().chain(&program.environment) {
+        set(&mut variables, name, value);
+    }
+    variables
+}
+
+/// Variables of another launcher, which would make MPI talk to that one.
+fn is_leftover(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    [
+        "PMI_",
+        "PMIX_",
+        "PMI2_",
+        "HYDRA_",
+        "HYDI_",
+        "MPI_LOCAL",
+        "I_MPI_HYDRA",
+        "OMPI_COMM_WORLD",
+        "PRTE_",
+    ]
+    .iter()
+    .any(|prefix| name.starts_with(prefix.as_bytes()))
+        || name == b"I_MPI_PMI_LIBRARY"
+        || name == b"I_MPI_PMI"
+        || (name.starts_with(b"SLURM_") && name.windows(3).any(|part| part == b"PMI"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Request, parse};
+
+    fn of(line: &str) -> Variables {
+        let arguments = line.split_whitespace().map(OsString::from).collect();
+        let Ok(Request::Run(options)) = parse(arguments, |_| None) else {
+            panic!("{line}")
+        };
+        let inherited = [
+            ("A", "1"),
+            ("PMIX_RANK", "0"),
+            ("SLURM_PMIX_PORT", "9"),
+            ("SLURM_JOB_ID", "7"),
+            ("B", "2"),
+        ];
+        let inherited = inherited.map(|(name, value)| (name.into(), value.into())).to_vec();
+        of_user(inherited, &options, &options.programs[0])
+    }
+
+    fn shown(variables: &Variables) -> Vec<String> {
+        variables
+            .iter()
+            .map(|(name, value)| format!("{}={}", name.display(), value.display()))
+            .collect()
+    }
+
+    #[test]
+    fn the_users_environment_is_passed_on_without_leftovers() {
+        assert_eq!(shown(&of("x")), ["A=1", "SLURM_JOB_ID=7", "B=2"]);
+        assert_eq!(shown(&of("-envnone -env C 3 x")), ["C=3"]);
+        assert_eq!(shown(&of("-genvnone -envlist B x")), ["B=2"]);
+        assert_eq!(shown(&of("-genv A 5 -env B 6 x")), ["A=5", "SLURM_JOB_ID=7", "B=6"]);
+    }
+
+    #[test]
+    fn paths_are_put_in_front() {
+        let mut variables = of("-envnone x");
+        prepend_path(&mut variables, "P", &["/a".into(), "/b".into()]);
+        prepend_path(&mut variables, "P", &["/c".into()]);
+        assert_eq!(shown(&variables), ["P=/c:/a:/b"]);
+    }
+}

@@ -1,0 +1,50 @@
+//! The `resurgo` command.
+
+mod check;
+mod environment;
+mod options;
+mod run;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+const HELP: &str = include_str!("help.txt");
+
+/// Exit status of a wrong command line or a job that cannot be started.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    let verb = arguments.next().unwrap_or_default();
+    let rest: Vec<OsString> = arguments.collect();
+    match verb.to_str() {
+        Some("run") => code(run::run(rest)),
+        Some(resurgo_runtime::agent::VERB) => code(resurgo_runtime::agent::run()),
+        Some(resurgo_runtime::trampoline::VERB) => code(resurgo_runtime::trampoline::rank_exec(rest)),
+        Some("-h" | "--help" | "help") => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        Some("-V" | "--version" | "version") => {
+            println!("resurgo {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        Some("") => {
+            eprint!("{HELP}");
+            ExitCode::from(USAGE)
+        }
+        _ => {
+            let known = ["run", "doctor", "help", "version"];
+            let near = options::nearest(&verb.to_string_lossy(), &known).unwrap_or("--help");
+            eprintln!(
+                "resurgo: there is no {:?}; did you mean \"resurgo {near}\"?",
+                verb.display()
+            );
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+fn code(code: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}

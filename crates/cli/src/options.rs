@@ -1,0 +1,518 @@
+//! The command line of `resurgo run`: what people type at mpiexec, and options of our own.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use resurgo_runtime::units::{parse_duration, parse_size};
+use resurgo_wire::node_memory::{MAX_RANKS, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC};
+
+/// What to pass on of the environment of `resurgo run`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inherit {
+    All,
+    Nothing,
+    Listed(Vec<String>),
+}
+
+/// One program of the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgramOptions {
+    pub ranks: usize,
+    pub directory: Option<PathBuf>,
+    pub inherit: Option<Inherit>,
+    pub environment: Vec<(OsString, OsString)>,
+    /// The program's name and arguments.
+    pub arguments: Vec<OsString>,
+}
+
+/// The whole command line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    pub programs: Vec<ProgramOptions>,
+    pub inherit: Inherit,
+    pub environment: Vec<(OsString, OsString)>,
+    pub label: bool,
+    pub protocol: u32,
+    pub tolerate_node: bool,
+    pub max_restarts: u64,
+    pub max_restarts_per_rank: u64,
+    /// Bytes; chosen from the machine's memory when absent.
+    pub log_memory: Option<u64>,
+    pub log_prefault: u64,
+    pub spill_directory: Option<PathBuf>,
+    /// As written; their meaning depends on the number of ranks.
+    pub faults: Vec<String>,
+    pub quiet: bool,
+    pub json_events: Option<PathBuf>,
+    pub event_logger: SocketAddr,
+    /// Chosen from the number of cores when absent.
+    pub spin: Option<Duration>,
+}
+
+/// What a command line asks for.
+#[derive(Debug, PartialEq)]
+pub enum Request {
+    Run(Box<Options>),
+    Help,
+    Version,
+}
+
+/// Option names with the number of values they take.
+const OPTIONS: &[(&str, usize)] = &[
+    ("n", 1),
+    ("np", 1),
+    ("env", 2),
+    ("genv", 2),
+    ("envall", 0),
+    ("envnone", 0),
+    ("envlist", 1),
+    ("genvall", 0),
+    ("genvnone", 0),
+    ("genvlist", 1),
+    ("wdir", 1),
+    ("wd", 1),
+    ("l", 0),
+    ("label", 0),
+    ("prepend-rank", 0),
+    ("protocol", 1),
+    ("tolerate", 1),
+    ("max-restarts", 1),
+    ("max-restarts-per-rank", 1),
+    ("log-memory", 1),
+    ("log-prefault", 1),
+    ("spill-dir", 1),
+    ("fault", 1),
+    ("q", 0),
+    ("quiet", 0),
+    ("json-events", 1),
+    ("event-logger", 1),
+    ("spin", 1),
+    ("h", 0),
+    ("help", 0),
+    ("version", 0),
+];
+
+/// The options that the environment can give too.
+const IN_ENVIRONMENT: &[&str] = &[
+    "label",
+    "protocol",
+    "tolerate",
+    "max-restarts",
+    "max-restarts-per-rank",
+    "log-memory",
+    "log-prefault",
+    "spill-dir",
+    "fault",
+    "quiet",
+    "json-events",
+    "event-logger",
+    "spin",
+];
+
+/// Options of other launchers that mean something we cannot do.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("f", "hosts cannot be chosen: this version runs on one machine"),
+    ("hostfile", "hosts cannot be chosen: this version runs on one machine"),
+    (
+        "machinefile",
+        "hosts cannot be chosen: this version runs on one machine",
+    ),
+    ("host", "hosts cannot be chosen: this version runs on one machine"),
+    ("hosts", "hosts cannot be chosen: this version runs on one machine"),
+    (
+        "ppn",
+        "ranks cannot be spread over hosts: this version runs on one machine",
+    ),
+    (
+        "bind-to",
+        "ranks are not bound to cores; use taskset or the program's own means",
+    ),
+];
+
+/// The name of `names` most like `name`, if any is like it.
+pub fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
+    let like = |candidate: &str| strsim::damerau_levenshtein(name, candidate);
+    let best = names.iter().min_by_key(|candidate| like(candidate))?;
+    (like(best) <= 1 + best.len() / 3).then_some(*best)
+}
+
+impl Options {
+    fn new() -> Options {
+        Options {
+            programs: Vec::new(),
+            inherit: Inherit::All,
+            environment: Vec::new(),
+            label: false,
+            protocol: PROTOCOL_PESSIMISTIC,
+            tolerate_node: false,
+            max_restarts: 64,
+            max_restarts_per_rank: 16,
+            log_memory: None,
+            log_prefault: 4 << 20,
+            spill_directory: None,
+            faults: Vec::new(),
+            quiet: false,
+            json_events: None,
+            event_logger: SocketAddr::from(([127, 0, 0, 1], 0)),
+            spin: None,
+        }
+    }
+
+    /// Ranks of all programs.
+    pub fn size(&self) -> usize {
+        self.programs.iter().map(|program| program.ranks).sum()
+    }
+}
+
+/// Reads a command line; `variable` looks into the environment.
+pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsString>) -> Result<Request, String> {
+    let mut options = Options::new();
+    for name in IN_ENVIRONMENT {
+        let in_environment = format!("RESURGO_{}", name.to_ascii_uppercase().replace('-', "_"));
+        let Some(value) = variable(&in_environment).filter(|value| !value.is_empty()) else {
+            continue;
+        };
+        let text = value.to_str().ok_or_else(|| format!("{in_environment} is not UTF-8"))?;
+        let values = if *name == "fault" {
+            text.split(';').collect()
+        } else {
+            vec![text]
+        };
+        for value in values {
+            if ["label", "quiet"].contains(name) {
+                match value {
+                    "0" | "no" | "false" => continue,
+                    "1" | "yes" | "true" => {}
+                    _ => return Err(format!("{in_environment}={value:?}: write 1 or 0")),
+                }
+            }
+            set(&mut options, name, value).map_err(|error| format!("{in_environment}: {error}"))?;
+        }
+    }
+    let faults_from_environment = options.faults.len();
+
+    let mut arguments = arguments.into_iter().peekable();
+    loop {
+        let mut program = ProgramOptions {
+            ranks: 1,
+            directory: None,
+            inherit: None,
+            environment: Vec::new(),
+            arguments: Vec::new(),
+        };
+        while let Some(argument) = arguments.next_if(|argument| argument.as_encoded_bytes().starts_with(b"-")) {
+            if argument == "--" {
+                break;
+            }
+            let text = argument
+                .to_str()
+                .ok_or_else(|| format!("{:?} is not UTF-8", argument.display()))?;
+            let bare = text.strip_prefix("--").or(text.strip_prefix('-')).unwrap_or(text);
+            let (name, attached) = match bare.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_string())),
+                None => (bare, None),
+            };
+            let Some((name, count)) = OPTIONS.iter().find(|option| option.0 == name) else {
+                return Err(unknown(text, name));
+            };
+            let mut values: Vec<OsString> = attached.into_iter().map(OsString::from).collect();
+            if values.len() > *count {
+                return Err(format!("{text}: -{name} takes no value"));
+            }
+            while values.len() < *count {
+                let what = if *count == 1 { "a value" } else { "a name and a value" };
+                values.push(arguments.next().ok_or_else(|| format!("{text} needs {what}"))?);
+            }
+            match *name {
+                "h" | "help" => return Ok(Request::Help),
+                "version" => return Ok(Request::Version),
+                "fault" if options.faults.len() == faults_from_environment && faults_from_environment > 0 => {
+                    options.faults.clear();
+                    apply(&mut options, &mut program, name, text, values)?;
+                }
+                _ => apply(&mut options, &mut program, name, text, values)?,
+            }
+        }
+        let mut more = false;
+        for argument in arguments.by_ref() {
+            if argument == ":" {
+                more = true;
+                break;
+            }
+            program.arguments.push(argument);
+        }
+        if program.arguments.is_empty() {
+            return Err("no program given; try: resurgo run -n 4 ./program".to_string());
+        }
+        options.programs.push(program);
+        if !more {
+            break;
+        }
+    }
+    let size = options.size();
+    if size > MAX_RANKS {
+        return Err(format!("{size} ranks: a node can hold at most {MAX_RANKS}"));
+    }
+    if options.tolerate_node && options.protocol == PROTOCOL_NONE {
+        return Err("--tolerate node needs a protocol that recovers; --protocol none tolerates nothing".to_string());
+    }
+    Ok(Request::Run(Box::new(options)))
+}
+
+fn unknown(text: &str, name: &str) -> String {
+    if let Some((_, why)) = ELSEWHERE.iter().find(|(other, _)| *other == name) {
+        return format!("{text}: {why}");
+    }
+    let names: Vec<&str> = OPTIONS
+        .iter()
+        .map(|option| option.0)
+        .filter(|name| name.len() > 1)
+        .collect();
+    match nearest(name, &names) {
+        Some(near) => {
+            let dashes = if IN_ENVIRONMENT.contains(&near) { "--" } else { "-" };
+            format!("unknown option {text}; did you mean {dashes}{near}?")
+        }
+        None => format!("unknown option {text}; resurgo run --help lists them"),
+    }
+}
+
+fn apply(
+    options: &mut Options,
+    program: &mut ProgramOptions,
+    name: &str,
+    text: &str,
+    mut values: Vec<OsString>,
+) -> Result<(), String> {
+    let listed = |value: &OsString| {
+        Inherit::Listed(
+            value
+                .to_string_lossy()
+                .split(',')
+                .map(|name| name.trim().to_string())
+                .collect(),
+        )
+    };
+    match name {
+        "n" | "np" => {
+            let value = values[0].to_string_lossy().into_owned();
+            program.ranks = match value.parse::<usize>() {
+                Ok(0) => return Err(format!("{text} 0: a program needs at least one rank")),
+                Ok(ranks) if ranks > MAX_RANKS => {
+                    return Err(format!("{text} {ranks}: a node can hold at most {MAX_RANKS} ranks"));
+                }
+                Ok(ranks) => ranks,
+                Err(_) => return Err(format!("{text} {value}: not a number of ranks")),
+            };
+        }
+        "env" | "genv" => {
+            let value = values.pop().unwrap_or_default();
+            let name = values.pop().unwrap_or_default();
+            if name.is_empty() || name.as_encoded_bytes().contains(&b'=') {
+                return Err(format!("{text} {}: not a name of a variable", name.display()));
+            }
+            let target = if text.contains("genv") {
+                &mut options.environment
+            } else {
+                &mut program.environment
+            };
+            target.push((name, value));
+        }
+        "envall" => program.inherit = Some(Inherit::All),
+        "envnone" => program.inherit = Some(Inherit::Nothing),
+        "envlist" => program.inherit = Some(listed(&values[0])),
+        "genvall" => options.inherit = Inherit::All,
+        "genvnone" => options.inherit = Inherit::Nothing,
+        "genvlist" => options.inherit = listed(&values[0]),
+        "wdir" | "wd" => program.directory = values.pop().map(PathBuf::from),
+        _ => {
+            let value = values.pop().unwrap_or_default();
+            let value = value
+                .to_str()
+                .ok_or_else(|| format!("the value of {text} is not UTF-8"))?;
+            set(options, name, value).map_err(|error| format!("{text}: {error}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets one of the options that the environment can give too.
+fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
+    let number = || value.parse::<u64>().map_err(|_| format!("{value:?} is not a number"));
+    match name {
+        "l" | "label" | "prepend-rank" => options.label = true,
+        "q" | "quiet" => options.quiet = true,
+        "protocol" => {
+            options.protocol = match value {
+                "none" => PROTOCOL_NONE,
+                "pessimistic" => PROTOCOL_PESSIMISTIC,
+                _ => {
+                    let hint = match nearest(value, &["none", "pessimistic"]) {
+                        Some(near) => format!("did you mean {near}?"),
+                        None => "there are none and pessimistic".to_string(),
+                    };
+                    return Err(format!("there is no protocol {value:?}; {hint}"));
+                }
+            }
+        }
+        "tolerate" => {
+            options.tolerate_node = match value {
+                "process" => false,
+                "node" => true,
+                _ => return Err(format!("{value:?} is neither process nor node")),
+            }
+        }
+        "max-restarts" => options.max_restarts = number()?,
+        "max-restarts-per-rank" => options.max_restarts_per_rank = number()?,
+        "log-memory" => {
+            let bytes = parse_size(value)?;
+            if bytes < 1 << 20 {
+                return Err(format!("{value} is too small: at least 1M is needed"));
+            }
+            options.log_memory = Some(bytes);
+        }
+        "log-prefault" => options.log_prefault = parse_size(value)?,
+        "spill-dir" => options.spill_directory = Some(PathBuf::from(value)),
+        "fault" => options.faults.push(value.to_string()),
+        "json-events" => options.json_events = Some(PathBuf::from(value)),
+        "event-logger" => {
+            options.event_logger = value
+                .parse()
+                .map_err(|_| format!("{value:?} is not an address and a port, as in 127.0.0.1:7000"))?;
+        }
+        "spin" => {
+            // The option is in microseconds; a unit may be written all the same.
+            let text = if value.ends_with('s') {
+                value.to_string()
+            } else {
+                format!("{value}us")
+            };
+            options.spin = Some(parse_duration(&text)?);
+        }
+        other => return Err(format!("{other} cannot be set here")),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_words(line: &str) -> Result<Request, String> {
+        parse(line.split_whitespace().map(OsString::from).collect(), |_| None)
+    }
+
+    fn options(line: &str) -> Options {
+        match parse_words(line) {
+            Ok(Request::Run(options)) => *options,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_people_type_at_mpiexec() {
+        for line in [
+            "-n 4 ./app -x 3",
+            "-np 4 ./app -x 3",
+            "-np=4 ./app -x 3",
+            "--np 4 -- ./app -x 3",
+        ] {
+            let options = options(line);
+            assert_eq!(options.programs[0].ranks, 4, "{line}");
+            assert_eq!(options.programs[0].arguments, ["./app", "-x", "3"], "{line}");
+        }
+        let options = options("-genv A 1 -l -wdir /tmp -n 2 -env B 2 ./a x : -n 3 -envnone ./b -- :y");
+        assert!(options.label);
+        assert_eq!(options.size(), 5);
+        assert_eq!(options.environment, [("A".into(), "1".into())]);
+        assert_eq!(options.programs[0].environment, [("B".into(), "2".into())]);
+        assert_eq!(options.programs[0].directory, Some("/tmp".into()));
+        assert_eq!(options.programs[1].inherit, Some(Inherit::Nothing));
+        assert_eq!(options.programs[1].arguments, ["./b", "--", ":y"]);
+        assert_eq!(options.programs[1].directory, None);
+    }
+
+    #[test]
+    fn options_of_our_own() {
+        let options = options(
+            "--protocol none --max-restarts 3 --max-restarts-per-rank=2 --log-memory 1.5G --log-prefault 0 \
+             --spill-dir /var/tmp --fault rank=1,at=3s --fault rank=2,at=4s -q --json-events e.json \
+             --event-logger 127.0.0.1:7000 --spin 20 ./a",
+        );
+        assert_eq!(options.protocol, PROTOCOL_NONE);
+        assert_eq!((options.max_restarts, options.max_restarts_per_rank), (3, 2));
+        assert_eq!((options.log_memory, options.log_prefault), (Some(3 << 29), 0));
+        assert_eq!(options.faults, ["rank=1,at=3s", "rank=2,at=4s"]);
+        assert_eq!(options.event_logger.port(), 7000);
+        assert_eq!(options.spin, Some(Duration::from_micros(20)));
+        assert!(options.quiet && options.spill_directory.is_some() && options.json_events.is_some());
+    }
+
+    #[test]
+    fn the_environment_gives_options_and_the_command_line_wins() {
+        let variable = |name: &str| match name {
+            "RESURGO_LOG_MEMORY" => Some("64M".into()),
+            "RESURGO_PROTOCOL" => Some("none".into()),
+            "RESURGO_QUIET" => Some("1".into()),
+            "RESURGO_FAULT" => Some("rank=0,at=1s;rank=1,at=2s".into()),
+            _ => None,
+        };
+        let parse = |line: &str| match parse(line.split_whitespace().map(OsString::from).collect(), variable) {
+            Ok(Request::Run(options)) => *options,
+            other => panic!("{line}: {other:?}"),
+        };
+        let options = parse("--protocol pessimistic ./a");
+        assert_eq!(
+            (options.log_memory, options.protocol),
+            (Some(64 << 20), PROTOCOL_PESSIMISTIC)
+        );
+        assert!(options.quiet);
+        assert_eq!(options.faults.len(), 2);
+        assert_eq!(
+            parse("--fault rank=0,at=5s --fault rank=0,at=6s ./a").faults,
+            ["rank=0,at=5s", "rank=0,at=6s"]
+        );
+    }
+
+    #[test]
+    fn errors_name_what_is_wrong() {
+        for (line, expected) in [
+            ("", "no program"),
+            ("-n 4", "no program"),
+            ("-n 4 ./a :", "no program"),
+            ("-n 0 ./a", "at least one rank"),
+            ("-n 5000 ./a", "4096"),
+            ("-n 4000 ./a : -n 4000 ./b", "4096"),
+            ("-n four ./a", "not a number"),
+            ("-n", "needs a value"),
+            ("-env A", "needs a name and a value"),
+            ("-env A=B C ./a", "not a name"),
+            ("-l=3 ./a", "takes no value"),
+            ("--protocl none ./a", "did you mean --protocol?"),
+            ("--log-memroy 3M ./a", "did you mean --log-memory?"),
+            ("-gnev A B ./a", "did you mean -genv?"),
+            ("--xyzzy ./a", "--help lists them"),
+            ("-host a ./a", "one machine"),
+            ("--protocol pesimistic ./a", "did you mean pessimistic?"),
+            ("--log-memory lots ./a", "not a size"),
+            ("--log-memory 4K ./a", "too small"),
+            ("--tolerate disk ./a", "neither process nor node"),
+            ("--tolerate node --protocol none ./a", "tolerates nothing"),
+            ("--event-logger here ./a", "not an address"),
+            ("--spin soon ./a", "not a duration"),
+        ] {
+            match parse_words(line) {
+                Err(error) => assert!(error.contains(expected), "{line}: {error}"),
+                Ok(_) => panic!("{line} is accepted"),
+            }
+        }
+    }
+
+    #[test]
+    fn help_is_help_wherever_it_stands() {
+        assert_eq!(parse_words("-n 4 --help"), Ok(Request::Help));
+        assert_eq!(parse_words("--version ./a"), Ok(Request::Version));
+    }
+}

@@ -1,0 +1,173 @@
+//! `resurgo run`: from the command line to a job.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use resurgo_runtime::dispatcher::{self, Limits, Settings};
+use resurgo_runtime::faults::Fault;
+use resurgo_wire::control::{Job, Program, Stdin};
+use resurgo_wire::node_memory::{PROTOCOL_NONE, SEGMENT};
+
+use crate::check::{self, Refusal};
+use crate::environment;
+use crate::options::{self, Options, Request};
+
+/// Runs a job; returns the exit status.
+pub fn run(arguments: Vec<OsString>) -> i32 {
+    match options::parse(arguments, |name| std::env::var_os(name)) {
+        Ok(Request::Help) => {
+            print!("{}", crate::HELP);
+            0
+        }
+        Ok(Request::Version) => {
+            println!("resurgo {}", env!("CARGO_PKG_VERSION"));
+            0
+        }
+        Ok(Request::Run(options)) => match prepare(*options) {
+            Ok(settings) => dispatcher::run(settings),
+            Err(refusal) => {
+                eprintln!("resurgo: {}", refusal.text);
+                refusal.code
+            }
+        },
+        Err(error) => {
+            eprintln!("resurgo: {error}");
+            i32::from(crate::USAGE)
+        }
+    }
+}
+
+fn prepare(options: Options) -> Result<Settings, Refusal> {
+    let size = options.size();
+    let here = std::env::current_dir()
+        .map_err(|error| Refusal::new(2, format!("the current directory cannot be found: {error}")))?;
+    let mut faults = Vec::new();
+    for fault in &options.faults {
+        faults.push(Fault::parse(fault, size).map_err(|error| Refusal::new(2, error))?);
+    }
+    let open_files = check::open_files(size)?;
+    if let Some(directory) = &options.spill_directory
+        && !directory.is_dir()
+    {
+        return Err(Refusal::new(
+            2,
+            format!("--spill-dir {}: not a directory", directory.display()),
+        ));
+    }
+    let mut programs = Vec::new();
+    for program in &options.programs {
+        let directory = check::directory(&here.join(program.directory.as_deref().unwrap_or(Path::new(""))))?;
+        let mut variables = environment::of_user(std::env::vars_os().collect(), &options, program);
+        let path = check::variable(&variables, "PATH")
+            .map(ToOwned::to_owned)
+            .or_else(|| std::env::var_os("PATH"));
+        let file = check::find_program(&program.arguments[0], &directory, path.as_deref())?;
+        lead_to_provider(&mut variables)?;
+        programs.push(Program {
+            ranks: program.ranks,
+            path: file.into_os_string(),
+            arguments: program.arguments.clone(),
+            environment: variables,
+            directory: directory.into_os_string(),
+        });
+    }
+    let log_memory = options.log_memory.unwrap_or_else(|| check::default_log_memory(size));
+    let log_segments = (log_memory / SEGMENT as u64).max(1) as usize;
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let spin_ns = match options.spin {
+        Some(spin) => spin.as_nanos() as u64,
+        None if size <= cores => 50_000,
+        None => 3_000,
+    };
+    let job = Job {
+        name: job_name(),
+        programs,
+        protocol: options.protocol,
+        tolerate_node: options.tolerate_node,
+        log_segments,
+        prefault_segments: (options.log_prefault / SEGMENT as u64).min(log_segments as u64) as u32,
+        spin_ns,
+        spill_directory: options.spill_directory.map(PathBuf::into_os_string),
+        event_logger_port: 0,
+        key: [0; 32],
+        stdin: Stdin::Nothing,
+        open_files,
+        fixed_addresses: options.protocol != PROTOCOL_NONE,
+        message_faults: Vec::new(),
+    };
+    Ok(Settings {
+        job,
+        limits: Limits {
+            restarts: options.max_restarts,
+            restarts_per_rank: options.max_restarts_per_rank,
+        },
+        faults,
+        label: options.label,
+        quiet: options.quiet,
+        json_events: options.json_events,
+        event_logger: options.event_logger,
+    })
+}
+
+/// A name that no other job on this machine has, of a length that does not differ between jobs.
+fn job_name() -> String {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_nanos() as u64);
+    format!("resurgo_{:08x}_{now:016x}", std::process::id())
+}
+
+fn lead_to_provider(variables: &mut environment::Variables) -> Result<(), Refusal> {
+    let venv = check::variable(variables, "VIRTUAL_ENV").map(|venv| Path::new(venv).join("lib").into_os_string());
+    if let Some(lib) = venv {
+        environment::prepend_path(variables, "LD_LIBRARY_PATH", &[lib]);
+    }
+    environment::set_default(variables, "PYTHONHASHSEED", "0");
+    environment::set(variables, "MPIR_CVAR_CH4_NETMOD", "ofi");
+    if let Some(other) = std::env::var_os("RESURGO_DEBUG_PROVIDER") {
+        environment::set(variables, "FI_PROVIDER", other);
+        return Ok(());
+    }
+    environment::set(variables, "FI_PROVIDER_PATH", provider_path()?);
+    environment::set(variables, "MPIR_CVAR_OFI_USE_PROVIDER", "resurgo");
+    Ok(())
+}
+
+/// What `FI_PROVIDER_PATH` has to be.
+fn provider_path() -> Result<OsString, Refusal> {
+    const NAME: &str = "libresurgo-fi.so";
+    let mut tried = Vec::new();
+    if let Some(directory) = std::env::var_os("RESURGO_FABRIC_DIR") {
+        let file = Path::new(&directory).join(NAME);
+        if file.is_file() {
+            return Ok(directory);
+        }
+        tried.push(file);
+    } else {
+        let exe = std::env::current_exe()
+            .map_err(|error| Refusal::new(2, format!("cannot find this program's own file: {error}")))?;
+        let directory = exe.parent().unwrap_or(Path::new("/"));
+        let installed = directory.join("../lib/resurgo");
+        if installed.join(NAME).is_file() {
+            return Ok(installed.into_os_string());
+        }
+        tried.push(installed.join(NAME));
+        // Where cargo puts it; libfabric takes another name when the whole path is given after a plus.
+        let built = directory.join("libresurgo_fi.so");
+        if built.is_file() {
+            let mut value = OsString::from("+");
+            value.push(built);
+            return Ok(value);
+        }
+        tried.push(built);
+    }
+    let tried: Vec<String> = tried.iter().map(|path| path.display().to_string()).collect();
+    Err(Refusal::new(
+        2,
+        format!(
+            "the provider library is missing; looked for {}; set RESURGO_FABRIC_DIR to its directory",
+            tried.join(" and ")
+        ),
+    ))
+}

@@ -1,0 +1,373 @@
+//! The agent: one process per node that owns the node memory, starts ranks, serves PMI to them, notices
+//! their ends and takes their output.
+//!
+//! Single-threaded, one epoll loop, nothing in it blocks. It decides nothing: what follows from the end of
+//! a rank is the dispatcher's business. When the dispatcher goes away, everything that the agent has started
+//! ends.
+
+mod life;
+mod node;
+mod ranks;
+mod spool;
+mod taken;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use resurgo_wire::control::{Job, OUTPUT_WINDOW, Stream, ToAgent, ToDispatcher};
+
+use crate::children;
+use crate::connection::Connection;
+pub(crate) use life::set_nonblocking;
+use node::NodeMemory;
+use ranks::Rank;
+use spool::Spool;
+
+/// The hidden verb.
+pub const VERB: &str = "agent";
+
+/// How long the agent waits for killed processes to be gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a replaying rank's progress is looked at.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Who an epoll event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Control,
+    Children,
+    Pmi(usize),
+    Output(usize, Stream),
+    Stdin,
+}
+
+impl Source {
+    fn token(self) -> u64 {
+        match self {
+            Source::Control => 0,
+            Source::Children => 1,
+            Source::Stdin => 2,
+            Source::Pmi(rank) => (rank as u64) << 3 | 3,
+            Source::Output(rank, Stream::Stdout) => (rank as u64) << 3 | 4,
+            Source::Output(rank, Stream::Stderr) => (rank as u64) << 3 | 5,
+        }
+    }
+
+    fn from_token(token: u64) -> Option<Source> {
+        let rank = (token >> 3) as usize;
+        Some(match token & 7 {
+            0 => Source::Control,
+            1 => Source::Children,
+            2 => Source::Stdin,
+            3 => Source::Pmi(rank),
+            4 => Source::Output(rank, Stream::Stdout),
+            5 => Source::Output(rank, Stream::Stderr),
+            _ => return None,
+        })
+    }
+}
+
+struct Agent {
+    control: Connection,
+    epoll: Epoll,
+    children: SignalFd,
+    /// The control socket is watched for room too.
+    control_full: bool,
+    work: Option<Work>,
+    ending: Option<Instant>,
+    stopped: bool,
+}
+
+/// The job, once it has been launched.
+struct Work {
+    job: Job,
+    memory: NodeMemory,
+    spill: Option<File>,
+    server: resurgo_pmi::Server,
+    ranks: Vec<Rank>,
+    spool: Option<Spool>,
+    /// The pipe to rank 0 is in the epoll set.
+    spool_watched: bool,
+    /// Bytes of output the dispatcher is willing to take.
+    window: u64,
+}
+
+/// `resurgo agent`: runs until the dispatcher is satisfied or gone. The control connection is standard input.
+pub fn run() -> i32 {
+    match start() {
+        Ok(mut agent) => {
+            let result = agent.serve();
+            agent.kill_everything();
+            match result {
+                Ok(()) => 0,
+                Err(error) => {
+                    eprintln!("resurgo: the agent failed: {error}");
+                    1
+                }
+            }
+        }
+        Err(error) => {
+            eprintln!("resurgo: the agent cannot start: {error}");
+            1
+        }
+    }
+}
+
+fn start() -> io::Result<Agent> {
+    prctl::set_child_subreaper(true)?;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    // Every rank costs the agent three descriptors; the program gets back the limit that the user had.
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGCHLD);
+    mask.thread_block()?;
+    let children = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
+    let control = Connection::new(UnixStream::from(socket))?;
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    epoll.add(&control, EpollEvent::new(EpollFlags::EPOLLIN, Source::Control.token()))?;
+    epoll.add(
+        &children,
+        EpollEvent::new(EpollFlags::EPOLLIN, Source::Children.token()),
+    )?;
+    Ok(Agent {
+        control,
+        epoll,
+        children,
+        control_full: false,
+        work: None,
+        ending: None,
+        stopped: false,
+    })
+}
+
+impl Agent {
+    fn serve(&mut self) -> io::Result<()> {
+        let mut events = vec![EpollEvent::empty(); 256];
+        while !self.stopped {
+            self.watch_control()?;
+            let count = match self.epoll.wait(&mut events, self.timeout()) {
+                Ok(count) => count,
+                Err(nix::errno::Errno::EINTR) => 0,
+                Err(error) => return Err(error.into()),
+            };
+            for event in &events[..count] {
+                match Source::from_token(event.data()) {
+                    Some(Source::Control) => {
+                        if !self.control_event()? {
+                            return Ok(());
+                        }
+                    }
+                    Some(Source::Children) => while self.children.read_signal()?.is_some() {},
+                    Some(Source::Pmi(rank)) => self.pmi_event(rank)?,
+                    Some(Source::Output(rank, stream)) => self.output_event(rank, stream)?,
+                    Some(Source::Stdin) => self.feed_stdin()?,
+                    None => {}
+                }
+            }
+            self.collect_ended()?;
+            self.tick()?;
+        }
+        Ok(())
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        let now = Instant::now();
+        let ticking = self.work.as_ref().is_some_and(Work::anyone_replays);
+        let wait = match (self.ending, ticking) {
+            (Some(deadline), _) => deadline.saturating_duration_since(now).min(TICK) + Duration::from_millis(1),
+            (None, true) => TICK,
+            (None, false) => return EpollTimeout::NONE,
+        };
+        EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO)
+    }
+
+    fn send(&mut self, message: &ToDispatcher) -> io::Result<()> {
+        self.control.send(message)
+    }
+
+    fn watch_control(&mut self) -> io::Result<()> {
+        let full = self.control.has_queued();
+        if full != self.control_full {
+            let mut flags = EpollFlags::EPOLLIN;
+            flags.set(EpollFlags::EPOLLOUT, full);
+            self.epoll
+                .modify(&self.control, &mut EpollEvent::new(flags, Source::Control.token()))?;
+            self.control_full = full;
+        }
+        Ok(())
+    }
+
+    /// Returns false when the dispatcher has gone.
+    fn control_event(&mut self) -> io::Result<bool> {
+        if self.control.flush().is_err() {
+            return Ok(false);
+        }
+        let received = self.control.receive::<ToAgent>()?;
+        for message in received.messages {
+            self.obey(message)?;
+        }
+        Ok(!received.closed)
+    }
+
+    fn obey(&mut self, message: ToAgent) -> io::Result<()> {
+        match message {
+            ToAgent::Launch(job) => {
+                if let Err(error) = self.launch(*job) {
+                    self.kill_everything();
+                    self.send(&ToDispatcher::Failed { reason: error })?;
+                    self.finish();
+                }
+            }
+            ToAgent::Restart {
+                rank,
+                fault_at_messages,
+            } => {
+                if self.ending.is_none()
+                    && let Err(error) = self.start_life(rank, fault_at_messages)
+                {
+                    let reason = format!("cannot start rank {rank} again: {error}");
+                    self.send(&ToDispatcher::Failed { reason })?;
+                }
+            }
+            ToAgent::Kill { rank } => {
+                let life = self.work.as_ref().and_then(|work| work.ranks.get(rank)?.life.as_ref());
+                if let Some(life) = life {
+                    life.signal(Signal::SIGKILL);
+                }
+            }
+            ToAgent::End { grace_ms } => {
+                let signal = if grace_ms == 0 {
+                    Signal::SIGKILL
+                } else {
+                    Signal::SIGTERM
+                };
+                for life in self
+                    .work
+                    .iter()
+                    .flat_map(|work| work.ranks.iter())
+                    .filter_map(|rank| rank.life.as_ref())
+                {
+                    life.signal(signal);
+                }
+                let deadline = Instant::now() + Duration::from_millis(grace_ms);
+                self.ending = Some(self.ending.map_or(deadline, |earlier| earlier.min(deadline)));
+            }
+            ToAgent::Stdin(bytes) => {
+                if let Some(spool) = self.work.as_mut().and_then(|work| work.spool.as_mut()) {
+                    spool.push(&bytes)?;
+                }
+                self.feed_stdin()?;
+            }
+            ToAgent::StdinEnd => {
+                if let Some(spool) = self.work.as_mut().and_then(|work| work.spool.as_mut()) {
+                    spool.end();
+                }
+                self.feed_stdin()?;
+            }
+            ToAgent::OutputTaken { bytes } => {
+                if let Some(work) = &mut self.work {
+                    work.window = (work.window + bytes).min(OUTPUT_WINDOW);
+                }
+                self.watch_outputs()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, job: Job) -> Result<(), String> {
+        let size = job.programs.iter().map(|program| program.ranks).sum::<usize>();
+        let mut appnums = Vec::with_capacity(size);
+        for (number, program) in job.programs.iter().enumerate() {
+            appnums.extend(std::iter::repeat_n(number as u32, program.ranks));
+        }
+        let memory = NodeMemory::create(&job, size)
+            .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
+        let spill = match &job.spill_directory {
+            Some(directory) => Some(
+                node::open_spill_file(directory)
+                    .map_err(|error| format!("cannot create a spill file in {}: {error}", directory.display()))?,
+            ),
+            None => None,
+        };
+        let spool = match job.stdin {
+            resurgo_wire::control::Stdin::Stream => {
+                Some(Spool::new().map_err(|error| format!("cannot keep standard input: {error}"))?)
+            }
+            _ => None,
+        };
+        let server = resurgo_pmi::Server::new(&job.name, appnums.clone());
+        let ranks = appnums.into_iter().map(|program| Rank::new(program as usize)).collect();
+        let faults = job.message_faults.clone();
+        self.work = Some(Work {
+            job,
+            memory,
+            spill,
+            server,
+            ranks,
+            spool,
+            spool_watched: false,
+            window: OUTPUT_WINDOW,
+        });
+        for rank in 0..size {
+            let fault = faults.iter().find(|fault| fault.0 == rank).map_or(0, |fault| fault.1);
+            self.start_life(rank, fault)
+                .map_err(|error| format!("cannot start rank {rank} of {size}: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// Ends what is left of the job and tells the dispatcher.
+    fn stop(&mut self) -> io::Result<()> {
+        self.kill_everything();
+        let mut statistics = Vec::new();
+        let size = self.work.as_ref().map_or(0, |work| work.ranks.len());
+        for rank in 0..size {
+            self.drain_and_close(rank)?;
+            if let Some(work) = &self.work {
+                statistics.push(work.memory.statistics(rank)?);
+            }
+        }
+        self.send(&ToDispatcher::Stopped { statistics })?;
+        self.finish();
+        Ok(())
+    }
+
+    /// Sends what is queued, whatever the dispatcher's speed, and ends the loop.
+    fn finish(&mut self) {
+        while self.control.has_queued() {
+            let mut ready = [nix::poll::PollFd::new(
+                self.control.as_fd(),
+                nix::poll::PollFlags::POLLOUT,
+            )];
+            let _ = nix::poll::poll(&mut ready, nix::poll::PollTimeout::NONE);
+            if self.control.flush().is_err() {
+                break;
+            }
+        }
+        self.stopped = true;
+    }
+
+    fn kill_everything(&mut self) {
+        for life in self
+            .work
+            .iter()
+            .flat_map(|work| work.ranks.iter())
+            .filter_map(|rank| rank.life.as_ref())
+        {
+            life.signal(Signal::SIGKILL);
+        }
+        children::kill_all(PATIENCE);
+        for rank in self.work.iter_mut().flat_map(|work| work.ranks.iter_mut()) {
+            rank.life = None;
+        }
+    }
+}

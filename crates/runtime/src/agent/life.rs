@@ -1,0 +1,136 @@
+//! One life of a rank: its process, and the agent's ends of its descriptors.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, PipeReader, PipeWriter, Seek, SeekFrom};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use command_fds::{CommandFdExt, FdMapping};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use resurgo_pmi::LineBuffer;
+use resurgo_wire::control::{Job, Program, Stdin};
+use resurgo_wire::node_memory::{ENV_RANK, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
+
+/// A running process of a rank. Its process group has the same number.
+pub struct Life {
+    pub pid: Pid,
+    pub pmi: UnixStream,
+    pub lines: LineBuffer,
+    /// Answers that the socket has not taken yet.
+    pub answers: Vec<u8>,
+    pub stdout: Option<PipeReader>,
+    pub stderr: Option<PipeReader>,
+}
+
+/// What every life of every rank is started with.
+pub struct Surroundings<'a> {
+    pub job: &'a Job,
+    pub size: usize,
+    pub node_memory: &'a File,
+    pub spill: Option<&'a File>,
+}
+
+/// Makes reads and writes on `fd` return at once.
+pub fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
+    let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
+    fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+impl Life {
+    /// Starts a process for `rank`. For rank 0 of a job whose input is streamed, also returns the way to its input.
+    pub fn start(around: &Surroundings, rank: usize, program: &Program) -> io::Result<(Life, Option<PipeWriter>)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let (stdout, stdout_writer) = io::pipe()?;
+        let (stderr, stderr_writer) = io::pipe()?;
+        set_nonblocking(&stdout)?;
+        set_nonblocking(&stderr)?;
+        let mut input = None;
+        let stdin = match &around.job.stdin {
+            Stdin::File(path, offset) if rank == 0 => {
+                let mut file = File::open(path)?;
+                file.seek(SeekFrom::Start(*offset))?;
+                Stdio::from(file)
+            }
+            Stdin::Stream if rank == 0 => {
+                let (reader, writer) = io::pipe()?;
+                set_nonblocking(&writer)?;
+                input = Some(writer);
+                Stdio::from(reader)
+            }
+            _ => Stdio::from(OpenOptions::new().read(true).open("/dev/null")?),
+        };
+
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg(crate::trampoline::VERB)
+            .arg(std::process::id().to_string())
+            .arg(if around.job.fixed_addresses { "fixed" } else { "random" })
+            .arg(format!("{}:{}", around.job.open_files.0, around.job.open_files.1))
+            .arg(&program.directory)
+            .arg(&program.path)
+            .args(&program.arguments)
+            .env_clear()
+            .envs(environment(program, rank, around.size))
+            .stdin(stdin)
+            .stdout(stdout_writer)
+            .stderr(stderr_writer)
+            .process_group(0);
+        let mut mappings = vec![
+            FdMapping {
+                parent_fd: OwnedFd::from(theirs),
+                child_fd: PMI_FD,
+            },
+            FdMapping {
+                parent_fd: around.node_memory.try_clone()?.into(),
+                child_fd: NODE_MEMORY_FD,
+            },
+        ];
+        if let Some(spill) = around.spill {
+            mappings.push(FdMapping {
+                parent_fd: spill.try_clone()?.into(),
+                child_fd: SPILL_FD,
+            });
+        }
+        command
+            .fd_mappings(mappings)
+            .map_err(|error| io::Error::other(error.to_string()))?;
+        let child = command.spawn()?;
+        let life = Life {
+            pid: Pid::from_raw(child.id() as i32),
+            pmi: ours,
+            lines: LineBuffer::default(),
+            answers: Vec::new(),
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+        };
+        Ok((life, input))
+    }
+
+    /// Sends `signal` to the process and everything in its group.
+    pub fn signal(&self, signal: Signal) {
+        // ESRCH only: the group is ours, and its number is not given to others before the process is reaped.
+        let _ = killpg(self.pid, signal);
+    }
+}
+
+/// The same in every life of the rank: an address or a length that differs would move the program's memory.
+fn environment(program: &Program, rank: usize, size: usize) -> Vec<(OsString, OsString)> {
+    let mut all = program.environment.clone();
+    for (name, value) in [
+        ("PMI_FD", PMI_FD.to_string()),
+        ("PMI_RANK", rank.to_string()),
+        ("PMI_SIZE", size.to_string()),
+        ("PMI_SPAWNED", "0".to_string()),
+        (ENV_RANK, rank.to_string()),
+    ] {
+        all.push((name.into(), value.into()));
+    }
+    all
+}

@@ -1,0 +1,201 @@
+//! The node memory as the agent sees it: created here, its fields written and read one at a time.
+
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use nix::fcntl::OFlag;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use resurgo_wire::control::{Job, LifeStatistics};
+use resurgo_wire::node_memory::{self as layout, Layout, control, header};
+
+/// The node memory of one job.
+pub struct NodeMemory {
+    file: File,
+    layout: Layout,
+}
+
+impl NodeMemory {
+    /// Creates the memory and writes its header. Pages come into being when they are first touched.
+    pub fn create(job: &Job, size: usize) -> io::Result<NodeMemory> {
+        let layout = Layout {
+            size,
+            log_segments: job.log_segments,
+        };
+        let file = File::from(memfd_create(c"resurgo-node-memory", MFdFlags::MFD_CLOEXEC)?);
+        file.set_len(layout.total() as u64)?;
+        let memory = NodeMemory { file, layout };
+        memory.write_u64(header::MAGIC, layout::MAGIC)?;
+        memory.write_u32(header::VERSION, layout::VERSION)?;
+        memory.write_u32(header::SIZE, size as u32)?;
+        memory.write_u32(header::PROTOCOL, job.protocol)?;
+        memory.write_u32(header::TOLERATE_NODE, u32::from(job.tolerate_node))?;
+        memory.write_u64(header::ARENA_BASE, layout.arena_base() as u64)?;
+        memory.write_u64(header::ARENA_STRIDE, layout.arena_stride() as u64)?;
+        memory.write_u64(header::LOG_SEGMENTS, job.log_segments as u64)?;
+        memory.write_u32(header::SPILL, u32::from(job.spill_directory.is_some()))?;
+        memory.write_u32(header::PREFAULT_SEGMENTS, job.prefault_segments)?;
+        memory.write_u64(header::SPIN_NS, job.spin_ns)?;
+        memory.write_u64(header::SPILL_NEXT, 0)?;
+        memory.write_u32(header::EVENT_LOGGER_PORT, u32::from(job.event_logger_port))?;
+        memory.file.write_all_at(&job.key, header::JOB_KEY as u64)?;
+        Ok(memory)
+    }
+
+    /// The descriptor that ranks inherit.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Writes what a new life of `rank` finds in its control.
+    pub fn begin_life(&self, rank: usize, life: u64, fault_at_messages: u64, output_behind: u64) -> io::Result<()> {
+        let base = self.layout.control(rank);
+        self.write_u64(base + control::INCARNATION, life)?;
+        self.write_u64(base + control::FAULT_AT_MESSAGES, fault_at_messages)?;
+        self.write_u64(base + control::OUTPUT_BEHIND, output_behind)?;
+        // The rank's own words, not the doorbell and ready bits: neighbours go on writing those.
+        let own = [0u8; control::OUTPUT_BEHIND - control::PHASE];
+        self.file.write_all_at(&own, (base + control::PHASE) as u64)?;
+        self.write_u32(base + control::REPORT, 0)
+    }
+
+    /// How many bytes of its output `rank` has yet to repeat.
+    pub fn set_output_behind(&self, rank: usize, bytes: u64) -> io::Result<()> {
+        self.write_u64(self.layout.control(rank) + control::OUTPUT_BEHIND, bytes)
+    }
+
+    /// What the present life of `rank` has counted so far.
+    pub fn statistics(&self, rank: usize) -> io::Result<LifeStatistics> {
+        let mut bytes = [0u8; control::OUTPUT_BEHIND - control::PHASE];
+        self.file
+            .read_exact_at(&mut bytes, (self.layout.control(rank) + control::PHASE) as u64)?;
+        let word = |offset: usize| {
+            let at = offset - control::PHASE;
+            bytes[at..]
+                .first_chunk::<8>()
+                .map_or(0, |word| u64::from_le_bytes(*word))
+        };
+        Ok(LifeStatistics {
+            phase: word(control::PHASE) as u32,
+            deliveries: word(control::DELIVERIES),
+            sends: word(control::SENDS),
+            sent_bytes: word(control::SENT_BYTES),
+            replay_deliveries: word(control::REPLAY_DELIVERIES),
+            first_delivery_ns: word(control::FIRST_DELIVERY_NS),
+            caught_up_ns: word(control::CAUGHT_UP_NS),
+            segments: word(control::SEGMENTS),
+            spilled_segments: word(control::SPILLED_SEGMENTS),
+            sleeps: word(control::SLEEPS),
+            held_ns: word(control::HELD_NS),
+        })
+    }
+
+    /// Why `rank` ended itself, if it has said so.
+    pub fn report(&self, rank: usize) -> io::Result<Option<String>> {
+        let at = (self.layout.control(rank) + control::REPORT) as u64;
+        let mut length = [0u8; 4];
+        self.file.read_exact_at(&mut length, at)?;
+        let length = (u32::from_le_bytes(length) as usize).min(control::REPORT_BYTES);
+        if length == 0 {
+            return Ok(None);
+        }
+        let mut text = vec![0u8; length];
+        self.file.read_exact_at(&mut text, at + 4)?;
+        Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    fn write_u32(&self, offset: usize, value: u32) -> io::Result<()> {
+        self.file.write_all_at(&value.to_le_bytes(), offset as u64)
+    }
+
+    fn write_u64(&self, offset: usize, value: u64) -> io::Result<()> {
+        self.file.write_all_at(&value.to_le_bytes(), offset as u64)
+    }
+}
+
+/// Opens the file that full segments are written to. It never has a name, so nothing is left behind
+/// however the job ends.
+pub fn open_spill_file(directory: &OsStr) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    match options.clone().custom_flags(OFlag::O_TMPFILE.bits()).open(directory) {
+        Ok(file) => Ok(file),
+        // Some network file systems cannot make nameless files.
+        Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EOPNOTSUPP as i32) => {
+            let path = Path::new(directory).join(format!(".resurgo-spill-{}", std::process::id()));
+            let file = options.create_new(true).open(&path)?;
+            std::fs::remove_file(&path)?;
+            Ok(file)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resurgo_wire::control::Stdin;
+
+    fn job() -> Job {
+        Job {
+            name: "t".into(),
+            programs: Vec::new(),
+            protocol: layout::PROTOCOL_PESSIMISTIC,
+            tolerate_node: false,
+            log_segments: 16,
+            prefault_segments: 4,
+            spin_ns: 1000,
+            spill_directory: None,
+            event_logger_port: 0,
+            key: [7; 32],
+            stdin: Stdin::Nothing,
+            open_files: (1024, 1024),
+            fixed_addresses: true,
+            message_faults: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_new_life_starts_with_clean_counters_and_keeps_its_neighbours_words() {
+        let memory = NodeMemory::create(&job(), 3).unwrap();
+        let base = memory.layout.control(2);
+        for field in [control::DOORBELL, control::READY, control::DELIVERIES, control::HELD_NS] {
+            memory.write_u64(base + field, 99).unwrap();
+        }
+        assert_eq!(memory.statistics(2).unwrap().deliveries, 99);
+        memory.begin_life(2, 5, 0, 1234).unwrap();
+        assert_eq!(memory.statistics(2).unwrap(), LifeStatistics::default());
+        let mut word = [0u8; 8];
+        for (field, value) in [
+            (control::DOORBELL, 99),
+            (control::READY, 99),
+            (control::INCARNATION, 5),
+            (control::OUTPUT_BEHIND, 1234),
+        ] {
+            memory.file.read_exact_at(&mut word, (base + field) as u64).unwrap();
+            assert_eq!(u64::from_le_bytes(word), value);
+        }
+    }
+
+    #[test]
+    fn a_report_is_read_back() {
+        let memory = NodeMemory::create(&job(), 1).unwrap();
+        assert_eq!(memory.report(0).unwrap(), None);
+        let base = memory.layout.control(0) + control::REPORT;
+        memory.write_u32(base, 5).unwrap();
+        memory.file.write_all_at(b"wrong", base as u64 + 4).unwrap();
+        assert_eq!(memory.report(0).unwrap().as_deref(), Some("wrong"));
+    }
+
+    #[test]
+    fn a_spill_file_has_no_name() {
+        let directory = std::env::temp_dir().join(format!("resurgo-test-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let file = open_spill_file(directory.as_os_str()).unwrap();
+        file.write_all_at(b"x", 0).unwrap();
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+        std::fs::remove_dir(&directory).unwrap();
+    }
+}

@@ -1,0 +1,494 @@
+//! The agent's dealings with single ranks: their starts, ends, output, and PMI.
+
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::signal::Signal;
+use resurgo_pmi::{Notice, Output};
+use resurgo_wire::control::{End, Ended, Stream, ToDispatcher};
+use resurgo_wire::node_memory::{EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
+
+use super::life::{Life, Surroundings};
+use super::taken::Taken;
+use super::{Agent, PATIENCE, Source, Work};
+use crate::children;
+
+/// How long a rank that is live again may take to repeat its output before it is no longer waited for.
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
+/// Most bytes read from one stream of a rank before others have their turn.
+const READ: usize = 64 << 10;
+/// Most bytes taken from a stream whose rank has ended: more than any pipe holds.
+const DRAIN: usize = 4 << 20;
+
+/// One rank over all its lives.
+pub(super) struct Rank {
+    pub program: usize,
+    /// Number of the present or last life, from 1.
+    pub number: u64,
+    /// The running process.
+    pub life: Option<Life>,
+    /// Pipes of a rank that has finished, while others hold their other ends.
+    outputs: [Option<std::io::PipeReader>; 2],
+    watched: [bool; 2],
+    taken: [Taken; 2],
+    /// A later life that has not caught up.
+    replaying: bool,
+    /// Since when a live rank's output is behind with nothing arriving.
+    quiet_since: Option<Instant>,
+}
+
+fn index(stream: Stream) -> usize {
+    match stream {
+        Stream::Stdout => 0,
+        Stream::Stderr => 1,
+    }
+}
+
+impl Rank {
+    pub fn new(program: usize) -> Rank {
+        Rank {
+            program,
+            number: 0,
+            life: None,
+            outputs: [None, None],
+            watched: [false; 2],
+            taken: [Taken::default(), Taken::default()],
+            replaying: false,
+            quiet_since: None,
+        }
+    }
+}
+
+impl Work {
+    pub(super) fn anyone_replays(&self) -> bool {
+        self.ranks
+            .iter()
+            .any(|rank| rank.life.is_some() && (rank.replaying || rank.quiet_since.is_some()))
+    }
+}
+
+impl Agent {
+    /// Starts the next life of `rank`.
+    pub(super) fn start_life(&mut self, rank: usize, fault_at_messages: u64) -> io::Result<()> {
+        let Some(work) = &mut self.work else {
+            return Ok(());
+        };
+        let size = work.ranks.len();
+        let this = &mut work.ranks[rank];
+        if this.life.is_some() {
+            return Ok(());
+        }
+        this.number += 1;
+        this.taken.iter_mut().for_each(Taken::restarted);
+        this.replaying = this.number > 1;
+        this.quiet_since = None;
+        let behind = this.taken[0].behind();
+        work.memory.begin_life(rank, this.number, fault_at_messages, behind)?;
+        work.server.restarted(rank);
+        let around = Surroundings {
+            job: &work.job,
+            size,
+            node_memory: work.memory.file(),
+            spill: work.spill.as_ref(),
+        };
+        let (mut life, input) = Life::start(&around, rank, &work.job.programs[this.program])?;
+        if let (Some(spool), Some(pipe)) = (&mut work.spool, input) {
+            spool.begin_life(pipe);
+            work.spool_watched = false;
+        }
+        self.epoll.add(
+            &life.pmi,
+            EpollEvent::new(EpollFlags::EPOLLIN, Source::Pmi(rank).token()),
+        )?;
+        this.outputs = [life.stdout.take(), life.stderr.take()];
+        this.watched = [false; 2];
+        let started = ToDispatcher::Started {
+            rank,
+            life: this.number,
+            pid: life.pid.as_raw(),
+        };
+        this.life = Some(life);
+        self.send(&started)?;
+        self.watch_output(rank)?;
+        if rank == 0 {
+            self.feed_stdin()?;
+        }
+        Ok(())
+    }
+
+    /// Looks at every child that has ended.
+    pub(super) fn collect_ended(&mut self) -> io::Result<()> {
+        while let Some((pid, end)) = children::peek_ended() {
+            let rank = self.work.as_ref().and_then(|work| {
+                work.ranks
+                    .iter()
+                    .position(|rank| rank.life.as_ref().is_some_and(|life| life.pid == pid))
+            });
+            match rank {
+                Some(rank) => self.rank_ended(rank, end)?,
+                None => children::reap(pid),
+            }
+        }
+        Ok(())
+    }
+
+    fn rank_ended(&mut self, rank: usize, end: End) -> io::Result<()> {
+        // What it said before it ended counts.
+        self.pmi_event(rank)?;
+        let Some(work) = &mut self.work else {
+            return Ok(());
+        };
+        let progress = work.server.progress(rank);
+        let this = &mut work.ranks[rank];
+        let Some(life) = this.life.take() else {
+            return Ok(());
+        };
+        let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised);
+        if orderly {
+            children::reap(life.pid);
+        } else {
+            // Fencing: nothing of this life may touch the node memory once the next has begun. The group is
+            // killed before its leader is reaped, while its number cannot be anybody else's.
+            life.signal(Signal::SIGKILL);
+            children::reap(life.pid);
+            children::fence(life.pid, PATIENCE);
+        }
+        if rank == 0
+            && let Some(spool) = &mut work.spool
+        {
+            spool.end_life();
+            work.spool_watched = false;
+        }
+        let report = match end {
+            End::Exited(EXIT_REPORT) => work.memory.report(rank)?,
+            _ => None,
+        };
+        let ended = Ended {
+            rank,
+            life: this.number,
+            pid: life.pid.as_raw(),
+            end,
+            initialised: progress.initialised,
+            finalised: progress.finalised,
+            statistics: work.memory.statistics(rank)?,
+            report,
+        };
+        drop(life);
+        if orderly {
+            self.caught_up(rank)?;
+            // Its pipes are read until everyone has closed them: a child of it may still print.
+        } else {
+            self.drain_and_close(rank)?;
+        }
+        self.send(&ToDispatcher::Ended(ended))?;
+        self.tell_output_end(rank)
+    }
+
+    fn tell_output_end(&mut self, rank: usize) -> io::Result<()> {
+        let Some(this) = self.work.as_ref().map(|work| &work.ranks[rank]) else {
+            return Ok(());
+        };
+        if this.life.is_none() && this.outputs.iter().all(Option::is_none) {
+            self.send(&ToDispatcher::OutputEnd { rank })?;
+        }
+        Ok(())
+    }
+
+    /// Takes what the pipes of a rank hold and closes them.
+    pub(super) fn drain_and_close(&mut self, rank: usize) -> io::Result<()> {
+        for stream in Stream::ALL {
+            let mut taken = 0;
+            while taken < DRAIN {
+                match self.read_output(rank, stream)? {
+                    Some(0) | None => break,
+                    Some(length) => taken += length,
+                }
+            }
+            self.close_output(rank, stream)?;
+        }
+        Ok(())
+    }
+
+    fn close_output(&mut self, rank: usize, stream: Stream) -> io::Result<()> {
+        let Some(work) = &mut self.work else {
+            return Ok(());
+        };
+        let this = &mut work.ranks[rank];
+        let Some(pipe) = this.outputs[index(stream)].take() else {
+            return Ok(());
+        };
+        if std::mem::take(&mut this.watched[index(stream)]) {
+            self.epoll.delete(&pipe)?;
+        }
+        self.tell_output_end(rank)
+    }
+
+    pub(super) fn output_event(&mut self, rank: usize, stream: Stream) -> io::Result<()> {
+        if self.read_output(rank, stream)? == Some(0) {
+            self.close_output(rank, stream)?;
+        }
+        self.watch_outputs()
+    }
+
+    /// Reads once from a stream; `Some(0)` at its end, `None` when nothing is there.
+    fn read_output(&mut self, rank: usize, stream: Stream) -> io::Result<Option<usize>> {
+        let Some(work) = &mut self.work else {
+            return Ok(None);
+        };
+        let Some(this) = work.ranks.get_mut(rank) else {
+            return Ok(None);
+        };
+        let Some(pipe) = &mut this.outputs[index(stream)] else {
+            return Ok(None);
+        };
+        let mut buffer = vec![0u8; READ];
+        let length = match pipe.read(&mut buffer) {
+            Ok(0) => return Ok(Some(0)),
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let taken = &mut this.taken[index(stream)];
+        let was_behind = taken.behind() > 0;
+        let (new, differs_at) = taken.accept(&buffer[..length]);
+        if stream == Stream::Stdout && was_behind {
+            work.memory.set_output_behind(rank, taken.behind())?;
+            this.quiet_since = (!this.replaying && taken.behind() > 0).then(Instant::now);
+        }
+        let new = new.to_vec();
+        work.window = work.window.saturating_sub(new.len() as u64);
+        if let Some(offset) = differs_at {
+            self.send(&ToDispatcher::OutputDiffers { rank, stream, offset })?;
+        }
+        if !new.is_empty() {
+            self.send(&ToDispatcher::Output {
+                rank,
+                stream,
+                bytes: new,
+            })?;
+        }
+        Ok(Some(length))
+    }
+
+    /// Puts the pipes that may be read now into the epoll set and takes the others out.
+    pub(super) fn watch_outputs(&mut self) -> io::Result<()> {
+        let size = self.work.as_ref().map_or(0, |work| work.ranks.len());
+        let open = self.work.as_ref().is_some_and(|work| work.window > 0);
+        for rank in 0..size {
+            let Some(work) = &self.work else { break };
+            let this = &work.ranks[rank];
+            let changes = Stream::ALL.iter().any(|stream| {
+                let i = index(*stream);
+                this.outputs[i].is_some() && this.watched[i] != (open || this.taken[i].behind() > 0)
+            });
+            if changes {
+                self.watch_output(rank)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn watch_output(&mut self, rank: usize) -> io::Result<()> {
+        let Some(work) = &mut self.work else {
+            return Ok(());
+        };
+        let this = &mut work.ranks[rank];
+        for stream in Stream::ALL {
+            let i = index(stream);
+            let Some(pipe) = &this.outputs[i] else { continue };
+            // What is only dropped is read even while the dispatcher takes nothing: a replay must not wait for it.
+            let watch = work.window > 0 || this.taken[i].behind() > 0;
+            if watch && !this.watched[i] {
+                let token = Source::Output(rank, stream).token();
+                self.epoll.add(pipe, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+            } else if !watch && this.watched[i] {
+                self.epoll.delete(pipe)?;
+            }
+            this.watched[i] = watch;
+        }
+        Ok(())
+    }
+
+    /// Reads what `rank` has said to PMI and answers.
+    pub(super) fn pmi_event(&mut self, rank: usize) -> io::Result<()> {
+        let mut buffer = [0u8; 16 << 10];
+        loop {
+            let Some(life) = self
+                .work
+                .as_mut()
+                .and_then(|work| work.ranks.get_mut(rank)?.life.as_mut())
+            else {
+                return Ok(());
+            };
+            match life.pmi.read(&mut buffer) {
+                Ok(0) => {
+                    // The process has closed it or is gone; its end is noticed by itself.
+                    let _ = self.epoll.delete(&life.pmi);
+                    break;
+                }
+                Ok(length) => life.lines.extend(&buffer[..length]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    let _ = self.epoll.delete(&life.pmi);
+                    break;
+                }
+            }
+        }
+        loop {
+            let Some(work) = &mut self.work else { break };
+            let Some(command) = work.ranks[rank]
+                .life
+                .as_mut()
+                .and_then(|life| life.lines.next_command())
+            else {
+                break;
+            };
+            let (answers, notice) = match command {
+                Ok(command) => work.server.command(rank, &command),
+                Err(error) => work.server.malformed(rank, &error),
+            };
+            for answer in answers {
+                self.answer(answer)?;
+            }
+            match notice {
+                Some(Notice::Abort { rank, code }) => self.send(&ToDispatcher::Aborted { rank, code })?,
+                Some(Notice::Malformed { rank, error }) => {
+                    self.send(&ToDispatcher::PmiTrouble {
+                        rank,
+                        text: format!("sent {error}"),
+                    })?;
+                }
+                Some(Notice::Refused { rank, command }) => {
+                    let text = format!("asked for {command}, which this launcher does not offer");
+                    self.send(&ToDispatcher::PmiTrouble { rank, text })?;
+                }
+                None => {}
+            }
+        }
+        self.flush_answers(rank)
+    }
+
+    fn answer(&mut self, answer: Output) -> io::Result<()> {
+        let life = self
+            .work
+            .as_mut()
+            .and_then(|work| work.ranks[answer.rank].life.as_mut());
+        if let Some(life) = life {
+            life.answers.extend_from_slice(answer.line.as_bytes());
+        }
+        self.flush_answers(answer.rank)
+    }
+
+    fn flush_answers(&mut self, rank: usize) -> io::Result<()> {
+        let Some(life) = self.work.as_mut().and_then(|work| work.ranks[rank].life.as_mut()) else {
+            return Ok(());
+        };
+        // Clients wait for each answer, so the socket has room but for one that misbehaves.
+        while !life.answers.is_empty() {
+            match life.pmi.write(&life.answers) {
+                Ok(written) => drop(life.answers.drain(..written)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => life.answers.clear(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives rank 0 the input there is and asks for more.
+    pub(super) fn feed_stdin(&mut self) -> io::Result<()> {
+        let Some(work) = &mut self.work else {
+            return Ok(());
+        };
+        let Some(spool) = &mut work.spool else {
+            return Ok(());
+        };
+        if spool.pipe().is_none() {
+            work.spool_watched = false;
+        }
+        let waiting = spool.feed()?;
+        if let Some(pipe) = spool.pipe() {
+            if waiting && !work.spool_watched {
+                self.epoll
+                    .add(pipe, EpollEvent::new(EpollFlags::EPOLLOUT, Source::Stdin.token()))?;
+            } else if !waiting && work.spool_watched {
+                self.epoll.delete(pipe)?;
+            }
+            work.spool_watched = waiting;
+        } else {
+            // Closing a pipe takes it out of the set.
+            work.spool_watched = false;
+        }
+        if spool.wants_more() {
+            self.send(&ToDispatcher::StdinWanted)?;
+        }
+        Ok(())
+    }
+
+    /// Looks after replaying ranks and the end of the job.
+    pub(super) fn tick(&mut self) -> io::Result<()> {
+        let replaying: Vec<usize> = match &self.work {
+            Some(work) if work.anyone_replays() => (0..work.ranks.len())
+                .filter(|rank| work.ranks[*rank].replaying || work.ranks[*rank].quiet_since.is_some())
+                .collect(),
+            _ => Vec::new(),
+        };
+        for rank in replaying {
+            let Some(work) = &self.work else { break };
+            let phase = work.memory.statistics(rank)?.phase;
+            if phase == PHASE_LIVE || phase == PHASE_CLOSED {
+                self.caught_up(rank)?;
+                self.mind_missing_output(rank)?;
+            }
+        }
+        if let Some(deadline) = self.ending {
+            let running = self
+                .work
+                .as_ref()
+                .is_some_and(|work| work.ranks.iter().any(|rank| rank.life.is_some()));
+            if !running || Instant::now() >= deadline {
+                self.stop()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn caught_up(&mut self, rank: usize) -> io::Result<()> {
+        let Some(work) = &mut self.work else {
+            return Ok(());
+        };
+        let this = &mut work.ranks[rank];
+        if !std::mem::take(&mut this.replaying) {
+            return Ok(());
+        }
+        if this.life.is_some() && this.taken[0].behind() > 0 {
+            this.quiet_since = Some(Instant::now());
+        }
+        let life = this.number;
+        let statistics = work.memory.statistics(rank)?;
+        self.send(&ToDispatcher::CaughtUp { rank, life, statistics })
+    }
+
+    fn mind_missing_output(&mut self, rank: usize) -> io::Result<()> {
+        let Some(work) = &mut self.work else {
+            return Ok(());
+        };
+        let this = &mut work.ranks[rank];
+        let bytes = this.taken[0].behind();
+        if bytes == 0 {
+            this.quiet_since = None;
+            return Ok(());
+        }
+        let since = *this.quiet_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < OUTPUT_PATIENCE {
+            return Ok(());
+        }
+        this.quiet_since = None;
+        this.taken[0].forgive();
+        work.memory.set_output_behind(rank, 0)?;
+        self.send(&ToDispatcher::OutputMissing { rank, bytes })
+    }
+}

@@ -1,0 +1,106 @@
+//! A non-blocking connection that sends and receives control messages.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use resurgo_wire::control::{FrameBuffer, Message};
+
+/// One end of the control connection.
+pub struct Connection {
+    socket: UnixStream,
+    incoming: FrameBuffer,
+    outgoing: Vec<u8>,
+    sent: usize,
+}
+
+/// What a read has brought.
+#[derive(Debug)]
+pub struct Received<M> {
+    pub messages: Vec<M>,
+    /// The other side has gone.
+    pub closed: bool,
+}
+
+impl Connection {
+    pub fn new(socket: UnixStream) -> io::Result<Connection> {
+        socket.set_nonblocking(true)?;
+        Ok(Connection {
+            socket,
+            incoming: FrameBuffer::default(),
+            outgoing: Vec::new(),
+            sent: 0,
+        })
+    }
+
+    /// Queues a message and sends as much as the socket takes.
+    pub fn send<M: Message>(&mut self, message: &M) -> io::Result<()> {
+        message.encode(&mut self.outgoing);
+        self.flush()
+    }
+
+    /// Sends what is queued, as much as the socket takes.
+    pub fn flush(&mut self) -> io::Result<()> {
+        while self.sent < self.outgoing.len() {
+            match self.socket.write(&self.outgoing[self.sent..]) {
+                Ok(written) => self.sent += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.sent == self.outgoing.len() {
+            self.outgoing.clear();
+            self.sent = 0;
+        } else if self.sent > 1 << 20 {
+            self.outgoing.drain(..self.sent);
+            self.sent = 0;
+        }
+        Ok(())
+    }
+
+    /// Something is queued that the socket has not taken.
+    pub fn has_queued(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Takes what has arrived.
+    pub fn receive<M: Message>(&mut self) -> io::Result<Received<M>> {
+        let mut received = Received {
+            messages: Vec::new(),
+            closed: false,
+        };
+        let mut buffer = vec![0u8; 256 << 10];
+        loop {
+            match self.socket.read(&mut buffer) {
+                Ok(0) => {
+                    received.closed = true;
+                    break;
+                }
+                Ok(length) => {
+                    self.incoming.extend(&buffer[..length]);
+                    if length < buffer.len() {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    received.closed = true;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        while let Some(message) = self.incoming.next_message().map_err(io::Error::other)? {
+            received.messages.push(message);
+        }
+        Ok(received)
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,269 @@
+//! What the dispatcher tells: plain words on standard error, JSON for machines, and the summary.
+
+use std::fs::File;
+use std::io::Write;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use resurgo_wire::control::{Ended, LifeStatistics, Stream};
+use serde_json::{Map, Value, json};
+
+use super::policy::describe;
+use crate::units::{grouped, readable_duration, readable_size};
+
+/// Tells what happens.
+pub struct Events {
+    quiet: bool,
+    json: Option<File>,
+    start: Instant,
+    /// Text for standard error, taken by [`Events::take_text`].
+    text: Vec<u8>,
+    failures: u64,
+    restarts: Vec<u64>,
+    /// When ranks failed that have not caught up since.
+    failed_at: Vec<Option<Instant>>,
+    lost: Duration,
+    replay: Duration,
+    replayed_deliveries: u64,
+}
+
+impl Events {
+    pub fn new(size: usize, quiet: bool, json: Option<File>, start: Instant) -> Events {
+        Events {
+            quiet,
+            json,
+            start,
+            text: Vec::new(),
+            failures: 0,
+            restarts: vec![0; size],
+            failed_at: vec![None; size],
+            lost: Duration::ZERO,
+            replay: Duration::ZERO,
+            replayed_deliveries: 0,
+        }
+    }
+
+    /// Text to be written to standard error.
+    pub fn take_text(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.text)
+    }
+
+    fn say(&mut self, words: &str) {
+        if !self.quiet {
+            self.text.extend_from_slice(format!("resurgo: {words}\n").as_bytes());
+        }
+    }
+
+    fn record(&mut self, event: &str, mut fields: Value) {
+        let Some(file) = &mut self.json else { return };
+        let mut object = Map::new();
+        object.insert("time".into(), json!(self.start.elapsed().as_secs_f64()));
+        object.insert("event".into(), json!(event));
+        if let Some(fields) = fields.as_object_mut() {
+            object.append(fields);
+        }
+        let line = format!("{}\n", Value::Object(object));
+        if let Err(error) = file.write_all(line.as_bytes()) {
+            self.json = None;
+            self.text
+                .extend_from_slice(format!("resurgo: the file of --json-events: {error}\n").as_bytes());
+        }
+    }
+
+    pub fn job_started(&mut self, size: usize, protocol: &str) {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64();
+        self.record(
+            "job_started",
+            json!({"ranks": size, "protocol": protocol, "unix_time": now}),
+        );
+    }
+
+    pub fn started(&mut self, rank: usize, life: u64, pid: i32) {
+        if life > 1 {
+            self.say(&format!("rank {rank} restarted on this node (life {life})"));
+        }
+        self.record("started", json!({"rank": rank, "life": life, "pid": pid}));
+    }
+
+    pub fn fault_injected(&mut self, rank: usize) {
+        self.record("fault_injected", json!({"rank": rank}));
+    }
+
+    pub fn finished(&mut self, ended: &Ended, code: i32) {
+        self.record(
+            "finished",
+            json!({"rank": ended.rank, "life": ended.life, "exit_code": code}),
+        );
+    }
+
+    pub fn failed(&mut self, ended: &Ended, now: Instant) {
+        let rank = ended.rank;
+        self.failures += 1;
+        // A failure during the replay of another: the time runs since the first.
+        self.failed_at[rank].get_or_insert(now);
+        self.say(&format!("rank {rank} {} (pid {})", describe(ended), ended.pid));
+        self.record(
+            "failed",
+            json!({
+                "rank": rank, "life": ended.life, "pid": ended.pid, "cause": describe(ended),
+                "deliveries": ended.statistics.deliveries, "sends": ended.statistics.sends,
+            }),
+        );
+    }
+
+    pub fn restarting(&mut self, rank: usize) {
+        self.restarts[rank] += 1;
+    }
+
+    pub fn caught_up(&mut self, rank: usize, life: u64, statistics: &LifeStatistics, now: Instant) {
+        let nanoseconds = match statistics.first_delivery_ns {
+            0 => 0,
+            first => statistics.caught_up_ns.saturating_sub(first),
+        };
+        let replay = Duration::from_nanos(nanoseconds);
+        self.replay += replay;
+        self.replayed_deliveries += statistics.replay_deliveries;
+        let lost = self.failed_at[rank]
+            .take()
+            .map_or(Duration::ZERO, |failed| now.duration_since(failed));
+        self.lost += lost;
+        let deliveries = statistics.replay_deliveries;
+        let words = match deliveries {
+            0 => format!("rank {rank} had nothing to replay"),
+            1 => format!("rank {rank} replayed 1 delivery in {}", readable_duration(replay)),
+            _ => format!(
+                "rank {rank} replayed {} deliveries in {}",
+                grouped(deliveries),
+                readable_duration(replay)
+            ),
+        };
+        self.say(&words);
+        self.record(
+            "caught_up",
+            json!({
+                "rank": rank, "life": life, "deliveries": deliveries,
+                "replay_seconds": replay.as_secs_f64(), "lost_seconds": lost.as_secs_f64(),
+            }),
+        );
+    }
+
+    pub fn output_differs(&mut self, rank: usize, stream: Stream, offset: u64) {
+        self.say(&format!(
+            "warning: rank {rank} printed other bytes on {} in its replay, in the 4096 bytes after offset {offset}; \
+             what was printed first stands",
+            stream.name()
+        ));
+        self.record(
+            "output_differs",
+            json!({"rank": rank, "stream": stream.name(), "offset": offset}),
+        );
+    }
+
+    pub fn output_missing(&mut self, rank: usize, bytes: u64) {
+        self.say(&format!(
+            "warning: rank {rank} has not repeated the last {} bytes of its standard output; going on without them",
+            grouped(bytes)
+        ));
+        self.record("output_missing", json!({"rank": rank, "bytes": bytes}));
+    }
+
+    pub fn pmi_trouble(&mut self, rank: usize, text: &str) {
+        self.say(&format!("warning: rank {rank} {text}"));
+        self.record("pmi_trouble", json!({"rank": rank, "text": text}));
+    }
+
+    pub fn aborted(&mut self, rank: usize, code: i32) {
+        self.record("aborted", json!({"rank": rank, "exit_code": code}));
+    }
+
+    /// The job ends early. This is told even with `-q`: an error is no progress message.
+    pub fn error(&mut self, reason: &str) {
+        self.text.extend_from_slice(format!("resurgo: {reason}\n").as_bytes());
+        self.record("error", json!({"reason": reason}));
+    }
+
+    /// The job is over. `statistics` are those of every rank's last life.
+    pub fn summary(&mut self, code: i32, statistics: &[LifeStatistics]) {
+        let logged: u64 = statistics.iter().map(|life| life.sent_bytes).sum();
+        let messages: u64 = statistics.iter().map(|life| life.sends).sum();
+        let restarts: u64 = self.restarts.iter().sum();
+        if restarts > 0 {
+            let words = format!(
+                "{}; {} lost, {} of it in the replay of {} deliveries; {} logged in {} messages",
+                if restarts == 1 {
+                    "1 restart".to_string()
+                } else {
+                    format!("{restarts} restarts")
+                },
+                readable_duration(self.lost),
+                readable_duration(self.replay),
+                grouped(self.replayed_deliveries),
+                readable_size(logged),
+                grouped(messages),
+            );
+            self.say(&words);
+        }
+        let fields = json!({
+            "exit_code": code, "failures": self.failures, "restarts": restarts,
+            "lost_seconds": self.lost.as_secs_f64(), "replay_seconds": self.replay.as_secs_f64(),
+            "replayed_deliveries": self.replayed_deliveries, "logged_bytes": logged, "messages": messages,
+            "spilled_segments": statistics.iter().map(|life| life.spilled_segments).sum::<u64>(),
+            "wall_seconds": self.start.elapsed().as_secs_f64(),
+        });
+        self.record("job_ended", fields);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resurgo_wire::control::End;
+
+    #[test]
+    fn a_recovery_is_told_in_plain_words() {
+        let now = Instant::now();
+        let mut events = Events::new(3, false, None, now);
+        let ended = Ended {
+            rank: 2,
+            life: 1,
+            pid: 123,
+            end: End::Signalled(9),
+            initialised: true,
+            finalised: false,
+            statistics: LifeStatistics::default(),
+            report: None,
+        };
+        events.failed(&ended, now);
+        events.restarting(2);
+        events.started(2, 2, 124);
+        let statistics = LifeStatistics {
+            replay_deliveries: 18_204,
+            first_delivery_ns: 1_000,
+            caught_up_ns: 400_001_000,
+            sent_bytes: 2048,
+            sends: 3,
+            ..LifeStatistics::default()
+        };
+        events.caught_up(2, 2, &statistics, now + Duration::from_secs(1));
+        events.summary(0, &[statistics]);
+        assert_eq!(
+            String::from_utf8(events.take_text()).unwrap(),
+            "resurgo: rank 2 killed by SIGKILL (pid 123)\n\
+             resurgo: rank 2 restarted on this node (life 2)\n\
+             resurgo: rank 2 replayed 18,204 deliveries in 0.4 s\n\
+             resurgo: 1 restart; 1.0 s lost, 0.4 s of it in the replay of 18,204 deliveries; 2.0 KiB logged in 3 messages\n"
+        );
+    }
+
+    #[test]
+    fn quiet_is_quiet_but_for_errors() {
+        let mut events = Events::new(1, true, None, Instant::now());
+        events.output_missing(0, 5);
+        events.summary(0, &[]);
+        assert!(events.take_text().is_empty());
+        events.error("it broke");
+        assert_eq!(events.take_text(), b"resurgo: it broke\n");
+    }
+}

@@ -1,0 +1,170 @@
+//! Puts the output of many ranks together without tearing lines.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// A line longer than this is passed on in pieces.
+const LONGEST: usize = 1 << 20;
+/// After so much silence the beginning of a line (a prompt) is shown on a terminal.
+pub const SILENCE: Duration = Duration::from_millis(100);
+
+/// The lines of one of our streams.
+#[derive(Debug)]
+pub struct Lines {
+    label: bool,
+    /// Show beginnings of lines after [`SILENCE`].
+    interactive: bool,
+    partial: BTreeMap<usize, (Vec<u8>, Instant)>,
+    /// The rank whose unfinished line has been passed on last.
+    open: Option<usize>,
+    /// Where every rank's next byte is: at the start of a line or not.
+    inside: BTreeMap<usize, bool>,
+}
+
+impl Lines {
+    pub fn new(label: bool, interactive: bool) -> Lines {
+        Lines {
+            label,
+            interactive,
+            partial: BTreeMap::new(),
+            open: None,
+            inside: BTreeMap::new(),
+        }
+    }
+
+    /// Takes what `rank` has printed; returns what can be shown.
+    pub fn take(&mut self, rank: usize, bytes: &[u8], now: Instant) -> Vec<u8> {
+        let (mut text, _) = self.partial.remove(&rank).unwrap_or((Vec::new(), now));
+        text.extend_from_slice(bytes);
+        let mut shown = match text.iter().rposition(|byte| *byte == b'\n') {
+            Some(last) => last + 1,
+            None => 0,
+        };
+        if text.len() - shown > LONGEST {
+            shown = text.len();
+        }
+        let rest = text.split_off(shown);
+        if !rest.is_empty() {
+            self.partial.insert(rank, (rest, now));
+        }
+        self.show(rank, &text)
+    }
+
+    /// What has waited in vain for the end of its line.
+    pub fn silent(&mut self, now: Instant) -> Vec<u8> {
+        let mut out = Vec::new();
+        if !self.interactive || self.open.is_some() {
+            return out;
+        }
+        let waiting = self
+            .partial
+            .iter()
+            .find(|(_, (_, since))| now.duration_since(*since) >= SILENCE);
+        if let Some(rank) = waiting.map(|(rank, _)| *rank)
+            && let Some((text, _)) = self.partial.remove(&rank)
+        {
+            out = self.show(rank, &text);
+        }
+        out
+    }
+
+    /// [`Lines::silent`] should be called soon.
+    pub fn has_waiting(&self) -> bool {
+        self.interactive && self.open.is_none() && !self.partial.is_empty()
+    }
+
+    /// `rank` will print no more.
+    pub fn end(&mut self, rank: usize) -> Vec<u8> {
+        let mut out = match self.partial.remove(&rank) {
+            Some((text, _)) => self.show(rank, &text),
+            None => Vec::new(),
+        };
+        // Without labels the program's bytes are left as they are, as other launchers do.
+        if self.label && self.inside.remove(&rank) == Some(true) {
+            out.push(b'\n');
+            self.open = None;
+        }
+        if self.open == Some(rank) {
+            self.open = None;
+        }
+        out
+    }
+
+    /// Everybody's last words.
+    pub fn end_all(&mut self) -> Vec<u8> {
+        let ranks: Vec<usize> = self.partial.keys().chain(self.inside.keys()).copied().collect();
+        ranks.into_iter().flat_map(|rank| self.end(rank)).collect()
+    }
+
+    fn show(&mut self, rank: usize, text: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(text.len() + 16);
+        if text.is_empty() {
+            return out;
+        }
+        if self.interactive && self.open.is_some_and(|open| open != rank) {
+            // Another rank's prompt stands on the terminal.
+            out.push(b'\n');
+            if let Some(open) = self.open {
+                self.inside.insert(open, false);
+            }
+        }
+        for line in text.split_inclusive(|byte| *byte == b'\n') {
+            if self.label && !self.inside.get(&rank).copied().unwrap_or(false) {
+                out.extend_from_slice(format!("[{rank}] ").as_bytes());
+            }
+            out.extend_from_slice(line);
+            self.inside.insert(rank, !line.ends_with(b"\n"));
+        }
+        self.open = (!text.ends_with(b"\n")).then_some(rank);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(bytes: Vec<u8>) -> String {
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn lines_are_whole() {
+        let now = Instant::now();
+        let mut lines = Lines::new(false, false);
+        assert_eq!(text(lines.take(0, b"on", now)), "");
+        assert_eq!(text(lines.take(1, b"two\nth", now)), "two\n");
+        assert_eq!(text(lines.take(0, b"e\n", now)), "one\n");
+        assert_eq!(text(lines.silent(now + SILENCE * 9)), "");
+        assert_eq!(text(lines.end(1)), "th");
+        assert_eq!(text(lines.end(0)), "");
+    }
+
+    #[test]
+    fn labels_stand_before_every_line() {
+        let now = Instant::now();
+        let mut lines = Lines::new(true, false);
+        assert_eq!(text(lines.take(12, b"a\nb\nc", now)), "[12] a\n[12] b\n");
+        assert_eq!(text(lines.end_all()), "[12] c\n");
+    }
+
+    #[test]
+    fn an_endless_line_is_not_kept_for_ever() {
+        let now = Instant::now();
+        let mut lines = Lines::new(true, false);
+        assert_eq!(lines.take(0, &vec![b'x'; LONGEST + 1], now).len(), LONGEST + 5);
+        assert_eq!(text(lines.take(0, b"y\n", now)), "y\n");
+    }
+
+    #[test]
+    fn a_prompt_is_shown_on_a_terminal_and_stays_on_its_own_line() {
+        let now = Instant::now();
+        let mut lines = Lines::new(false, true);
+        lines.take(0, b"name? ", now);
+        assert!(lines.has_waiting());
+        assert_eq!(text(lines.silent(now)), "");
+        assert_eq!(text(lines.silent(now + SILENCE)), "name? ");
+        assert_eq!(text(lines.take(1, b"hello\n", now)), "\nhello\n");
+        assert_eq!(text(lines.take(0, b"thanks\n", now)), "thanks\n");
+    }
+}

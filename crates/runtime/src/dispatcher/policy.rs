@@ -1,0 +1,306 @@
+//! What follows from the end of a rank: the failure policy, in one place and without I/O.
+
+use nix::sys::signal::Signal;
+use resurgo_wire::control::{End, Ended};
+use resurgo_wire::node_memory::{EXIT_REPORT, PROTOCOL_NONE};
+
+/// A rank that fails so many times in a row by the same cause at the same place is not started again.
+pub const SAME_FAILURES: u32 = 3;
+
+/// How many restarts a job may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub restarts: u64,
+    pub restarts_per_rank: u64,
+}
+
+/// What to do now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// The rank has finished; its exit code counts.
+    Finished,
+    /// The rank has failed and is to be started again.
+    Restart,
+    /// The job ends with this exit status, for this reason.
+    EndJob { code: i32, reason: String },
+}
+
+#[derive(Debug, Default)]
+struct RankRecord {
+    exit_code: Option<i32>,
+    ever_initialised: bool,
+    restarts: u64,
+    /// The last failure and the messages the rank had made by then.
+    last: Option<(End, u64)>,
+    same: u32,
+}
+
+/// The state the policy keeps of a job.
+#[derive(Debug)]
+pub struct Policy {
+    protocol: u32,
+    limits: Limits,
+    ranks: Vec<RankRecord>,
+    restarts: u64,
+}
+
+/// `SIGKILL` for 9.
+pub fn signal_name(number: i32) -> String {
+    match Signal::try_from(number) {
+        Ok(signal) => signal.as_str().to_string(),
+        Err(_) => format!("signal {number}"),
+    }
+}
+
+/// "was killed by SIGKILL".
+pub fn describe(ended: &Ended) -> String {
+    match ended.end {
+        End::Signalled(signal) => format!("killed by {}", signal_name(signal)),
+        End::Exited(code) if ended.initialised => format!("exited with code {code} without MPI_Finalize"),
+        End::Exited(code) => format!("exited with code {code} before MPI_Init"),
+    }
+}
+
+impl Policy {
+    pub fn new(size: usize, protocol: u32, limits: Limits) -> Policy {
+        let ranks = (0..size).map(|_| RankRecord::default()).collect();
+        Policy {
+            protocol,
+            limits,
+            ranks,
+            restarts: 0,
+        }
+    }
+
+    /// Every rank has finished.
+    pub fn all_finished(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.exit_code.is_some())
+    }
+
+    /// `rank` has finished.
+    pub fn has_finished(&self, rank: usize) -> bool {
+        self.ranks[rank].exit_code.is_some()
+    }
+
+    /// The job's exit status when every rank has finished: the first that is not zero, by rank.
+    pub fn exit_code(&self) -> i32 {
+        self.ranks
+            .iter()
+            .filter_map(|rank| rank.exit_code)
+            .find(|code| *code != 0)
+            .unwrap_or(0)
+    }
+
+    /// Restarts so far.
+    pub fn restarts(&self) -> u64 {
+        self.restarts
+    }
+
+    /// A rank has ended.
+    pub fn ended(&mut self, ended: &Ended) -> Decision {
+        let rank = ended.rank;
+        let record = &mut self.ranks[rank];
+        record.ever_initialised |= ended.initialised;
+        if let Some(report) = &ended.report {
+            return Decision::EndJob {
+                code: EXIT_REPORT,
+                reason: report.clone(),
+            };
+        }
+        let code = match ended.end {
+            End::Exited(code) if ended.finalised => {
+                record.exit_code = Some(code);
+                return Decision::Finished;
+            }
+            End::Exited(0) if !record.ever_initialised => {
+                record.exit_code = Some(0);
+                return Decision::Finished;
+            }
+            // The others would wait for it for ever, and starting it again would come to the same.
+            End::Exited(code) if !record.ever_initialised => {
+                return Decision::EndJob {
+                    code,
+                    reason: format!("rank {rank} {}", describe(ended)),
+                };
+            }
+            // A job that lost a rank must not look like one that succeeded.
+            End::Exited(code) => code.max(1),
+            End::Signalled(signal) => 128 + signal,
+        };
+        if self.protocol == PROTOCOL_NONE {
+            let reason = format!(
+                "rank {rank} {}; with --protocol pessimistic it would have been restarted and the job gone on",
+                describe(ended)
+            );
+            return Decision::EndJob { code, reason };
+        }
+        let place = ended.statistics.deliveries + ended.statistics.sends;
+        record.same = match record.last {
+            Some(last) if last == (ended.end, place) => record.same + 1,
+            _ => 1,
+        };
+        record.last = Some((ended.end, place));
+        let reason = if record.same >= SAME_FAILURES && ended.end != End::Signalled(Signal::SIGKILL as i32) {
+            format!(
+                "rank {rank} {} {} times in a row at the same place, after {place} messages: \
+                 the program itself fails there, and starting it again does not help",
+                describe(ended),
+                record.same,
+            )
+        } else if record.restarts >= self.limits.restarts_per_rank {
+            format!(
+                "rank {rank} {}, and it has been restarted {} times, which --max-restarts-per-rank allows",
+                describe(ended),
+                record.restarts
+            )
+        } else if self.restarts >= self.limits.restarts {
+            format!(
+                "rank {rank} {}, and the job has had the {} restarts that --max-restarts allows",
+                describe(ended),
+                self.restarts
+            )
+        } else {
+            record.restarts += 1;
+            self.restarts += 1;
+            return Decision::Restart;
+        };
+        Decision::EndJob { code, reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resurgo_wire::control::LifeStatistics;
+    use resurgo_wire::node_memory::PROTOCOL_PESSIMISTIC;
+
+    const LIMITS: Limits = Limits {
+        restarts: 5,
+        restarts_per_rank: 4,
+    };
+
+    fn ended(rank: usize, end: End, initialised: bool, finalised: bool) -> Ended {
+        let statistics = LifeStatistics::default();
+        Ended {
+            rank,
+            life: 1,
+            pid: 1,
+            end,
+            initialised,
+            finalised,
+            statistics,
+            report: None,
+        }
+    }
+
+    fn policy() -> Policy {
+        Policy::new(3, PROTOCOL_PESSIMISTIC, LIMITS)
+    }
+
+    #[test]
+    fn ranks_that_finish_give_the_job_its_code() {
+        let mut p = policy();
+        assert_eq!(p.ended(&ended(2, End::Exited(5), true, true)), Decision::Finished);
+        assert_eq!(p.ended(&ended(1, End::Exited(3), true, true)), Decision::Finished);
+        assert!(!p.all_finished());
+        assert_eq!(p.ended(&ended(0, End::Exited(0), false, false)), Decision::Finished);
+        assert!(p.all_finished());
+        assert_eq!(p.exit_code(), 3);
+    }
+
+    #[test]
+    fn failures_are_restarted() {
+        for (end, initialised, finalised) in [
+            (End::Signalled(9), true, false),
+            (End::Signalled(11), false, false),
+            (End::Signalled(9), true, true),
+            (End::Exited(0), true, false),
+            (End::Exited(4), true, false),
+        ] {
+            assert_eq!(
+                policy().ended(&ended(1, end, initialised, finalised)),
+                Decision::Restart
+            );
+        }
+    }
+
+    #[test]
+    fn an_exit_before_mpi_init_ends_the_job_unless_an_earlier_life_was_further() {
+        let mut p = policy();
+        assert!(matches!(
+            p.ended(&ended(1, End::Exited(4), false, false)),
+            Decision::EndJob { code: 4, .. }
+        ));
+        let mut p = policy();
+        p.ended(&ended(1, End::Signalled(9), true, false));
+        assert_eq!(p.ended(&ended(1, End::Exited(4), false, false)), Decision::Restart);
+    }
+
+    #[test]
+    fn without_a_protocol_a_failure_ends_the_job_and_says_what_would_have_helped() {
+        let mut p = Policy::new(3, PROTOCOL_NONE, LIMITS);
+        let Decision::EndJob { code, reason } = p.ended(&ended(2, End::Signalled(11), true, false)) else {
+            panic!("the job goes on");
+        };
+        assert_eq!(code, 139);
+        assert!(reason.contains("rank 2 killed by SIGSEGV") && reason.contains("--protocol pessimistic"));
+        let mut p = Policy::new(3, PROTOCOL_NONE, LIMITS);
+        assert!(matches!(
+            p.ended(&ended(0, End::Exited(0), true, false)),
+            Decision::EndJob { code: 1, .. }
+        ));
+    }
+
+    #[test]
+    fn a_program_that_fails_at_the_same_place_is_given_up() {
+        let mut p = policy();
+        let crash = ended(1, End::Signalled(11), true, false);
+        assert_eq!(p.ended(&crash), Decision::Restart);
+        assert_eq!(p.ended(&crash), Decision::Restart);
+        let Decision::EndJob { code, reason } = p.ended(&crash) else {
+            panic!("a loop")
+        };
+        assert_eq!(code, 139);
+        assert!(reason.contains("the program itself"));
+        // Elsewhere each time: it makes progress.
+        let mut p = policy();
+        for place in 0..4 {
+            let mut crash = crash.clone();
+            crash.statistics.sends = place;
+            assert_eq!(p.ended(&crash), Decision::Restart);
+        }
+    }
+
+    #[test]
+    fn restarts_are_bounded_by_rank_and_by_job() {
+        let mut p = policy();
+        let kill = ended(0, End::Signalled(9), true, false);
+        for _ in 0..4 {
+            assert_eq!(p.ended(&kill), Decision::Restart);
+        }
+        let Decision::EndJob { reason, .. } = p.ended(&kill) else {
+            panic!("no bound")
+        };
+        assert!(reason.contains("--max-restarts-per-rank"));
+        assert_eq!(p.ended(&ended(1, End::Signalled(9), true, false)), Decision::Restart);
+        let Decision::EndJob { reason, .. } = p.ended(&ended(2, End::Signalled(9), true, false)) else {
+            panic!("no bound")
+        };
+        assert!(reason.contains("--max-restarts allows"));
+        assert_eq!(p.restarts(), 5);
+    }
+
+    #[test]
+    fn a_report_ends_the_job() {
+        let mut crash = ended(1, End::Exited(EXIT_REPORT), true, false);
+        crash.report = Some("it diverged".into());
+        let reason = "it diverged".to_string();
+        assert_eq!(
+            policy().ended(&crash),
+            Decision::EndJob {
+                code: EXIT_REPORT,
+                reason
+            }
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! A thread that writes to one of the dispatcher's own streams, so that a slow reader does not stop the dispatcher.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, PipeWriter, Write};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+#[derive(Default)]
+struct Queue {
+    chunks: VecDeque<Vec<u8>>,
+    bytes: usize,
+    writing: bool,
+    closing: bool,
+    failed: Option<io::ErrorKind>,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // A panic while holding the lock aborts the process: the lock is never poisoned.
+        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The way to one stream.
+pub struct Writer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Starts the thread. It writes a byte to `wake` whenever its queue has become empty or it has failed.
+    pub fn start(stream: impl AsFd, wake: PipeWriter) -> io::Result<Writer> {
+        let file = File::from(stream.as_fd().try_clone_to_owned()?);
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(Queue::default()),
+            changed: Condvar::new(),
+        });
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("writer".to_string())
+            .spawn(move || serve(&theirs, file, wake))?;
+        Ok(Writer {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Queues bytes; after a failure they are dropped.
+    pub fn write(&self, bytes: Vec<u8>) {
+        if bytes.is_empty() {
+            return;
+        }
+        let mut queue = self.shared.lock();
+        if queue.failed.is_none() {
+            queue.bytes += bytes.len();
+            queue.chunks.push_back(bytes);
+            self.shared.changed.notify_all();
+        }
+    }
+
+    /// Bytes queued.
+    pub fn queued(&self) -> usize {
+        self.shared.lock().bytes
+    }
+
+    /// Why the stream cannot be written any more.
+    pub fn failed(&self) -> Option<io::ErrorKind> {
+        self.shared.lock().failed
+    }
+
+    /// Waits until everything has been written, at most until `deadline` when there is one.
+    pub fn finish(mut self, deadline: Option<Instant>) {
+        let mut queue = self.shared.lock();
+        queue.closing = true;
+        self.shared.changed.notify_all();
+        while (queue.writing || !queue.chunks.is_empty()) && queue.failed.is_none() {
+            let left = match deadline {
+                Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+                None => Duration::from_secs(3600),
+            };
+            if left.is_zero() {
+                // The thread may hang in a write: it ends with the process.
+                return;
+            }
+            queue = match self.shared.changed.wait_timeout(queue, left) {
+                Ok((queue, _)) => queue,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        drop(queue);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(shared: &Shared, mut file: File, mut wake: PipeWriter) {
+    loop {
+        let mut queue = shared.lock();
+        while queue.chunks.is_empty() && !queue.closing {
+            queue = match shared.changed.wait(queue) {
+                Ok(queue) => queue,
+                Err(poisoned) => poisoned.into_inner(),
+            };
+        }
+        let Some(chunk) = queue.chunks.pop_front() else {
+            return;
+        };
+        queue.writing = true;
+        drop(queue);
+        let result = write_all(&mut file, &chunk);
+        let mut queue = shared.lock();
+        queue.writing = false;
+        queue.bytes = queue.bytes.saturating_sub(chunk.len());
+        if let Err(error) = result {
+            queue.failed = Some(error.kind());
+            queue.chunks.clear();
+            queue.bytes = 0;
+        }
+        let tell = queue.chunks.is_empty();
+        let failed = queue.failed.is_some();
+        shared.changed.notify_all();
+        drop(queue);
+        if tell {
+            // Non-blocking: a full pipe wakes the dispatcher as well.
+            let _ = wake.write(&[0]);
+        }
+        if failed {
+            return;
+        }
+    }
+}
+
+/// Like `write_all`, also on a stream that somebody else has made non-blocking.
+fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let mut ready = [PollFd::new(file.as_fd(), PollFlags::POLLOUT)];
+                let _ = poll(&mut ready, PollTimeout::NONE);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn everything_is_written_in_order() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let (_wake_reader, wake) = io::pipe().unwrap();
+        let out = Writer::start(&writer, wake).unwrap();
+        drop(writer);
+        for i in 0..100 {
+            out.write(format!("{i}\n").into_bytes());
+        }
+        out.finish(None);
+        let mut got = String::new();
+        reader.read_to_string(&mut got).unwrap();
+        assert_eq!(got, (0..100).map(|i| format!("{i}\n")).collect::<String>());
+    }
+
+    #[test]
+    fn a_reader_that_goes_away_is_noticed() {
+        let (reader, writer) = io::pipe().unwrap();
+        let (mut wake_reader, wake) = io::pipe().unwrap();
+        let out = Writer::start(&writer, wake).unwrap();
+        drop(reader);
+        out.write(b"x".to_vec());
+        wake_reader.read_exact(&mut [0]).unwrap();
+        assert_eq!(out.failed(), Some(io::ErrorKind::BrokenPipe));
+        out.finish(None);
+    }
+
+    #[test]
+    fn a_reader_that_reads_nothing_is_not_waited_for_beyond_the_deadline() {
+        let (_reader, writer) = io::pipe().unwrap();
+        let (_wake_reader, wake) = io::pipe().unwrap();
+        let out = Writer::start(&writer, wake).unwrap();
+        out.write(vec![0; 1 << 20]);
+        out.finish(Some(Instant::now() + Duration::from_millis(50)));
+    }
+}

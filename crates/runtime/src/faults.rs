@@ -1,0 +1,354 @@
+//! Faults that a user asks for, to see the recovery of his own job.
+//!
+//! `rank=2,at=3s` · `rank=all,at=3s` · `rank=1,messages=1000` · `rank=1,during=replay` ·
+//! `random,seed=7,mean=2s,count=5`
+
+use std::time::Duration;
+
+use crate::units::parse_duration;
+
+/// Which ranks a fault kills.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victims {
+    Rank(usize),
+    All,
+}
+
+/// One `--fault`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fault {
+    /// SIGKILL, so long after the start of the job.
+    At { victims: Victims, time: Duration },
+    /// The rank kills itself when it has made so many sends and deliveries. Several for one rank are meant for its
+    /// lives, one after the other.
+    Messages { victims: Victims, messages: u64 },
+    /// The next life after another fault is killed in the middle of its replay, once.
+    DuringReplay { victims: Victims },
+    /// Any rank, again and again, at exponentially distributed intervals.
+    Random { seed: u64, mean: Duration, count: u64 },
+}
+
+impl Fault {
+    /// Reads one `--fault` of a job of `size` ranks.
+    pub fn parse(text: &str, size: usize) -> Result<Fault, String> {
+        let wrong = |why: String| {
+            format!(
+                "--fault {text:?}: {why}; write rank=N,at=TIME, rank=N,messages=COUNT, rank=N,during=replay \
+                 (N may be \"all\"), or random,seed=N,mean=TIME[,count=N]"
+            )
+        };
+        let mut random = false;
+        let (mut victims, mut fault) = (None, None);
+        let (mut seed, mut mean, mut count) = (1, None, u64::MAX);
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let number = || {
+                value
+                    .parse::<u64>()
+                    .map_err(|_| wrong(format!("{key}={value:?} is not a number")))
+            };
+            let time = || parse_duration(value).map_err(&wrong);
+            match (key, value) {
+                ("random", "") => random = true,
+                ("rank", "all") => victims = Some(Victims::All),
+                ("rank", _) => {
+                    let rank = number()? as usize;
+                    if rank >= size {
+                        return Err(wrong(format!("the job has no rank {rank}, only 0 to {}", size - 1)));
+                    }
+                    victims = Some(Victims::Rank(rank));
+                }
+                ("at", _) => fault = Some(Kind::At(time()?)),
+                ("messages", _) => fault = Some(Kind::Messages(number()?.max(1))),
+                ("during", "replay") => fault = Some(Kind::DuringReplay),
+                ("seed", _) => seed = number()?,
+                ("mean", _) => mean = Some(time()?),
+                ("count", _) => count = number()?,
+                _ => return Err(wrong(format!("{part:?} is not known"))),
+            }
+        }
+        if random {
+            let mean = mean.ok_or_else(|| wrong("mean= is missing".to_string()))?;
+            if mean.is_zero() {
+                return Err(wrong("the mean must be more than 0".to_string()));
+            }
+            return Ok(Fault::Random { seed, mean, count });
+        }
+        let victims = victims.ok_or_else(|| wrong("rank= is missing".to_string()))?;
+        match fault {
+            Some(Kind::At(time)) => Ok(Fault::At { victims, time }),
+            Some(Kind::Messages(messages)) => Ok(Fault::Messages { victims, messages }),
+            Some(Kind::DuringReplay) => Ok(Fault::DuringReplay { victims }),
+            None => Err(wrong("at=, messages= or during=replay is missing".to_string())),
+        }
+    }
+}
+
+enum Kind {
+    At(Duration),
+    Messages(u64),
+    DuringReplay,
+}
+
+/// All faults of a job, as they come due. Times are since the start of the job.
+#[derive(Debug)]
+pub struct Schedule {
+    timed: Vec<(Duration, Victims)>,
+    /// Per rank, in order of its lives.
+    by_messages: Vec<Vec<u64>>,
+    during_replay: Vec<u64>,
+    random: Vec<RandomFaults>,
+}
+
+#[derive(Debug)]
+struct RandomFaults {
+    state: u64,
+    mean: Duration,
+    left: u64,
+    next: Duration,
+}
+
+impl RandomFaults {
+    /// SplitMix64: a seed gives the same faults everywhere.
+    fn draw(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn advance(&mut self) {
+        // In (0, 1], so that the logarithm is finite.
+        let uniform = ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        self.next += self.mean.mul_f64(-uniform.ln());
+    }
+}
+
+impl Schedule {
+    pub fn new(faults: &[Fault], size: usize) -> Schedule {
+        let mut schedule = Schedule {
+            timed: Vec::new(),
+            by_messages: vec![Vec::new(); size],
+            during_replay: vec![0; size],
+            random: Vec::new(),
+        };
+        for fault in faults {
+            match fault {
+                Fault::At { victims, time } => schedule.timed.push((*time, *victims)),
+                Fault::Messages { victims, messages } => {
+                    victims
+                        .ranks(size)
+                        .for_each(|rank| schedule.by_messages[rank].push(*messages));
+                }
+                Fault::DuringReplay { victims } => {
+                    victims.ranks(size).for_each(|rank| schedule.during_replay[rank] += 1);
+                }
+                Fault::Random { seed, mean, count } => {
+                    let mut random = RandomFaults {
+                        state: *seed,
+                        mean: *mean,
+                        left: *count,
+                        next: Duration::ZERO,
+                    };
+                    random.advance();
+                    schedule.random.push(random);
+                }
+            }
+        }
+        schedule.by_messages.iter_mut().for_each(|lives| lives.reverse());
+        schedule
+    }
+
+    /// The number of messages after which the next life of `rank` is to kill itself, 0: never. `messages` is how many
+    /// its last life had made, 0 for the first life.
+    pub fn next_life(&mut self, rank: usize, messages: u64) -> u64 {
+        if messages > 0 && self.during_replay[rank] > 0 {
+            self.during_replay[rank] -= 1;
+            return (messages / 2).max(1);
+        }
+        self.by_messages[rank].pop().unwrap_or(0)
+    }
+
+    /// When the next fault is due.
+    pub fn next_time(&self) -> Option<Duration> {
+        let timed = self.timed.iter().map(|(time, _)| *time);
+        let random = self
+            .random
+            .iter()
+            .filter(|random| random.left > 0)
+            .map(|random| random.next);
+        timed.chain(random).min()
+    }
+
+    /// The ranks to kill by now; `running` are those that can be killed, of which a random fault takes one.
+    pub fn due(&mut self, now: Duration, running: &[usize]) -> Vec<usize> {
+        let mut victims = Vec::new();
+        self.timed.retain(|(time, whom)| {
+            if *time <= now {
+                match whom {
+                    Victims::Rank(rank) => victims.push(*rank),
+                    Victims::All => victims.extend_from_slice(running),
+                }
+            }
+            *time > now
+        });
+        for random in &mut self.random {
+            while random.left > 0 && random.next <= now {
+                random.left -= 1;
+                let draw = random.draw();
+                if !running.is_empty() {
+                    victims.push(running[(draw % running.len() as u64) as usize]);
+                }
+                random.advance();
+            }
+        }
+        victims
+    }
+}
+
+impl Victims {
+    fn ranks(self, size: usize) -> std::ops::Range<usize> {
+        match self {
+            Victims::Rank(rank) => rank..rank + 1,
+            Victims::All => 0..size,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn what_can_be_written() {
+        let parse = |text| Fault::parse(text, 4);
+        assert_eq!(
+            parse("rank=2,at=3s"),
+            Ok(Fault::At {
+                victims: Victims::Rank(2),
+                time: 3 * SECOND
+            })
+        );
+        assert_eq!(
+            parse("at=1s, rank=all"),
+            Ok(Fault::At {
+                victims: Victims::All,
+                time: SECOND
+            })
+        );
+        assert_eq!(
+            parse("rank=1,messages=9"),
+            Ok(Fault::Messages {
+                victims: Victims::Rank(1),
+                messages: 9
+            })
+        );
+        assert_eq!(
+            parse("rank=1,during=replay"),
+            Ok(Fault::DuringReplay {
+                victims: Victims::Rank(1)
+            })
+        );
+        assert_eq!(
+            parse("random,seed=7,mean=2s,count=5"),
+            Ok(Fault::Random {
+                seed: 7,
+                mean: 2 * SECOND,
+                count: 5
+            })
+        );
+        for text in [
+            "",
+            "rank=1",
+            "at=3s",
+            "rank=4,at=1s",
+            "rank=x,at=1s",
+            "rank=1,at=soon",
+            "random",
+            "random,mean=0s",
+            "rank=1,during=lunch",
+            "rnk=1,at=1s",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn timed_faults_come_due_once() {
+        let faults = [
+            Fault::At {
+                victims: Victims::Rank(1),
+                time: SECOND,
+            },
+            Fault::At {
+                victims: Victims::All,
+                time: 2 * SECOND,
+            },
+        ];
+        let mut schedule = Schedule::new(&faults, 3);
+        assert_eq!(schedule.next_time(), Some(SECOND));
+        assert!(schedule.due(Duration::ZERO, &[0, 1, 2]).is_empty());
+        assert_eq!(schedule.due(SECOND, &[0, 1, 2]), [1]);
+        assert_eq!(schedule.due(3 * SECOND, &[0, 2]), [0, 2]);
+        assert_eq!(schedule.next_time(), None);
+    }
+
+    #[test]
+    fn message_faults_are_for_one_life_each() {
+        let faults = [
+            Fault::Messages {
+                victims: Victims::Rank(1),
+                messages: 10,
+            },
+            Fault::Messages {
+                victims: Victims::All,
+                messages: 20,
+            },
+            Fault::DuringReplay {
+                victims: Victims::Rank(0),
+            },
+        ];
+        let mut schedule = Schedule::new(&faults, 2);
+        assert_eq!(
+            [
+                schedule.next_life(1, 0),
+                schedule.next_life(1, 10),
+                schedule.next_life(1, 20)
+            ],
+            [10, 20, 0]
+        );
+        assert_eq!(
+            [
+                schedule.next_life(0, 0),
+                schedule.next_life(0, 20),
+                schedule.next_life(0, 10)
+            ],
+            [20, 10, 0]
+        );
+    }
+
+    #[test]
+    fn random_faults_are_repeatable_and_have_their_mean() {
+        let faults = [Fault::Random {
+            seed: 7,
+            mean: SECOND,
+            count: 1000,
+        }];
+        let run = || {
+            let mut schedule = Schedule::new(&faults, 4);
+            let mut all = Vec::new();
+            while let Some(time) = schedule.next_time() {
+                all.push((time, schedule.due(time, &[0, 1, 2, 3])));
+            }
+            all
+        };
+        let first = run();
+        assert_eq!(first, run());
+        assert_eq!(first.len(), 1000);
+        let total = first.last().unwrap().0.as_secs_f64();
+        assert!((900.0..1100.0).contains(&total), "{total}");
+    }
+}

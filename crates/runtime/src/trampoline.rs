@@ -1,0 +1,88 @@
+//! `resurgo rank-exec`: what a rank's process does before it becomes the program.
+//!
+//! The agent cannot do these things for it: they change the calling process, and some of them must
+//! happen after the fork.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::sys::personality::{self, Persona};
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
+use nix::unistd::getppid;
+use resurgo_wire::node_memory::{NODE_MEMORY_FD, PMI_FD, SPILL_FD};
+
+/// The hidden verb.
+pub const VERB: &str = "rank-exec";
+
+/// Becomes the program; returns only when that fails, with the exit code to use.
+///
+/// Arguments: process id of the agent, `fixed` or `random` addresses, `soft:hard` limit of open files,
+/// working directory, file to execute, and the program's arguments from its name on.
+pub fn rank_exec(arguments: Vec<OsString>) -> i32 {
+    match try_exec(arguments) {
+        Ok(never) => match never {},
+        Err((code, text)) => {
+            eprintln!("resurgo: {text}");
+            code
+        }
+    }
+}
+
+enum Never {}
+
+fn try_exec(arguments: Vec<OsString>) -> Result<Never, (i32, String)> {
+    let mut arguments = arguments.into_iter();
+    let mut next = || arguments.next().ok_or((2, format!("{VERB}: too few arguments")));
+    let (agent, addresses, files, directory, path, name) = (next()?, next()?, next()?, next()?, next()?, next()?);
+    let failed = |what: &str, error: &dyn std::fmt::Display| (126, format!("cannot {what}: {error}"));
+
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(|error| failed("ask for a signal when the agent dies", &error))?;
+    if agent.to_str() != Some(getppid().to_string().as_str()) {
+        return Err((126, "the agent died while this rank was started".to_string()));
+    }
+    if addresses == "fixed" {
+        let now = personality::get().map_err(|error| failed("read the personality", &error))?;
+        personality::set(now | Persona::ADDR_NO_RANDOMIZE)
+            .map_err(|error| failed("switch off address randomisation", &error))?;
+    }
+    if let Some((soft, hard)) = files.to_str().and_then(|files| files.split_once(':'))
+        && let (Ok(soft), Ok(hard)) = (soft.parse(), hard.parse())
+    {
+        // A higher limit than inherited does the program no harm.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);
+    }
+    close_strangers().map_err(|error| failed("list the open descriptors", &error))?;
+    std::env::set_current_dir(&directory)
+        .map_err(|error| failed(&format!("change to {}", directory.display()), &error))?;
+    let error = Command::new(&path).arg0(name).args(arguments).exec();
+    let code = if error.kind() == io::ErrorKind::NotFound {
+        127
+    } else {
+        126
+    };
+    Err((code, format!("cannot execute {}: {error}", path.display())))
+}
+
+/// Closes every descriptor but the standard ones and the rank's own, so that the numbers of those which
+/// the program opens are the same in every life, whoever started the job.
+fn close_strangers() -> io::Result<()> {
+    let mut strangers = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+        if let Some(fd) = number
+            && fd > 2
+            && ![PMI_FD, NODE_MEMORY_FD, SPILL_FD].contains(&fd)
+        {
+            strangers.push(fd);
+        }
+    }
+    for fd in strangers {
+        // The descriptor of the listing itself is among them and already closed.
+        let _ = nix::unistd::close(fd);
+    }
+    Ok(())
+}
