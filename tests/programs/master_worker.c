@@ -67,6 +67,8 @@ static uint64_t master(long tasks)
         MPI_Testany(size, requests, &index, &flag, &status);
         if (flag && index != MPI_UNDEFINED) {
             got(index, NOTE, &notes[index], sizeof notes[index]);
+            if (notes[index] < 0) // its last; Testany has made the request null
+                continue;
             MPI_Irecv(&notes[index], 1, MPI_INT64_T, index, NOTE, MPI_COMM_WORLD, &requests[index]);
         }
         MPI_Iprobe(MPI_ANY_SOURCE, RESULT, MPI_COMM_WORLD, &flag, &status);
@@ -91,12 +93,11 @@ static uint64_t master(long tasks)
     }
     // Every worker sends a last note, -1, after it was stopped.
     for (int w = 1; w < size; w++)
-        for (;;) {
+        while (requests[w] != MPI_REQUEST_NULL) {
             MPI_Wait(&requests[w], MPI_STATUS_IGNORE);
             got(w, NOTE, &notes[w], sizeof notes[w]);
-            if (notes[w] < 0)
-                break;
-            MPI_Irecv(&notes[w], 1, MPI_INT64_T, w, NOTE, MPI_COMM_WORLD, &requests[w]);
+            if (notes[w] >= 0)
+                MPI_Irecv(&notes[w], 1, MPI_INT64_T, w, NOTE, MPI_COMM_WORLD, &requests[w]);
         }
     CHECK(done == (tasks > size - 1 ? tasks : size - 1), "%lld tasks done", (long long)done);
     free(notes), free(requests);
