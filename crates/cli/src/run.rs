@@ -130,7 +130,8 @@ fn lead_to_provider(variables: &mut environment::Variables) -> Result<(), Refusa
         return Ok(());
     }
     environment::set(variables, "FI_PROVIDER_PATH", provider_path()?);
-    environment::set(variables, "MPIR_CVAR_OFI_USE_PROVIDER", "resurgo");
+    // Without this, libfabric lists its own providers first and MPICH takes the first that will do.
+    environment::set(variables, "FI_PROVIDER", "resurgo");
     Ok(())
 }
 
