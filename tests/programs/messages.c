@@ -393,11 +393,15 @@ static void completions(void)
 }
 
 // Blocking and nonblocking collectives, several in flight, short and long, in place and on user operations.
-static void add_pairs(void *in, void *inout, int *count, MPI_Datatype *type)
+// x -> a x + b, one after the other: associative, not commutative.
+static void compose(void *in, void *inout, int *count, MPI_Datatype *type)
 {
     (void)type;
-    for (int i = 0; i < *count; i++)
-        ((long *)inout)[i] += 2 * ((long *)in)[i];
+    uint64_t(*first)[2] = in, (*then)[2] = inout;
+    for (int i = 0; i < *count; i++) {
+        then[i][1] += then[i][0] * first[i][1];
+        then[i][0] *= first[i][0];
+    }
 }
 
 static void collectives(void)
@@ -437,13 +441,17 @@ static void collectives(void)
     }
     // An operation that does not commute must be applied in rank order.
     MPI_Op op;
-    long one = 1, total, expected = 1;
-    MPI_Op_create(add_pairs, 0, &op);
-    MPI_Scan(&one, &total, 1, MPI_LONG, op, comm);
-    for (int r = 1; r <= rank; r++)
-        expected = 2 * expected + 1;
-    CHECK(rank > 40 || total == expected, "%ld instead of %ld", total, expected);
+    MPI_Datatype map;
+    uint64_t mine[2] = {3, (uint64_t)rank + 1}, composed[2], expected = 0;
+    MPI_Type_contiguous(2, MPI_UINT64_T, &map);
+    MPI_Type_commit(&map);
+    MPI_Op_create(compose, 0, &op);
+    MPI_Scan(mine, composed, 1, map, op, comm);
+    for (int r = 0; r <= rank; r++)
+        expected = 3 * expected + (uint64_t)r + 1;
+    CHECK(composed[1] == expected, "%llx composed", (unsigned long long)composed[1]);
     MPI_Op_free(&op);
+    MPI_Type_free(&map);
     // Neighbour collectives on a ring.
     int dims[1] = {size}, periods[1] = {1}, around[2] = {-1, -1};
     MPI_Comm ring;
