@@ -3,4 +3,5 @@
 
 #[cfg(feature = "control")]
 pub mod control;
+pub mod event_logger;
 pub mod node_memory;

@@ -1,0 +1,436 @@
+//! The connection between a rank and the event logger, without the socket: bytes in, events out, and back.
+//!
+//! ```text
+//! rank                                     event logger
+//! Hello  version rank size incarnation nonce →
+//!                  ← Challenge  version epoch nonce proof
+//! Proof  proof acknowledged                →
+//!                                 ← Welcome  stored          (or Refused, at any time)
+//! Log    first_rclock records              →   ← Ack  rclock
+//! Query  above_rclock                      →   ← Answer  first_rclock more records …  (or NotWhole)
+//! ```
+//!
+//! A frame is a `u32` length of what follows, a `u8` kind, and its fields; integers are little-endian. Both sides
+//! prove that they hold the job's key: a proof is BLAKE3, keyed with it, of a label for the side, the Hello and the
+//! Challenge without its proof. [`Client`] is the rank's half, [`Session`] the event logger's; both treat what they
+//! read as hostile until then, and as untrusted after.
+
+mod client;
+mod session;
+
+pub use client::{Client, ClientEvent, Identity};
+pub use session::{Request, Session};
+
+use resurgo_protocol::Recorded;
+
+/// Changes whenever the meaning of any byte changes.
+pub const VERSION: u16 = 1;
+/// First bytes of a Hello, so that a stranger is told from a rank of another version.
+const MAGIC: [u8; 4] = *b"RSEL";
+/// Most deliveries in one Log or Answer.
+pub const MAX_RECORDS: usize = 4096;
+/// Bytes of one delivery in a frame.
+const RECORD_BYTES: usize = 12;
+/// Most bytes of the text of a Refused.
+const MAX_REASON: usize = 512;
+/// Most bytes of a frame after its length.
+pub const MAX_FRAME: usize = 1 + 8 + 1 + 4 + MAX_RECORDS * RECORD_BYTES;
+
+/// Bytes of a key, a nonce and a proof.
+pub const KEY_BYTES: usize = 32;
+type Bytes32 = [u8; KEY_BYTES];
+
+/// Why a connection cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("the peer is not a Resurgo event logger connection")]
+    NotResurgo,
+    #[error("the peer speaks version {theirs} of the event logger's protocol, this is version {VERSION}")]
+    Version { theirs: u16 },
+    #[error("a frame of {bytes} bytes, at most {MAX_FRAME} are allowed")]
+    FrameTooLong { bytes: u64 },
+    #[error("a frame of unknown kind {kind}")]
+    UnknownKind { kind: u8 },
+    #[error("a malformed {frame} frame")]
+    Malformed { frame: &'static str },
+    #[error("a {frame} frame where none is due")]
+    Unexpected { frame: &'static str },
+    #[error("the peer does not hold the job's key")]
+    NotAuthentic,
+    #[error("the event logger refuses: {reason}")]
+    Refused { reason: String },
+}
+
+/// What a rank says of itself before it is trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    pub rank: u32,
+    /// Ranks in the job.
+    pub size: u32,
+    pub incarnation: u64,
+    pub nonce: Bytes32,
+}
+
+/// One frame of either direction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame {
+    Hello(Hello),
+    Challenge {
+        epoch: u64,
+        nonce: Bytes32,
+        proof: Bytes32,
+    },
+    Proof {
+        proof: Bytes32,
+        acknowledged: Option<u64>,
+    },
+    Welcome {
+        stored: u64,
+    },
+    Refused {
+        reason: String,
+    },
+    Log {
+        first_rclock: u64,
+        records: Vec<Recorded>,
+    },
+    Ack {
+        rclock: u64,
+    },
+    Query {
+        above_rclock: u64,
+    },
+    Answer {
+        first_rclock: u64,
+        more: bool,
+        records: Vec<Recorded>,
+    },
+    NotWhole {
+        stored: u64,
+    },
+}
+
+impl Frame {
+    const fn kind(&self) -> u8 {
+        match self {
+            Self::Hello(_) => 1,
+            Self::Challenge { .. } => 2,
+            Self::Proof { .. } => 3,
+            Self::Welcome { .. } => 4,
+            Self::Refused { .. } => 5,
+            Self::Log { .. } => 6,
+            Self::Ack { .. } => 7,
+            Self::Query { .. } => 8,
+            Self::Answer { .. } => 9,
+            Self::NotWhole { .. } => 10,
+        }
+    }
+
+    /// The frame's name in messages.
+    pub const fn name(&self) -> &'static str {
+        name_of(self.kind())
+    }
+
+    /// Appends the frame with its length. A Log or Answer has at most [`MAX_RECORDS`] records.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        out.push(self.kind());
+        match self {
+            Self::Hello(hello) => put_hello(out, hello),
+            Self::Challenge { epoch, nonce, proof } => {
+                out.extend_from_slice(&VERSION.to_le_bytes());
+                out.extend_from_slice(&epoch.to_le_bytes());
+                out.extend_from_slice(nonce);
+                out.extend_from_slice(proof);
+            }
+            Self::Proof { proof, acknowledged } => {
+                out.extend_from_slice(proof);
+                out.push(u8::from(acknowledged.is_some()));
+                out.extend_from_slice(&acknowledged.unwrap_or(0).to_le_bytes());
+            }
+            Self::Welcome { stored } | Self::NotWhole { stored } => out.extend_from_slice(&stored.to_le_bytes()),
+            Self::Refused { reason } => {
+                let end = (0..=reason.len().min(MAX_REASON))
+                    .rev()
+                    .find(|end| reason.is_char_boundary(*end));
+                out.extend_from_slice(&reason.as_bytes()[..end.unwrap_or(0)]);
+            }
+            Self::Log { first_rclock, records } => {
+                out.extend_from_slice(&first_rclock.to_le_bytes());
+                put_records(out, records);
+            }
+            Self::Ack { rclock } => out.extend_from_slice(&rclock.to_le_bytes()),
+            Self::Query { above_rclock } => out.extend_from_slice(&above_rclock.to_le_bytes()),
+            Self::Answer {
+                first_rclock,
+                more,
+                records,
+            } => {
+                out.extend_from_slice(&first_rclock.to_le_bytes());
+                out.push(u8::from(*more));
+                put_records(out, records);
+            }
+        }
+        let length = (out.len() - start - 4) as u32;
+        out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    }
+
+    /// Takes the first frame off `bytes`: the frame and the bytes used, or nothing while it is not whole.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Error> {
+        let Some((length, rest)) = bytes.split_first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > MAX_FRAME {
+            return Err(Error::FrameTooLong { bytes: length as u64 });
+        }
+        if length == 0 {
+            return Err(Error::UnknownKind { kind: 0 });
+        }
+        let Some((&kind, fields)) = rest.get(..length).and_then(<[u8]>::split_first) else {
+            // A stranger is told from the first byte of kind, not after it has sent what it announced.
+            return match rest.first() {
+                Some(&kind) if !(1..=10).contains(&kind) => Err(Error::UnknownKind { kind }),
+                _ => Ok(None),
+            };
+        };
+        let frame = Self::decode_fields(
+            kind,
+            Reader {
+                frame: name_of(kind),
+                bytes: fields,
+            },
+        )?;
+        Ok(Some((frame, 4 + length)))
+    }
+
+    fn decode_fields(kind: u8, mut reader: Reader<'_>) -> Result<Self, Error> {
+        let frame = match kind {
+            1 => Self::Hello(reader.hello()?),
+            2 => {
+                reader.version()?;
+                Self::Challenge {
+                    epoch: reader.u64()?,
+                    nonce: reader.array()?,
+                    proof: reader.array()?,
+                }
+            }
+            3 => {
+                let (proof, some, value) = (reader.array()?, reader.bool()?, reader.u64()?);
+                Self::Proof {
+                    proof,
+                    acknowledged: some.then_some(value),
+                }
+            }
+            4 => Self::Welcome { stored: reader.u64()? },
+            5 => {
+                let text = std::mem::take(&mut reader.bytes);
+                if text.len() > MAX_REASON {
+                    return Err(reader.malformed());
+                }
+                // The text ends up in messages for people: nothing in it may steer a terminal.
+                let reason = String::from_utf8_lossy(text).replace(|c: char| c.is_control(), " ");
+                Self::Refused { reason }
+            }
+            6 => Self::Log {
+                first_rclock: reader.u64()?,
+                records: reader.records()?,
+            },
+            7 => Self::Ack { rclock: reader.u64()? },
+            8 => Self::Query {
+                above_rclock: reader.u64()?,
+            },
+            9 => Self::Answer {
+                first_rclock: reader.u64()?,
+                more: reader.bool()?,
+                records: reader.records()?,
+            },
+            10 => Self::NotWhole { stored: reader.u64()? },
+            kind => return Err(Error::UnknownKind { kind }),
+        };
+        if !reader.bytes.is_empty() {
+            return Err(reader.malformed());
+        }
+        Ok(frame)
+    }
+}
+
+const fn name_of(kind: u8) -> &'static str {
+    match kind {
+        1 => "Hello",
+        2 => "Challenge",
+        3 => "Proof",
+        4 => "Welcome",
+        5 => "Refused",
+        6 => "Log",
+        7 => "Ack",
+        8 => "Query",
+        9 => "Answer",
+        10 => "NotWhole",
+        _ => "unknown",
+    }
+}
+
+fn put_hello(out: &mut Vec<u8>, hello: &Hello) {
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&hello.rank.to_le_bytes());
+    out.extend_from_slice(&hello.size.to_le_bytes());
+    out.extend_from_slice(&hello.incarnation.to_le_bytes());
+    out.extend_from_slice(&hello.nonce);
+}
+
+fn put_records(out: &mut Vec<u8>, records: &[Recorded]) {
+    assert!(
+        records.len() <= MAX_RECORDS,
+        "{} deliveries in one frame",
+        records.len()
+    );
+    out.extend_from_slice(&(records.len() as u32).to_le_bytes());
+    for record in records {
+        out.extend_from_slice(&record.source.to_le_bytes());
+        out.extend_from_slice(&record.polls.to_le_bytes());
+    }
+}
+
+struct Reader<'a> {
+    frame: &'static str,
+    bytes: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn malformed(&self) -> Error {
+        Error::Malformed { frame: self.frame }
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let (array, rest) = self
+            .bytes
+            .split_first_chunk::<N>()
+            .ok_or(Error::Malformed { frame: self.frame })?;
+        self.bytes = rest;
+        Ok(*array)
+    }
+
+    fn u32(&mut self) -> Result<u32, Error> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Error> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn bool(&mut self) -> Result<bool, Error> {
+        match self.array()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            _ => Err(self.malformed()),
+        }
+    }
+
+    fn version(&mut self) -> Result<(), Error> {
+        let theirs = self.array().map(u16::from_le_bytes)?;
+        if theirs == VERSION {
+            Ok(())
+        } else {
+            Err(Error::Version { theirs })
+        }
+    }
+
+    fn hello(&mut self) -> Result<Hello, Error> {
+        if self.array()? != MAGIC {
+            return Err(Error::NotResurgo);
+        }
+        self.version()?;
+        Ok(Hello {
+            rank: self.u32()?,
+            size: self.u32()?,
+            incarnation: self.u64()?,
+            nonce: self.array()?,
+        })
+    }
+
+    fn records(&mut self) -> Result<Vec<Recorded>, Error> {
+        let count = self.u32()? as usize;
+        if count > MAX_RECORDS || self.bytes.len() != count * RECORD_BYTES {
+            return Err(self.malformed());
+        }
+        (0..count)
+            .map(|_| {
+                Ok(Recorded {
+                    source: self.u32()?,
+                    polls: self.u64()?,
+                })
+            })
+            .collect()
+    }
+}
+
+/// Who makes a proof.
+#[derive(Clone, Copy)]
+enum Side {
+    Rank,
+    EventLogger,
+}
+
+/// Compares in constant time, as `blake3::Hash` does.
+fn proof(key: &Bytes32, side: Side, hello: &Hello, epoch: u64, nonce: &Bytes32) -> blake3::Hash {
+    let mut bytes = Vec::with_capacity(160);
+    bytes.extend_from_slice(match side {
+        Side::Rank => b"resurgo event logger: rank  ",
+        Side::EventLogger => b"resurgo event logger: logger",
+    });
+    put_hello(&mut bytes, hello);
+    bytes.extend_from_slice(&epoch.to_le_bytes());
+    bytes.extend_from_slice(nonce);
+    blake3::keyed_hash(key, &bytes)
+}
+
+/// Bytes that have come and are not decoded, and bytes that are to go.
+#[derive(Debug, Default)]
+struct Buffers {
+    input: Vec<u8>,
+    used: usize,
+    output: Vec<u8>,
+    gone: usize,
+}
+
+impl Buffers {
+    fn receive(&mut self, bytes: &[u8]) {
+        self.input.drain(..self.used);
+        self.used = 0;
+        self.input.extend_from_slice(bytes);
+    }
+
+    fn next_frame(&mut self) -> Result<Option<Frame>, Error> {
+        let Some((frame, used)) = Frame::decode(&self.input[self.used..])? else {
+            return Ok(None);
+        };
+        self.used += used;
+        Ok(Some(frame))
+    }
+
+    fn send(&mut self, frame: &Frame) {
+        frame.encode(&mut self.output);
+    }
+
+    fn output(&self) -> &[u8] {
+        &self.output[self.gone..]
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.gone += bytes;
+        assert!(self.gone <= self.output.len(), "{bytes} bytes sent, fewer were to go");
+        if self.gone == self.output.len() {
+            self.output.clear();
+            self.gone = 0;
+        } else if self.gone > self.output.len() / 2 {
+            self.output.drain(..self.gone);
+            self.gone = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! The rank's half of the connection.
+
+use resurgo_protocol::{Rank, Recorded};
+
+use super::{Buffers, Error, Frame, Hello, KEY_BYTES, MAX_RECORDS, Side, proof};
+
+/// Who connects, and with what.
+#[derive(Clone)]
+pub struct Identity {
+    pub rank: Rank,
+    /// Ranks in the job.
+    pub size: u32,
+    pub incarnation: u64,
+    /// The job's key.
+    pub key: [u8; KEY_BYTES],
+    /// Random, fresh for every connection.
+    pub nonce: [u8; KEY_BYTES],
+    /// Deliveries that any event logger has acknowledged or given to this life: a first life begins with
+    /// `Some(0)`, one that recovers and has no record yet says `None`.
+    pub acknowledged: Option<u64>,
+}
+
+/// What the event logger said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientEvent {
+    /// The connection is up. An `epoch` other than that of the connection before means that the logger was lost:
+    /// then `Pessimistic::event_logger_lost` is due, and in any case the record from `first_unacknowledged` on.
+    Admitted {
+        epoch: u64,
+        /// Deliveries of this rank that the logger holds.
+        stored: u64,
+    },
+    /// Every delivery up to `rclock` is stable.
+    Ack { rclock: u64 },
+    /// A part of the answer to a query; the last has no `more`.
+    Answer {
+        first_rclock: u64,
+        more: bool,
+        records: Vec<Recorded>,
+    },
+    /// The rank's history was lost with an earlier event logger: it cannot recover.
+    NotWhole { stored: u64 },
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    Greeted,
+    Proved { epoch: u64 },
+    Admitted,
+}
+
+/// One connection of a rank to the event logger, without its socket.
+pub struct Client {
+    identity: Identity,
+    hello: Hello,
+    stage: Stage,
+    buffers: Buffers,
+    /// The rclock that the next part of an answer begins with, while one is due.
+    answer_from: Option<u64>,
+}
+
+impl Client {
+    /// A new connection; its first bytes are waiting in [`Self::output`].
+    pub fn new(identity: Identity) -> Self {
+        let Identity {
+            rank,
+            size,
+            incarnation,
+            nonce,
+            ..
+        } = identity;
+        let hello = Hello {
+            rank,
+            size,
+            incarnation,
+            nonce,
+        };
+        let mut buffers = Buffers::default();
+        buffers.send(&Frame::Hello(hello));
+        Self {
+            identity,
+            hello,
+            stage: Stage::Greeted,
+            buffers,
+            answer_from: None,
+        }
+    }
+
+    /// Bytes read from the socket.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        self.buffers.receive(bytes);
+    }
+
+    /// Bytes to write to the socket.
+    pub fn output(&self) -> &[u8] {
+        self.buffers.output()
+    }
+
+    /// The first `bytes` of [`Self::output`] are written.
+    pub fn sent(&mut self, bytes: usize) {
+        self.buffers.sent(bytes);
+    }
+
+    /// Deliveries may be logged and queries made.
+    pub fn is_admitted(&self) -> bool {
+        self.stage == Stage::Admitted
+    }
+
+    /// Sends deliveries `first_rclock`, `first_rclock + 1`…
+    pub fn log(&mut self, first_rclock: u64, records: &[Recorded]) {
+        assert!(
+            self.is_admitted(),
+            "deliveries are logged on a connection that is not up"
+        );
+        let mut first_rclock = first_rclock;
+        for records in records.chunks(MAX_RECORDS) {
+            self.buffers.send(&Frame::Log {
+                first_rclock,
+                records: records.to_vec(),
+            });
+            first_rclock += records.len() as u64;
+        }
+    }
+
+    /// Asks for this rank's deliveries after the first `above_rclock`.
+    pub fn query(&mut self, above_rclock: u64) {
+        assert!(self.is_admitted(), "a query on a connection that is not up");
+        assert!(self.answer_from.is_none(), "a query while another waits for its answer");
+        self.answer_from = Some(above_rclock + 1);
+        self.buffers.send(&Frame::Query { above_rclock });
+    }
+
+    /// The next thing the event logger said; nothing while more bytes are needed. After an error the connection is
+    /// of no use.
+    pub fn next_event(&mut self) -> Result<Option<ClientEvent>, Error> {
+        while let Some(frame) = self.buffers.next_frame()? {
+            match (&self.stage, frame) {
+                (_, Frame::Refused { reason }) => return Err(Error::Refused { reason }),
+                (
+                    Stage::Greeted,
+                    Frame::Challenge {
+                        epoch,
+                        nonce,
+                        proof: theirs,
+                    },
+                ) => {
+                    let key = &self.identity.key;
+                    if proof(key, Side::EventLogger, &self.hello, epoch, &nonce) != theirs {
+                        return Err(Error::NotAuthentic);
+                    }
+                    let mine = proof(key, Side::Rank, &self.hello, epoch, &nonce);
+                    let acknowledged = self.identity.acknowledged;
+                    self.buffers.send(&Frame::Proof {
+                        proof: *mine.as_bytes(),
+                        acknowledged,
+                    });
+                    self.stage = Stage::Proved { epoch };
+                }
+                (&Stage::Proved { epoch }, Frame::Welcome { stored }) => {
+                    self.stage = Stage::Admitted;
+                    return Ok(Some(ClientEvent::Admitted { epoch, stored }));
+                }
+                (Stage::Admitted, Frame::Ack { rclock }) => return Ok(Some(ClientEvent::Ack { rclock })),
+                (
+                    Stage::Admitted,
+                    Frame::Answer {
+                        first_rclock,
+                        more,
+                        records,
+                    },
+                ) if self.answer_from == Some(first_rclock) => {
+                    self.answer_from = more.then_some(first_rclock.saturating_add(records.len() as u64));
+                    return Ok(Some(ClientEvent::Answer {
+                        first_rclock,
+                        more,
+                        records,
+                    }));
+                }
+                (Stage::Admitted, Frame::NotWhole { stored }) if self.answer_from.is_some() => {
+                    self.answer_from = None;
+                    return Ok(Some(ClientEvent::NotWhole { stored }));
+                }
+                (_, frame) => return Err(Error::Unexpected { frame: frame.name() }),
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,147 @@
+//! The event logger's half of one connection.
+
+use resurgo_protocol::{Rank, Recorded};
+
+use super::{Buffers, Error, Frame, Hello, KEY_BYTES, Side, proof};
+
+/// What a rank asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// The rank has proved itself: answer with [`Session::welcome`] or [`Session::refuse`].
+    Admit {
+        rank: Rank,
+        incarnation: u64,
+        acknowledged: Option<u64>,
+    },
+    /// Store these deliveries: answer with [`Session::ack`], once for several requests if they come together.
+    Log { first_rclock: u64, records: Vec<Recorded> },
+    /// Give back what is stored: answer with [`Session::answer`] or [`Session::not_whole`].
+    Query { above_rclock: u64 },
+}
+
+#[derive(Debug)]
+enum Stage {
+    Silent,
+    Challenged(Hello),
+    Proved,
+    Admitted,
+}
+
+/// One connection from a rank, without its socket.
+pub struct Session {
+    key: [u8; KEY_BYTES],
+    size: u32,
+    epoch: u64,
+    nonce: [u8; KEY_BYTES],
+    stage: Stage,
+    buffers: Buffers,
+}
+
+impl Session {
+    /// A connection just accepted, of a job of `size` ranks. `nonce`: random, fresh for every connection.
+    pub fn new(size: u32, epoch: u64, key: [u8; KEY_BYTES], nonce: [u8; KEY_BYTES]) -> Self {
+        Self {
+            key,
+            size,
+            epoch,
+            nonce,
+            stage: Stage::Silent,
+            buffers: Buffers::default(),
+        }
+    }
+
+    /// Bytes read from the socket.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        self.buffers.receive(bytes);
+    }
+
+    /// Bytes to write to the socket.
+    pub fn output(&self) -> &[u8] {
+        self.buffers.output()
+    }
+
+    /// The first `bytes` of [`Self::output`] are written.
+    pub fn sent(&mut self, bytes: usize) {
+        self.buffers.sent(bytes);
+    }
+
+    /// The rank is admitted and `stored` of its deliveries are here.
+    pub fn welcome(&mut self, stored: u64) {
+        assert!(
+            matches!(self.stage, Stage::Proved),
+            "a welcome to a rank that has not proved itself"
+        );
+        self.stage = Stage::Admitted;
+        self.buffers.send(&Frame::Welcome { stored });
+    }
+
+    /// The connection ends after this.
+    pub fn refuse(&mut self, reason: String) {
+        self.buffers.send(&Frame::Refused { reason });
+    }
+
+    /// Every delivery up to `rclock` is stable.
+    pub fn ack(&mut self, rclock: u64) {
+        self.buffers.send(&Frame::Ack { rclock });
+    }
+
+    /// A part of an answer, at most [`super::MAX_RECORDS`] deliveries.
+    pub fn answer(&mut self, first_rclock: u64, more: bool, records: Vec<Recorded>) {
+        self.buffers.send(&Frame::Answer {
+            first_rclock,
+            more,
+            records,
+        });
+    }
+
+    /// What the rank needs was lost with an earlier event logger.
+    pub fn not_whole(&mut self, stored: u64) {
+        self.buffers.send(&Frame::NotWhole { stored });
+    }
+
+    /// The rank's next request; nothing while more bytes are needed. After an error the connection is of no use.
+    pub fn next_request(&mut self) -> Result<Option<Request>, Error> {
+        while let Some(frame) = self.buffers.next_frame()? {
+            match (&self.stage, frame) {
+                (Stage::Silent, Frame::Hello(hello)) => {
+                    if hello.size != self.size || hello.rank >= self.size {
+                        // Says nothing of the job to who has not proved to belong to it.
+                        return Err(Error::Malformed { frame: "Hello" });
+                    }
+                    let proof = proof(&self.key, Side::EventLogger, &hello, self.epoch, &self.nonce);
+                    let (epoch, nonce) = (self.epoch, self.nonce);
+                    self.buffers.send(&Frame::Challenge {
+                        epoch,
+                        nonce,
+                        proof: *proof.as_bytes(),
+                    });
+                    self.stage = Stage::Challenged(hello);
+                }
+                (
+                    Stage::Challenged(hello),
+                    Frame::Proof {
+                        proof: theirs,
+                        acknowledged,
+                    },
+                ) => {
+                    if proof(&self.key, Side::Rank, hello, self.epoch, &self.nonce) != theirs {
+                        return Err(Error::NotAuthentic);
+                    }
+                    let Hello { rank, incarnation, .. } = *hello;
+                    self.stage = Stage::Proved;
+                    return Ok(Some(Request::Admit {
+                        rank,
+                        incarnation,
+                        acknowledged,
+                    }));
+                }
+                (Stage::Admitted, Frame::Log { first_rclock, records }) => {
+                    return Ok(Some(Request::Log { first_rclock, records }));
+                }
+                (Stage::Admitted, Frame::Query { above_rclock }) => return Ok(Some(Request::Query { above_rclock })),
+                (_, frame) => return Err(Error::Unexpected { frame: frame.name() }),
+            }
+        }
+        Ok(None)
+    }
+}

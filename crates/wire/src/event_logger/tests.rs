@@ -1,0 +1,317 @@
+use super::*;
+
+const KEY: [u8; 32] = [7; 32];
+
+fn identity() -> Identity {
+    Identity {
+        rank: 2,
+        size: 4,
+        incarnation: 3,
+        key: KEY,
+        nonce: [1; 32],
+        acknowledged: Some(9),
+    }
+}
+
+fn records(count: usize) -> Vec<Recorded> {
+    (0..count)
+        .map(|at| Recorded {
+            source: (at % 4) as u32,
+            polls: at as u64 * 3,
+        })
+        .collect()
+}
+
+fn carry(client: &mut Client, session: &mut Session) {
+    let bytes = client.output().to_vec();
+    client.sent(bytes.len());
+    // Byte by byte: no frame may need to come in one piece.
+    bytes.chunks(1).for_each(|byte| session.receive(byte));
+    let bytes = session.output().to_vec();
+    session.sent(bytes.len());
+    client.receive(&bytes);
+}
+
+fn admitted() -> (Client, Session) {
+    let (mut client, mut session) = (Client::new(identity()), Session::new(4, 5, KEY, [2; 32]));
+    carry(&mut client, &mut session);
+    assert_eq!(session.next_request(), Ok(None));
+    carry(&mut client, &mut session);
+    assert_eq!(client.next_event(), Ok(None));
+    carry(&mut client, &mut session);
+    let admit = Request::Admit {
+        rank: 2,
+        incarnation: 3,
+        acknowledged: Some(9),
+    };
+    assert_eq!(session.next_request(), Ok(Some(admit)));
+    session.welcome(11);
+    carry(&mut client, &mut session);
+    assert_eq!(
+        client.next_event(),
+        Ok(Some(ClientEvent::Admitted { epoch: 5, stored: 11 }))
+    );
+    (client, session)
+}
+
+#[test]
+fn every_frame_survives_encoding() {
+    let frames = [
+        Frame::Hello(Hello {
+            rank: 1,
+            size: 2,
+            incarnation: u64::MAX,
+            nonce: [9; 32],
+        }),
+        Frame::Challenge {
+            epoch: 4,
+            nonce: [1; 32],
+            proof: [2; 32],
+        },
+        Frame::Proof {
+            proof: [3; 32],
+            acknowledged: None,
+        },
+        Frame::Proof {
+            proof: [3; 32],
+            acknowledged: Some(0),
+        },
+        Frame::Welcome { stored: 8 },
+        Frame::Refused {
+            reason: "no room".into(),
+        },
+        Frame::Log {
+            first_rclock: 1,
+            records: records(MAX_RECORDS),
+        },
+        Frame::Log {
+            first_rclock: 1,
+            records: vec![],
+        },
+        Frame::Ack { rclock: 77 },
+        Frame::Query { above_rclock: 0 },
+        Frame::Answer {
+            first_rclock: 5,
+            more: true,
+            records: records(3),
+        },
+        Frame::NotWhole { stored: 2 },
+    ];
+    let mut bytes = Vec::new();
+    frames.iter().for_each(|frame| frame.encode(&mut bytes));
+    let mut rest = &bytes[..];
+    for frame in &frames {
+        let (decoded, used) = Frame::decode(rest).unwrap().unwrap();
+        assert_eq!(&decoded, frame);
+        for short in 0..used.min(200) {
+            assert_eq!(
+                Frame::decode(&rest[..short]),
+                Ok(None),
+                "{} cut at {short}",
+                frame.name()
+            );
+        }
+        rest = &rest[used..];
+    }
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn a_long_reason_is_cut_between_characters() {
+    let mut bytes = Vec::new();
+    Frame::Refused {
+        reason: "é".repeat(MAX_REASON),
+    }
+    .encode(&mut bytes);
+    let (frame, _) = Frame::decode(&bytes).unwrap().unwrap();
+    assert_eq!(
+        frame,
+        Frame::Refused {
+            reason: "é".repeat(MAX_REASON / 2)
+        }
+    );
+}
+
+#[test]
+fn deliveries_go_there_and_back() {
+    let (mut client, mut session) = admitted();
+    let all = records(MAX_RECORDS + 10);
+    client.log(12, &all);
+    client.query(11);
+    carry(&mut client, &mut session);
+    let (first, second) = all.split_at(MAX_RECORDS);
+    assert_eq!(
+        session.next_request(),
+        Ok(Some(Request::Log {
+            first_rclock: 12,
+            records: first.to_vec()
+        }))
+    );
+    let rclock = 12 + MAX_RECORDS as u64;
+    assert_eq!(
+        session.next_request(),
+        Ok(Some(Request::Log {
+            first_rclock: rclock,
+            records: second.to_vec()
+        }))
+    );
+    assert_eq!(session.next_request(), Ok(Some(Request::Query { above_rclock: 11 })));
+    session.ack(rclock + 9);
+    session.answer(12, true, first.to_vec());
+    session.answer(rclock, false, second.to_vec());
+    carry(&mut client, &mut session);
+    assert_eq!(client.next_event(), Ok(Some(ClientEvent::Ack { rclock: rclock + 9 })));
+    for (first_rclock, more, part) in [(12, true, first), (rclock, false, second)] {
+        let answer = ClientEvent::Answer {
+            first_rclock,
+            more,
+            records: part.to_vec(),
+        };
+        assert_eq!(client.next_event(), Ok(Some(answer)));
+    }
+    assert_eq!(client.next_event(), Ok(None));
+}
+
+#[test]
+fn an_answer_with_a_gap_is_refused() {
+    let (mut client, mut session) = admitted();
+    client.query(0);
+    session.answer(2, false, records(1));
+    carry(&mut client, &mut session);
+    assert_eq!(client.next_event(), Err(Error::Unexpected { frame: "Answer" }));
+}
+
+#[test]
+fn neither_side_trusts_another_key() {
+    let (mut client, mut session) = (Client::new(identity()), Session::new(4, 1, [8; 32], [2; 32]));
+    carry(&mut client, &mut session);
+    session.next_request().unwrap();
+    carry(&mut client, &mut session);
+    assert_eq!(client.next_event(), Err(Error::NotAuthentic));
+
+    // A rank that goes on all the same.
+    let mut bytes = Vec::new();
+    Frame::Proof {
+        proof: [0; 32],
+        acknowledged: Some(1000),
+    }
+    .encode(&mut bytes);
+    session.receive(&bytes);
+    assert_eq!(session.next_request(), Err(Error::NotAuthentic));
+}
+
+#[test]
+fn a_proof_cannot_be_reflected_or_replayed() {
+    let hello = Hello {
+        rank: 0,
+        size: 1,
+        incarnation: 1,
+        nonce: [1; 32],
+    };
+    let base = proof(&KEY, Side::Rank, &hello, 1, &[2; 32]);
+    assert_ne!(base, proof(&KEY, Side::EventLogger, &hello, 1, &[2; 32]));
+    assert_ne!(base, proof(&KEY, Side::Rank, &hello, 2, &[2; 32]));
+    assert_ne!(base, proof(&KEY, Side::Rank, &hello, 1, &[3; 32]));
+    assert_ne!(
+        base,
+        proof(
+            &KEY,
+            Side::Rank,
+            &Hello {
+                incarnation: 2,
+                ..hello
+            },
+            1,
+            &[2; 32]
+        )
+    );
+}
+
+#[test]
+fn nothing_is_taken_before_the_proof() {
+    for frame in [
+        Frame::Query { above_rclock: 0 },
+        Frame::Log {
+            first_rclock: 1,
+            records: vec![],
+        },
+    ] {
+        let mut session = Session::new(4, 1, KEY, [2; 32]);
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        session.receive(&bytes);
+        assert_eq!(session.next_request(), Err(Error::Unexpected { frame: frame.name() }));
+    }
+}
+
+#[test]
+fn strangers_are_told_early() {
+    assert!(matches!(
+        Frame::decode(b"GET / HTTP/1.1\r\n"),
+        Err(Error::FrameTooLong { .. })
+    ));
+    assert_eq!(Frame::decode(&[9, 0, 0, 0, 99]), Err(Error::UnknownKind { kind: 99 }));
+    let mut bytes = Vec::new();
+    Frame::Hello(Hello {
+        rank: 0,
+        size: 1,
+        incarnation: 1,
+        nonce: [0; 32],
+    })
+    .encode(&mut bytes);
+    bytes[9] = 200;
+    assert_eq!(Frame::decode(&bytes), Err(Error::Version { theirs: 200 }));
+    bytes[5] = b'x';
+    assert_eq!(Frame::decode(&bytes), Err(Error::NotResurgo));
+}
+
+/// Damaged frames give an error or another frame, never a panic, and never a frame larger than its bytes.
+#[test]
+fn damage_is_survived() {
+    let mut random = 88_172_645_463_325_252_u64;
+    let mut draw = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    for round in 0..20_000 {
+        let frame = match round % 4 {
+            0 => Frame::Log {
+                first_rclock: draw(),
+                records: records((draw() % 9) as usize),
+            },
+            1 => Frame::Answer {
+                first_rclock: draw(),
+                more: true,
+                records: records((draw() % 9) as usize),
+            },
+            2 => Frame::Proof {
+                proof: [4; 32],
+                acknowledged: Some(draw()),
+            },
+            _ => Frame::Hello(Hello {
+                rank: 1,
+                size: 2,
+                incarnation: draw(),
+                nonce: [5; 32],
+            }),
+        };
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        for _ in 0..1 + draw() % 3 {
+            let at = draw() as usize % bytes.len();
+            bytes[at] = draw() as u8;
+        }
+        bytes.truncate(1 + draw() as usize % bytes.len());
+        if let Ok(Some((_, used))) = Frame::decode(&bytes) {
+            assert!(used <= bytes.len());
+        }
+        let mut session = Session::new(2, 1, KEY, [0; 32]);
+        session.receive(&bytes);
+        while let Ok(Some(_)) = session.next_request() {}
+        let mut client = Client::new(identity());
+        client.receive(&bytes);
+        while let Ok(Some(_)) = client.next_event() {}
+    }
+}
