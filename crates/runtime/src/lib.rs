@@ -5,6 +5,7 @@ pub mod agent;
 mod children;
 mod connection;
 pub mod dispatcher;
+pub mod event_logger;
 pub mod faults;
 pub mod trampoline;
 pub mod units;
