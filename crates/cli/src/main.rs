@@ -1,6 +1,8 @@
 //! The `resurgo` command.
 
 mod check;
+mod diagnosis;
+mod doctor;
 mod environment;
 mod options;
 mod run;
@@ -19,6 +21,7 @@ fn main() -> ExitCode {
     let rest: Vec<OsString> = arguments.collect();
     match verb.to_str() {
         Some("run") => code(run::run(rest)),
+        Some("doctor") => code(doctor::run(rest)),
         Some(resurgo_runtime::agent::VERB) => code(resurgo_runtime::agent::run()),
         Some(resurgo_runtime::trampoline::VERB) => code(resurgo_runtime::trampoline::rank_exec(rest)),
         Some("-h" | "--help" | "help") => {

@@ -10,6 +10,7 @@ use resurgo_wire::control::{Job, Program, Stdin};
 use resurgo_wire::node_memory::{PROTOCOL_NONE, SEGMENT};
 
 use crate::check::{self, Refusal};
+use crate::diagnosis;
 use crate::environment;
 use crate::options::{self, Options, Request};
 
@@ -63,7 +64,11 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
             .map(ToOwned::to_owned)
             .or_else(|| std::env::var_os("PATH"));
         let file = check::find_program(&program.arguments[0], &directory, path.as_deref())?;
-        lead_to_provider(&mut variables)?;
+        let diagnosis = diagnosis::diagnose(Path::new(&file), &variables).map_err(|error| Refusal::new(2, error))?;
+        if let Some(note) = diagnosis.note.as_ref().filter(|_| !options.quiet) {
+            eprintln!("resurgo: note: {note}");
+        }
+        diagnosis.prepare(&mut variables, &provider_path()?);
         programs.push(Program {
             ranks: program.ranks,
             path: file.into_os_string(),
@@ -118,25 +123,8 @@ fn job_name() -> String {
     format!("resurgo_{:08x}_{now:016x}", std::process::id())
 }
 
-fn lead_to_provider(variables: &mut environment::Variables) -> Result<(), Refusal> {
-    let venv = check::variable(variables, "VIRTUAL_ENV").map(|venv| Path::new(venv).join("lib").into_os_string());
-    if let Some(lib) = venv {
-        environment::prepend_path(variables, "LD_LIBRARY_PATH", &[lib]);
-    }
-    environment::set_default(variables, "PYTHONHASHSEED", "0");
-    environment::set(variables, "MPIR_CVAR_CH4_NETMOD", "ofi");
-    if let Some(other) = std::env::var_os("RESURGO_DEBUG_PROVIDER") {
-        environment::set(variables, "FI_PROVIDER", other);
-        return Ok(());
-    }
-    environment::set(variables, "FI_PROVIDER_PATH", provider_path()?);
-    // Without this, libfabric lists its own providers first and MPICH takes the first that will do.
-    environment::set(variables, "FI_PROVIDER", "resurgo");
-    Ok(())
-}
-
 /// What `FI_PROVIDER_PATH` has to be.
-fn provider_path() -> Result<OsString, Refusal> {
+pub fn provider_path() -> Result<OsString, Refusal> {
     const NAME: &str = "libresurgo-fi.so";
     let mut tried = Vec::new();
     if let Some(directory) = std::env::var_os("RESURGO_FABRIC_DIR") {
@@ -154,12 +142,14 @@ fn provider_path() -> Result<OsString, Refusal> {
             return Ok(installed.into_os_string());
         }
         tried.push(installed.join(NAME));
-        // Where cargo puts it; libfabric takes another name when the whole path is given after a plus.
+        // Where cargo puts it, under a name that libfabric does not look for.
         let built = directory.join("libresurgo_fi.so");
         if built.is_file() {
-            let mut value = OsString::from("+");
-            value.push(built);
-            return Ok(value);
+            let links = [(NAME, built)];
+            return match diagnosis::shim::directory(&diagnosis::shim::cache(), &links) {
+                Ok(directory) => Ok(directory.into_os_string()),
+                Err(error) => Err(Refusal::new(2, error)),
+            };
         }
         tried.push(built);
     }

@@ -1,0 +1,425 @@
+//! Can this program be protected, and through which MPI library?
+//!
+//! The program is followed as the dynamic loader would follow it. The outcome is a library that talks through
+//! libfabric, and what has to be in the ranks' environment for it to be the one that is loaded; or a reason why not.
+
+mod elf;
+mod script;
+mod search;
+pub mod shim;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::check;
+use crate::environment::{self, Variables};
+use elf::Elf;
+use script::Runner;
+use search::Search;
+
+/// Whose MPI library it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maker {
+    Mpich,
+    Intel,
+}
+
+/// What was found out about a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnosis {
+    /// How the program was followed, in words.
+    pub steps: Vec<String>,
+    /// The MPI library; absent when the program decides that itself when it runs.
+    pub library: Option<(Maker, PathBuf)>,
+    /// Directories to be put in front of `LD_LIBRARY_PATH`.
+    pub library_path: Vec<OsString>,
+    /// Something the user should know.
+    pub note: Option<String>,
+}
+
+const INSTALL: &str = "install one with: pip install mpich (in an active virtual environment)";
+
+/// A library that claims to be MPI.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    Usable(Maker),
+    /// MPICH without libfabric.
+    WithoutFabric,
+    OpenMpi,
+}
+
+fn identify(library: &Path) -> Found {
+    let marks = elf::defines(
+        library,
+        &["I_MPI_Check_image_status", "ompi_mpi_comm_self", "fi_getinfo"],
+        false,
+    );
+    let needs_fabric =
+        elf::read(library).is_some_and(|elf| elf.needed.iter().any(|name| name.starts_with("libfabric.so")));
+    if marks.contains(&"ompi_mpi_comm_self") {
+        Found::OpenMpi
+    } else if marks.contains(&"I_MPI_Check_image_status") {
+        Found::Usable(Maker::Intel)
+    } else if needs_fabric || marks.contains(&"fi_getinfo") {
+        Found::Usable(Maker::Mpich)
+    } else {
+        Found::WithoutFabric
+    }
+}
+
+/// Names under which programs ask for an MPI library that can be served.
+fn is_mpi(name: &str) -> bool {
+    ["libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.0", "libmpi_abi.so.1"].contains(&name)
+}
+
+/// Names of MPI libraries with another binary interface.
+fn is_foreign_mpi(name: &str) -> bool {
+    let other = ["libmpi.so", "libmpich.so", "libmpi_abi.so", "libmsmpi.so", "libpmpi.so"];
+    !is_mpi(name) && other.iter().any(|start| name.starts_with(start))
+}
+
+/// Examines the file `program`, which ranks with this environment are to run.
+pub fn diagnose(program: &Path, variables: &Variables) -> Result<Diagnosis, String> {
+    let search = Search::of(variables);
+    let path = check::variable(variables, "PATH");
+    let shown = program.display().to_string();
+    let mut steps = Vec::new();
+    let mut file = program.to_path_buf();
+    for _ in 0..4 {
+        let Some(headers) = elf::read(&file) else {
+            let next = script::python_behind_shell(&file).or_else(|| script::interpreter(&file, path));
+            let Some(next) = next else {
+                return Err(format!(
+                    "{shown} is neither an ELF program of 64 bits nor a script that names its interpreter"
+                ));
+            };
+            steps.push(format!("{} is a script, run by {}", file.display(), next.display()));
+            file = next;
+            continue;
+        };
+        return match follow(&file, &headers, &search, &mut steps)? {
+            Some(mut diagnosis) => {
+                diagnosis.steps = steps;
+                Ok(diagnosis)
+            }
+            None => match script::runner(&file) {
+                Some(Runner::Python(python)) => of_python(&python, variables, &search, steps),
+                Some(Runner::Other) => Ok(of_runner(&file, &search, steps)),
+                None if !elf::defines(&file, &["MPI_Init", "PMPI_Init"], true).is_empty() => Err(format!(
+                    "{shown} has MPI linked into it statically, so that no provider can be put under it; \
+                     link it with a shared MPI library ({INSTALL})"
+                )),
+                None => {
+                    let linked = if headers.dynamic {
+                        "it needs no MPI library"
+                    } else {
+                        "it is linked statically"
+                    };
+                    Err(format!("{} is not an MPI program: {linked}", file.display()))
+                }
+            },
+        };
+    }
+    Err(format!("{shown} is a script of a script of a script"))
+}
+
+/// An ELF program with its libraries. `None`: no MPI among them.
+fn follow(
+    program: &Path,
+    headers: &Elf,
+    search: &Search,
+    steps: &mut Vec<String>,
+) -> Result<Option<Diagnosis>, String> {
+    let closure = search.closure(headers);
+    let shown = program.display();
+    let wanted: Vec<&(String, Option<PathBuf>)> = closure.iter().filter(|(name, _)| is_mpi(name)).collect();
+    if wanted.is_empty() {
+        if let Some((name, file)) = closure.iter().find(|(name, _)| is_foreign_mpi(name)) {
+            return Err(foreign(&shown.to_string(), name, file.as_deref()));
+        }
+        return Ok(None);
+    }
+    // One that must have Debian's name brings the others along: they must all come to one library.
+    let name = wanted
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .find(|name| *name == "libmpich.so.12");
+    let name = name.unwrap_or(&wanted[0].0);
+    let natural = wanted
+        .iter()
+        .find(|(other, _)| other == name)
+        .and_then(|(_, file)| file.clone());
+    steps.push(match &natural {
+        Some(file) => format!("{shown} asks for {name}, found as {}", file.display()),
+        None => format!("{shown} asks for {name}, which the loader does not find"),
+    });
+    provide(&shown.to_string(), name, natural, program, search, steps).map(Some)
+}
+
+fn foreign(program: &str, name: &str, file: Option<&Path>) -> String {
+    let whose = if name.starts_with("libmpi.so") {
+        "Open MPI's, which has a binary interface of its own and"
+    } else {
+        "an MPI library that"
+    };
+    let place = file.map(|file| format!(" ({})", file.display())).unwrap_or_default();
+    format!(
+        "{program} asks for {name}{place}: that is {whose} cannot be served; build the program with MPICH \
+         or the MPI-5 standard interface, and {INSTALL}"
+    )
+}
+
+/// Finds a usable library for a program that asks for `name`.
+fn provide(
+    shown: &str,
+    name: &str,
+    natural: Option<PathBuf>,
+    program: &Path,
+    search: &Search,
+    steps: &mut Vec<String>,
+) -> Result<Diagnosis, String> {
+    let mut trouble = format!("{shown} asks for {name}, and no such library is found");
+    if let Some(file) = &natural {
+        match identify(file) {
+            Found::Usable(maker) => return finish(maker, file.clone(), Vec::new(), search),
+            Found::WithoutFabric => {
+                trouble = format!(
+                    "{shown} asks for {name}, which is {}: an MPICH without libfabric (UCX only)",
+                    file.display()
+                );
+            }
+            Found::OpenMpi => return Err(foreign(shown, name, Some(file))),
+        }
+    }
+    // Debian's name is only a name: the library behind it has MPICH's interface.
+    let real = if name == "libmpich.so.12" { "libmpi.so.12" } else { name };
+    for directory in search.candidates(program) {
+        let file = directory.join(real);
+        let Found::Usable(maker) = identify(&file) else {
+            continue;
+        };
+        steps.push(format!("{} serves instead", file.display()));
+        let path = if real == name {
+            directory.clone()
+        } else {
+            let links = [
+                (name, file.clone()),
+                (real, file.clone()),
+                // The library finds its own needs relative to where it lies.
+                ("mpich", directory.join("mpich")),
+            ];
+            shim::directory(&shim::cache(), &links)?
+        };
+        return finish(maker, file, vec![path.into_os_string()], search);
+    }
+    Err(format!("{trouble}; {INSTALL}"))
+}
+
+fn finish(maker: Maker, file: PathBuf, mut library_path: Vec<OsString>, search: &Search) -> Result<Diagnosis, String> {
+    if maker == Maker::Intel {
+        library_path.extend(libfabric_for(&file, search)?);
+    }
+    Ok(Diagnosis {
+        steps: Vec::new(),
+        library: Some((maker, file)),
+        library_path,
+        note: None,
+    })
+}
+
+/// Intel's library opens libfabric by name when it runs; returns the directory that has to be added, if any.
+fn libfabric_for(library: &Path, search: &Search) -> Result<Option<OsString>, String> {
+    const NAME: &str = "libfabric.so.1";
+    let mut places: Vec<PathBuf> = Vec::new();
+    places.extend(std::env::var_os("RESURGO_LIBFABRIC_DIR").map(PathBuf::from));
+    places.extend(search.library_path.iter().cloned());
+    for lib in search
+        .candidates(library)
+        .into_iter()
+        .chain(library.parent().map(Path::to_path_buf))
+    {
+        places.push(lib.join("mpich"));
+        places.push(lib.join("libfabric"));
+        places.push(lib.join("../opt/mpi/libfabric/lib"));
+        places.push(lib.join("../libfabric/lib"));
+        places.push(lib);
+    }
+    if let Some(place) = places.into_iter().find(|place| place.join(NAME).is_file()) {
+        return Ok(Some(place.into_os_string()));
+    }
+    if search.system.iter().any(|place| place.join(NAME).is_file()) {
+        return Ok(None);
+    }
+    Err(format!(
+        "{} is Intel's, which needs {NAME}, and none is found; {INSTALL}, or name the directory of one in \
+         RESURGO_LIBFABRIC_DIR",
+        library.display()
+    ))
+}
+
+/// Python loads MPI when a module asks for it.
+fn of_python(
+    python: &Path,
+    variables: &Variables,
+    search: &Search,
+    mut steps: Vec<String>,
+) -> Result<Diagnosis, String> {
+    let environment = search::environment_of(python);
+    let shown = python.display().to_string();
+    let mut places: Vec<PathBuf> = Vec::new();
+    // mpi4py looks into its own environment first, whatever the loader would do.
+    places.extend(environment.iter().map(|environment| environment.join("lib")));
+    places.extend(search.library_path.iter().cloned());
+    places.extend(search.environments.iter().map(|environment| environment.join("lib")));
+    places.extend(search.system.iter().cloned());
+    let mut trouble = None;
+    let named = check::variable(variables, "MPI4PY_LIBMPI")
+        .map(PathBuf::from)
+        .filter(|file| file.is_file());
+    let names = [
+        "libmpi.so.12",
+        "libmpi_abi.so.1",
+        "libmpi_abi.so.0",
+        "libmpich.so.12",
+        "libmpi.so.40",
+    ];
+    let found = places
+        .iter()
+        .flat_map(|place| names.iter().map(|name| place.join(name)))
+        .filter(|file| file.is_file());
+    for file in named.into_iter().chain(found) {
+        match identify(&file) {
+            Found::Usable(maker) => {
+                steps.push(format!("{shown} is Python, whose modules will find {}", file.display()));
+                let path = file.parent().map(|directory| directory.as_os_str().to_owned());
+                let mut diagnosis = finish(maker, file, path.into_iter().collect(), search)?;
+                diagnosis.steps = steps;
+                return Ok(diagnosis);
+            }
+            Found::WithoutFabric => {
+                trouble.get_or_insert(format!("{} is an MPICH without libfabric (UCX only)", file.display()));
+            }
+            Found::OpenMpi => {
+                trouble.get_or_insert(format!("{} is Open MPI's, which cannot be served", file.display()));
+            }
+        }
+    }
+    let trouble = trouble.unwrap_or_else(|| "no MPI library is found for it".to_string());
+    Err(format!("{shown} is Python, and {trouble}; {INSTALL}"))
+}
+
+/// A shell or the like: it is prepared for what may come.
+fn of_runner(file: &Path, search: &Search, mut steps: Vec<String>) -> Diagnosis {
+    let name = file.display();
+    steps.push(format!(
+        "{name} starts or loads other programs, which cannot be known beforehand"
+    ));
+    let mut diagnosis = Diagnosis {
+        steps,
+        library: None,
+        library_path: Vec::new(),
+        note: None,
+    };
+    let environment = search.environments.iter().map(|environment| environment.join("lib"));
+    let usable = environment
+        .flat_map(|lib| ["libmpi.so.12", "libmpi_abi.so.1"].map(|name| lib.join(name)))
+        .find_map(|file| match identify(&file) {
+            Found::Usable(maker) => Some((maker, file)),
+            _ => None,
+        });
+    if let Some((maker, file)) = usable
+        && let Some(lib) = file.parent().map(|lib| lib.as_os_str().to_owned())
+        && let Ok(found) = finish(maker, file, vec![lib], search)
+    {
+        diagnosis.library_path = found.library_path;
+    }
+    diagnosis.note = Some(format!(
+        "{name} is no MPI program itself; what it starts must use MPICH or Intel MPI with libfabric to be protected"
+    ));
+    diagnosis
+}
+
+impl Diagnosis {
+    /// Puts into `variables` what leads MPI to the provider.
+    pub fn prepare(&self, variables: &mut Variables, provider_path: &OsString) {
+        if !self.library_path.is_empty() {
+            environment::prepend_path(variables, "LD_LIBRARY_PATH", &self.library_path);
+        }
+        environment::set(variables, "FI_PROVIDER_PATH", provider_path);
+        // Without this, libfabric lists its own providers first and MPI takes the first that will do.
+        environment::set(variables, "FI_PROVIDER", "resurgo");
+        // A program that decides by itself gets what either needs.
+        let maker = self.library.as_ref().map(|(maker, _)| *maker);
+        if maker != Some(Maker::Intel) {
+            environment::set(variables, "MPIR_CVAR_CH4_NETMOD", "ofi");
+        }
+        if maker != Some(Maker::Mpich) {
+            environment::set(variables, "I_MPI_FABRICS", "ofi");
+            environment::set(variables, "I_MPI_OFI_PROVIDER", "resurgo");
+            environment::set(variables, "I_MPI_OFI_LIBRARY_INTERNAL", "0");
+        }
+        environment::set_default(variables, "PYTHONHASHSEED", "0");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn diagnose_here(program: &str) -> Result<Diagnosis, String> {
+        let variables = vec![("PATH".into(), "/usr/bin:/bin".into())];
+        diagnose(Path::new(program), &variables)
+    }
+
+    #[test]
+    fn what_is_no_mpi_program_is_refused() {
+        let error = diagnose_here("/usr/bin/env").map(|found| found.note);
+        assert!(matches!(error, Ok(Some(_))), "{error:?}");
+        let error = diagnose_here("/bin/ls").unwrap_err();
+        assert!(error.contains("not an MPI program"), "{error}");
+        let error = diagnose_here("/etc/passwd").unwrap_err();
+        assert!(error.contains("neither an ELF program"), "{error}");
+    }
+
+    #[test]
+    fn a_shell_is_run_with_a_note() {
+        let found = diagnose_here("/bin/sh").unwrap();
+        assert_eq!(found.library, None);
+        assert!(found.note.unwrap().contains("no MPI program itself"));
+    }
+
+    #[test]
+    fn names_of_libraries() {
+        assert!(is_mpi("libmpi.so.12") && is_mpi("libmpi_abi.so.1") && is_mpi("libmpich.so.12"));
+        for name in ["libmpi.so.40", "libmpi.so.20", "libmpich.so.10", "libmpi_abi.so.2"] {
+            assert!(is_foreign_mpi(name) && !is_mpi(name), "{name}");
+        }
+        assert!(!is_foreign_mpi("libmpifort.so.12") && !is_foreign_mpi("libmpichfort.so.12"));
+    }
+
+    #[test]
+    fn the_variables_of_the_maker_are_set() {
+        let of = |library| Diagnosis {
+            steps: Vec::new(),
+            library,
+            library_path: vec!["/l".into()],
+            note: None,
+        };
+        let names = |diagnosis: Diagnosis| {
+            let mut variables = vec![("LD_LIBRARY_PATH".into(), "/old".into())];
+            diagnosis.prepare(&mut variables, &"/p".into());
+            assert_eq!(check::variable(&variables, "LD_LIBRARY_PATH"), Some("/l:/old".as_ref()));
+            variables
+                .into_iter()
+                .map(|(name, _)| name.into_string().unwrap())
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let mpich = names(of(Some((Maker::Mpich, "/l/libmpi.so.12".into()))));
+        assert!(mpich.contains("MPIR_CVAR_CH4_NETMOD") && !mpich.contains("I_MPI"));
+        let intel = names(of(Some((Maker::Intel, "/l/libmpi.so.12".into()))));
+        assert!(!intel.contains("MPIR_CVAR") && intel.contains("I_MPI_OFI_PROVIDER"));
+        let both = names(of(None));
+        assert!(both.contains("MPIR_CVAR") && both.contains("I_MPI_FABRICS"));
+    }
+}

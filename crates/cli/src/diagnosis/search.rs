@@ -1,0 +1,197 @@
+//! Where the dynamic loader, and people, keep libraries.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use super::elf::{self, Elf};
+use crate::check;
+use crate::environment::Variables;
+
+/// Libraries of the system that never lead to MPI.
+const SYSTEM: &[&str] = &[
+    "libc.so",
+    "libm.so",
+    "libdl.so",
+    "libpthread.so",
+    "librt.so",
+    "ld-linux",
+    "libstdc++.so",
+    "libgcc_s.so",
+];
+
+/// The directories the loader would look into.
+#[derive(Debug, Clone, Default)]
+pub struct Search {
+    /// `LD_LIBRARY_PATH`.
+    pub library_path: Vec<PathBuf>,
+    /// `/etc/ld.so.conf` and the built-in ones.
+    pub system: Vec<PathBuf>,
+    /// Virtual environments: the active one, then the one whose Python is first on the search path.
+    pub environments: Vec<PathBuf>,
+}
+
+impl Search {
+    /// The search of a rank with this environment.
+    pub fn of(variables: &Variables) -> Search {
+        let library_path = check::variable(variables, "LD_LIBRARY_PATH")
+            .map(|path| {
+                std::env::split_paths(path)
+                    .filter(|entry| !entry.as_os_str().is_empty())
+                    .collect()
+            })
+            .unwrap_or_default();
+        let mut system = Vec::new();
+        configured(Path::new("/etc/ld.so.conf"), &mut system, 0);
+        for built_in in ["/lib64", "/usr/lib64", "/lib", "/usr/lib"] {
+            system.push(built_in.into());
+        }
+        let mut environments = Vec::new();
+        environments.extend(check::variable(variables, "VIRTUAL_ENV").map(PathBuf::from));
+        if let Some(path) = check::variable(variables, "PATH") {
+            environments.extend(environment_on(path));
+        }
+        environments.dedup();
+        Search {
+            library_path,
+            system,
+            environments,
+        }
+    }
+
+    /// The file that the loader would take for `name`, wanted by an object with these headers; `inherited` are the
+    /// RPATHs of those that load it.
+    pub fn resolve(&self, name: &str, wanted_by: &Elf, inherited: &[PathBuf]) -> Option<PathBuf> {
+        if name.contains('/') {
+            return Some(PathBuf::from(name)).filter(|file| file.is_file());
+        }
+        // A RUNPATH makes the loader ignore RPATHs.
+        let rpaths = if wanted_by.runpath.is_empty() {
+            [&wanted_by.rpath, inherited]
+        } else {
+            [&[][..], &[]]
+        };
+        let all = rpaths
+            .into_iter()
+            .flatten()
+            .chain(&self.library_path)
+            .chain(&wanted_by.runpath)
+            .chain(&self.system);
+        all.map(|directory| directory.join(name)).find(|file| file.is_file())
+    }
+
+    /// Directories where a usable MPI library may lie although the loader would not look there: the library path, the
+    /// virtual environments, and `lib` beside the program's own directory.
+    pub fn candidates(&self, program: &Path) -> Vec<PathBuf> {
+        let mut all = self.library_path.clone();
+        all.extend(self.environments.iter().map(|environment| environment.join("lib")));
+        if let Some(prefix) = program.parent().and_then(Path::parent) {
+            all.push(prefix.join("lib"));
+        }
+        all
+    }
+
+    /// Every library that a program with these headers needs, directly or not: the names, and the files where they are found.
+    pub fn closure(&self, headers: &Elf) -> Vec<(String, Option<PathBuf>)> {
+        let mut seen = HashSet::new();
+        let mut found = Vec::new();
+        let mut open = vec![(headers.clone(), Vec::<PathBuf>::new())];
+        while let Some((object, inherited)) = open.pop() {
+            let mut rpaths = inherited.clone();
+            rpaths.extend(object.rpath.iter().cloned());
+            for name in &object.needed {
+                if SYSTEM.iter().any(|system| name.starts_with(system)) || !seen.insert(name.clone()) {
+                    continue;
+                }
+                let file = self.resolve(name, &object, &inherited);
+                if let Some(headers) = file.as_deref().and_then(elf::read) {
+                    open.push((headers, rpaths.clone()));
+                }
+                found.push((name.clone(), file));
+            }
+        }
+        found
+    }
+}
+
+fn configured(file: &Path, out: &mut Vec<PathBuf>, depth: usize) {
+    let Ok(text) = std::fs::read_to_string(file) else {
+        return;
+    };
+    for line in text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim())
+    {
+        if let Some(pattern) = line.strip_prefix("include") {
+            // Only the pattern that every distribution has: all .conf files of a directory.
+            let directory = Path::new(pattern.trim()).parent().unwrap_or(Path::new("/"));
+            let mut files: Vec<PathBuf> = std::fs::read_dir(directory)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+                .collect();
+            files.sort();
+            for file in files.iter().filter(|file| file.extension() == Some(OsStr::new("conf"))) {
+                if depth < 3 {
+                    configured(file, out, depth + 1);
+                }
+            }
+        } else if !line.is_empty() {
+            out.push(line.into());
+        }
+    }
+}
+
+/// The virtual environment to which the first Python of a search path belongs.
+pub fn environment_on(path: &OsStr) -> Option<PathBuf> {
+    let python = std::env::split_paths(path)
+        .flat_map(|directory| [directory.join("python"), directory.join("python3")])
+        .find(|file| file.is_file())?;
+    environment_of(&python)
+}
+
+/// The virtual environment of a Python, by the file it was called by.
+pub fn environment_of(python: &Path) -> Option<PathBuf> {
+    let prefix = python.parent()?.parent()?;
+    prefix.join("pyvenv.cfg").is_file().then(|| prefix.to_path_buf())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_path_comes_before_the_system() {
+        let directory = std::env::temp_dir().join(format!("resurgo-search-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("libc.so.6"), "").unwrap();
+        let mut search = Search::of(&Vec::new());
+        let elf = Elf {
+            dynamic: true,
+            ..Elf::default()
+        };
+        let natural = search.resolve("libc.so.6", &elf, &[]).unwrap();
+        assert!(!natural.starts_with(&directory));
+        search.library_path = vec![directory.clone()];
+        assert_eq!(
+            search.resolve("libc.so.6", &elf, &[]),
+            Some(directory.join("libc.so.6"))
+        );
+        search.library_path.clear();
+        let runpath = Elf {
+            runpath: vec![directory.clone()],
+            ..elf.clone()
+        };
+        assert_eq!(
+            search.resolve("libc.so.6", &runpath, &[]),
+            Some(directory.join("libc.so.6"))
+        );
+        assert_eq!(
+            search.resolve("libc.so.6", &elf, &[directory.clone()]),
+            Some(directory.join("libc.so.6"))
+        );
+        assert_eq!(search.resolve("libnothing.so", &elf, &[]), None);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}
