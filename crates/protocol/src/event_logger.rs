@@ -17,34 +17,22 @@ pub enum Error {
     UnknownRank { rank: Rank, size: usize },
     /// A message of a life that a later one has replaced.
     #[error("incarnation {incarnation} of rank {rank} has been replaced by incarnation {current}")]
-    Fenced {
-        rank: Rank,
-        incarnation: u64,
-        current: u64,
-    },
+    Fenced { rank: Rank, incarnation: u64, current: u64 },
     /// Deliveries are missing before the first one sent.
     #[error("rank {rank} sent deliveries from {first_rclock} on, but only {stored} are stored")]
-    Gap {
-        rank: Rank,
-        first_rclock: u64,
-        stored: u64,
-    },
+    Gap { rank: Rank, first_rclock: u64, stored: u64 },
     /// A delivery differs from what is stored for it.
     #[error("rank {rank} sent a different delivery {rclock}: not the same history")]
     NotTheSameHistory { rank: Rank, rclock: u64 },
     /// Deliveries that an image of the receiver covers were asked for.
-    #[error(
-        "deliveries of rank {rank} above {above_rclock} were asked for, those before {kept_from} are dropped"
-    )]
+    #[error("deliveries of rank {rank} above {above_rclock} were asked for, those before {kept_from} are dropped")]
     Forgotten {
         rank: Rank,
         above_rclock: u64,
         kept_from: u64,
     },
     /// A lost logger had acknowledged more than this one has been given again.
-    #[error(
-        "the history of rank {rank} was lost with an earlier event logger ({stored} deliveries are stored)"
-    )]
+    #[error("the history of rank {rank} was lost with an earlier event logger ({stored} deliveries are stored)")]
     NotWhole { rank: Rank, stored: u64 },
 }
 
@@ -115,12 +103,7 @@ impl EventLogger {
     /// A life of `receiver` introduces itself; messages of earlier lives are refused from here on.
     /// `acknowledged`: deliveries that this or an earlier logger has acknowledged or given to this life; `None`
     /// from a life that recovers and has not asked yet.
-    pub fn admit(
-        &mut self,
-        receiver: Rank,
-        incarnation: u64,
-        acknowledged: Option<u64>,
-    ) -> Result<(), Error> {
+    pub fn admit(&mut self, receiver: Rank, incarnation: u64, acknowledged: Option<u64>) -> Result<(), Error> {
         let history = self.history_mut(receiver)?;
         if incarnation < history.incarnation {
             let current = history.incarnation;
@@ -169,13 +152,8 @@ impl EventLogger {
         }
         let known = (stored + 1 - first_rclock).min(records.len() as u64) as usize;
         for (rclock, record) in (first_rclock..).zip(&records[..known]) {
-            if rclock > history.forgotten
-                && history.records[(rclock - history.forgotten - 1) as usize] != *record
-            {
-                return Err(Error::NotTheSameHistory {
-                    rank: receiver,
-                    rclock,
-                });
+            if rclock > history.forgotten && history.records[(rclock - history.forgotten - 1) as usize] != *record {
+                return Err(Error::NotTheSameHistory { rank: receiver, rclock });
             }
         }
         history.records.extend_from_slice(&records[known..]);
@@ -189,10 +167,7 @@ impl EventLogger {
         let history = self.history(receiver)?;
         let stored = history.stored();
         if history.required.is_none_or(|required| stored < required) {
-            return Err(Error::NotWhole {
-                rank: receiver,
-                stored,
-            });
+            return Err(Error::NotWhole { rank: receiver, stored });
         }
         if above_rclock < history.forgotten {
             let kept_from = history.forgotten + 1;
@@ -240,5 +215,125 @@ impl EventLogger {
         self.histories
             .get_mut(rank as usize)
             .ok_or(Error::UnknownRank { rank, size })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records(count: u64) -> Vec<Recorded> {
+        (0..count)
+            .map(|polls| Recorded {
+                source: (polls % 2) as Rank,
+                polls,
+            })
+            .collect()
+    }
+
+    fn logger() -> EventLogger {
+        let mut logger = EventLogger::new(2);
+        assert_eq!(logger.admit(1, 1, Some(0)), Ok(()));
+        assert_eq!(logger.log(1, 1, 1, &records(5)), Ok(Ack { rclock: 5 }));
+        logger
+    }
+
+    #[test]
+    fn what_is_logged_twice_counts_once() {
+        let mut logger = logger();
+        assert_eq!(logger.log(1, 1, 3, &records(9)[2..]), Ok(Ack { rclock: 9 }));
+        assert_eq!(logger.log(1, 1, 1, &records(2)), Ok(Ack { rclock: 9 }));
+        assert_eq!(logger.log(1, 1, 10, &[]), Ok(Ack { rclock: 9 }));
+        assert_eq!(logger.query(1, 0), Ok(&records(9)[..]));
+        assert_eq!(logger.query(1, 8), Ok(&records(9)[8..]));
+        assert_eq!(logger.query(1, 100), Ok(&[][..]));
+        assert_eq!(logger.stable_clocks().collect::<Vec<_>>(), [0, 9]);
+    }
+
+    #[test]
+    fn gaps_strangers_and_other_histories_are_refused() {
+        let mut logger = logger();
+        assert_eq!(
+            logger.log(1, 1, 7, &records(1)),
+            Err(Error::Gap {
+                rank: 1,
+                first_rclock: 7,
+                stored: 5
+            })
+        );
+        assert_eq!(
+            logger.log(1, 1, 0, &records(1)),
+            Err(Error::Gap {
+                rank: 1,
+                first_rclock: 0,
+                stored: 5
+            })
+        );
+        assert_eq!(
+            logger.log(1, 1, 5, &records(1)),
+            Err(Error::NotTheSameHistory { rank: 1, rclock: 5 })
+        );
+        assert_eq!(logger.log(2, 1, 1, &[]), Err(Error::UnknownRank { rank: 2, size: 2 }));
+        let strange = [Recorded { source: 2, polls: 0 }];
+        assert_eq!(
+            logger.log(1, 1, 6, &strange),
+            Err(Error::UnknownRank { rank: 2, size: 2 })
+        );
+        assert_eq!(
+            logger.query(1, 0),
+            Ok(&records(5)[..]),
+            "a refused log leaves nothing behind"
+        );
+    }
+
+    #[test]
+    fn a_replaced_life_is_fenced() {
+        let mut logger = logger();
+        assert_eq!(logger.admit(1, 2, None), Ok(()));
+        let fenced = Err(Error::Fenced {
+            rank: 1,
+            incarnation: 1,
+            current: 2,
+        });
+        assert_eq!(logger.log(1, 1, 6, &records(1)).map(|_| ()), fenced);
+        assert_eq!(logger.admit(1, 1, Some(5)), fenced);
+        assert_eq!(logger.query(1, 0), Ok(&records(5)[..]));
+    }
+
+    #[test]
+    fn a_replacement_refuses_histories_it_was_not_told() {
+        let mut logger = EventLogger::replacement(2, 2);
+        let lost = |stored| Err(Error::NotWhole { rank: 1, stored });
+        assert_eq!(logger.query(1, 0), lost(0));
+        assert_eq!(logger.admit(1, 1, Some(5)), Ok(()));
+        assert_eq!(logger.log(1, 1, 1, &records(4)), Ok(Ack { rclock: 4 }));
+        assert_eq!(logger.query(1, 0), lost(4));
+        assert_eq!(logger.log(1, 1, 5, &records(5)[4..]), Ok(Ack { rclock: 5 }));
+        assert_eq!(logger.admit(1, 2, None), Ok(()));
+        assert_eq!(logger.query(1, 0), Ok(&records(5)[..]));
+        assert_eq!(logger.admit(0, 2, None), Ok(()));
+        assert_eq!(logger.query(0, 0), Err(Error::NotWhole { rank: 0, stored: 0 }));
+    }
+
+    #[test]
+    fn what_an_image_covers_is_forgotten() {
+        let mut logger = logger();
+        assert_eq!(logger.forget_below(1, 4), Ok(()));
+        assert_eq!(logger.query(1, 3), Ok(&records(5)[3..]));
+        assert_eq!(
+            logger.query(1, 2),
+            Err(Error::Forgotten {
+                rank: 1,
+                above_rclock: 2,
+                kept_from: 4
+            })
+        );
+        assert_eq!(logger.log(1, 1, 2, &records(7)[1..]), Ok(Ack { rclock: 7 }));
+        assert_eq!(logger.forget_below(1, 2), Ok(()));
+        assert_eq!(logger.forget_below(1, 100), Ok(()));
+        assert_eq!(
+            (logger.query(1, 7), logger.stable_clocks().last()),
+            (Ok(&[][..]), Some(7))
+        );
     }
 }

@@ -82,6 +82,7 @@ impl World {
         }
         let replaced = process.logger_epoch != 0;
         process.logger_epoch = epoch;
+        self.provoked = replaced.then_some(rank);
         self.note(|| format!("{rank} connects to event logger {epoch}"));
         let process = &mut self.ranks[rank as usize];
         match &mut process.state {
@@ -234,6 +235,7 @@ impl World {
             (State::Recovering(recovery), FromLogger::Answer { records }) if recovery.record_from.is_none() => {
                 recovery.record_from = Some(epoch);
                 let asked = std::mem::take(&mut recovery.asked);
+                self.provoked = Some(rank);
                 self.note(|| format!("{rank} has a record of {} deliveries", records.len()));
                 self.checkers.recover(rank, &records)?;
                 self.ranks[rank as usize].record = records;

@@ -46,7 +46,10 @@ pub(crate) struct Packet {
 
 impl World {
     fn arrival(&mut self, from: Rank, to: Rank) -> u64 {
-        let delay = 1 + self.random.below(self.latency);
+        let straggles = self.random.one_in(30);
+        let delay = 1 + self
+            .random
+            .below(if straggles { 3 * self.latency } else { self.latency });
         let wire = &mut self.wires[from as usize][to as usize];
         wire.last_arrival = wire.last_arrival.max(self.now + delay);
         wire.last_arrival - self.now
@@ -127,6 +130,7 @@ impl World {
             process.have(to)
         };
         let visible = have.max(process.recorded(to));
+        self.provoked = Some(rank);
         self.transmit(rank, to, Body::Seen { visible, have });
     }
 

@@ -143,6 +143,10 @@ pub(crate) struct World {
     failures_left: u64,
     /// Failures that are more than tolerated happen too.
     ruthless: bool,
+    /// Ranks like to crash in the middle of a recovery, their own or another's.
+    spiteful: bool,
+    /// A rank that has just taken part in a recovery.
+    pub provoked: Option<Rank>,
     crashes: u64,
     logger_crashes: u64,
     trace: Option<VecDeque<String>>,
@@ -205,6 +209,8 @@ impl World {
             crash_one_in: pick(&mut random, [15, 50, 150, 400]),
             failures_left: random.below(8),
             ruthless: random.one_in(6),
+            spiteful: random.one_in(3),
+            provoked: None,
             crashes: 0,
             logger_crashes: 0,
             trace: trace.then(VecDeque::new),
@@ -260,9 +266,15 @@ impl World {
             self.now = scheduled.at;
             self.happen(scheduled.event)?;
             events += 1;
+            let provoked = self.provoked.take();
             if self.failures_left > 0 {
                 last_failure = events;
-                if self.random.one_in(self.crash_one_in) {
+                if let Some(rank) = provoked.filter(|_| self.spiteful)
+                    && self.random.one_in(3)
+                {
+                    self.failures_left -= 1;
+                    self.crash(rank);
+                } else if self.random.one_in(self.crash_one_in) {
                     self.failures_left -= 1;
                     self.fail();
                 }
@@ -362,7 +374,7 @@ impl World {
         self.note(|| format!("{rank} crashes"));
         self.crashes += 1;
         self.checkers.crash(rank);
-        let cut = self.now + self.random.below(self.latency + 1);
+        let cut = self.now + self.random.below(3 * self.latency);
         let pause = 1 + self.random.below(self.repair);
         let size = self.ranks.len();
         let process = &mut self.ranks[rank as usize];
@@ -427,6 +439,7 @@ impl World {
             logged,
         }));
         let incarnation = process.incarnation;
+        self.provoked = Some(rank);
         self.log_deliveries(rank);
         self.schedule(0, Event::Step { rank, incarnation });
     }
