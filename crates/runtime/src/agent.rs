@@ -24,8 +24,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use resurgo_wire::control::{Job, OUTPUT_WINDOW, Stream, ToAgent, ToDispatcher};
 
-use crate::children;
 use crate::connection::Connection;
+use crate::{children, leftovers};
 pub(crate) use life::set_nonblocking;
 use node::NodeMemory;
 use ranks::Rank;
@@ -366,8 +366,11 @@ impl Agent {
             life.signal(Signal::SIGKILL);
         }
         children::kill_all(PATIENCE);
-        for rank in self.work.iter_mut().flat_map(|work| work.ranks.iter_mut()) {
-            rank.life = None;
+        if let Some(work) = &mut self.work {
+            for (number, rank) in work.ranks.iter_mut().enumerate() {
+                rank.life = None;
+                leftovers::remove(&work.job.name, number);
+            }
         }
     }
 }

@@ -27,7 +27,9 @@ use resurgo_wire::node_memory::PROTOCOL_NONE;
 
 use crate::children;
 use crate::connection::Connection;
+use crate::event_logger::EventLoggerServer;
 use crate::faults::{Fault, Schedule};
+use crate::leftovers;
 use events::Events;
 use lines::Lines;
 pub use policy::Limits;
@@ -82,6 +84,8 @@ struct Dispatcher {
     faults: Schedule,
     events: Events,
     start: Instant,
+    /// Name of the job's key-value space.
+    name: String,
     /// Process of every rank that runs.
     pids: Vec<Option<i32>>,
     stdin_wanted: bool,
@@ -92,7 +96,7 @@ struct Dispatcher {
     /// The user (or a gone reader) has ended it: nobody waits for the rest of the output.
     interrupted: bool,
     stopped: Option<Vec<LifeStatistics>>,
-    event_logger: Option<event_logger::EventLoggerServer>,
+    event_logger: Option<EventLoggerServer>,
 }
 
 impl Dispatcher {
@@ -116,8 +120,7 @@ impl Dispatcher {
         let mut event_logger = None;
         if job.tolerate_node {
             let address = settings.event_logger;
-            let server = event_logger::EventLoggerServer::start(address, size, job.key)
-                .map_err(|error| format!("the event logger cannot listen on {address}: {error}"))?;
+            let server = EventLoggerServer::start(address, size, job.key).map_err(|error| error.to_string())?;
             job.event_logger_port = server.port();
             event_logger = Some(server);
         }
@@ -170,6 +173,7 @@ impl Dispatcher {
             faults,
             events,
             start,
+            name: job.name.clone(),
             pids: vec![None; size],
             stdin_wanted: false,
             owed: 0,
@@ -194,6 +198,8 @@ impl Dispatcher {
             }
         };
         children::kill_all(GRACE);
+        // The agent does this too, unless it has died.
+        (0..self.pids.len()).for_each(|rank| leftovers::remove(&self.name, rank));
         if let Some(server) = self.event_logger.take() {
             server.stop();
         }
@@ -312,7 +318,9 @@ impl Dispatcher {
         match message {
             ToDispatcher::Started { rank, life, pid } => {
                 self.pids[rank] = Some(pid);
-                self.events.started(rank, life, pid);
+                if self.verdict.is_none() {
+                    self.events.started(rank, life, pid);
+                }
             }
             ToDispatcher::Failed { reason } => {
                 self.events.error(&reason);
@@ -514,24 +522,4 @@ fn watch_signals() -> io::Result<SignalFd> {
     mask.add(Signal::SIGTTIN);
     mask.thread_block()?;
     Ok(watched)
-}
-
-/// Stands in until the event logger's server is there.
-mod event_logger {
-    use std::io;
-    use std::net::SocketAddr;
-
-    pub struct EventLoggerServer;
-
-    impl EventLoggerServer {
-        pub fn start(_bind: SocketAddr, _size: usize, _key: [u8; 32]) -> io::Result<EventLoggerServer> {
-            Err(io::Error::new(io::ErrorKind::Unsupported, "not available"))
-        }
-
-        pub fn port(&self) -> u16 {
-            0
-        }
-
-        pub fn stop(self) {}
-    }
 }

@@ -7,5 +7,6 @@ mod connection;
 pub mod dispatcher;
 pub mod event_logger;
 pub mod faults;
+mod leftovers;
 pub mod trampoline;
 pub mod units;

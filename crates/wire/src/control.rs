@@ -38,7 +38,7 @@ pub struct Job {
     pub open_files: (u64, u64),
     /// Switch address randomisation off, so that a new life has the memory layout of the last.
     pub fixed_addresses: bool,
-    /// Faults by number of messages: for a rank's next life, or (rank, messages) in order of lives.
+    /// (rank, messages): the rank's first life kills itself after so many sends and deliveries.
     pub message_faults: Vec<(usize, u64)>,
 }
 

@@ -12,7 +12,7 @@ use resurgo_wire::node_memory::{EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 use super::life::{Life, Surroundings};
 use super::taken::Taken;
 use super::{Agent, PATIENCE, Source, Work};
-use crate::children;
+use crate::{children, leftovers};
 
 /// How long a rank that is live again may take to repeat its output before it is no longer waited for.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
@@ -84,6 +84,7 @@ impl Agent {
         this.replaying = this.number > 1;
         this.quiet_since = None;
         let behind = this.taken[0].behind();
+        leftovers::remove(&work.job.name, rank);
         work.memory.begin_life(rank, this.number, fault_at_messages, behind)?;
         work.server.restarted(rank);
         let around = Surroundings {

@@ -91,11 +91,6 @@ impl Policy {
             .unwrap_or(0)
     }
 
-    /// Restarts so far.
-    pub fn restarts(&self) -> u64 {
-        self.restarts
-    }
-
     /// A rank has ended.
     pub fn ended(&mut self, ended: &Ended) -> Decision {
         let rank = ended.rank;
@@ -287,7 +282,7 @@ mod tests {
             panic!("no bound")
         };
         assert!(reason.contains("--max-restarts allows"));
-        assert_eq!(p.restarts(), 5);
+        assert_eq!(p.restarts, 5);
     }
 
     #[test]

@@ -1,0 +1,39 @@
+//! Shared memory files of MPICH itself, which it removes when it finalises and a killed process does not.
+//!
+//! They must be gone before a rank starts again, since MPICH would take the old one, with what its last life had
+//! written there, for that of a neighbour; and when the job is over.
+
+use std::path::{Path, PathBuf};
+
+/// What MPICH adds to the name of the key-value space before it hashes it: nothing up to 5.0, then the number of the
+/// initialisation (a program with sessions may have several).
+const SUFFIXES: [&str; 5] = ["", "-0", "-1", "-2", "-3"];
+
+/// Removes what MPICH has left of `rank` in the job whose key-value space is called `job`.
+pub fn remove(job: &str, rank: usize) {
+    for file in SUFFIXES.into_iter().flat_map(|suffix| names(job, suffix, rank)) {
+        // Nearly always there is nothing to remove.
+        let _ = std::fs::remove_file(file);
+    }
+}
+
+/// MPICH names them after a hash (FNV-1a) and after the node: as every rank is told that it is alone on its node, that is
+/// the rank (`posix_init.c`, `mpir_pmi.c`).
+fn names(job: &str, suffix: &str, rank: usize) -> [PathBuf; 2] {
+    let world = job.bytes().chain(suffix.bytes()).fold(2_166_136_261_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(16_777_619)
+    });
+    ["shm", "vci"].map(|kind| Path::new("/dev/shm").join(format!("mpich_{kind}_{world:x}_{rank}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_mpich() {
+        // Seen with MPICH 5.0.2.
+        let names = names("resurgo_00006530_18ea2f33a8430d2f", "", 0);
+        assert_eq!(names[0], PathBuf::from("/dev/shm/mpich_shm_3ec12a15_0"));
+    }
+}
