@@ -15,4 +15,4 @@ mod world;
 
 pub use checkers::Violation;
 pub use subject::Mutation;
-pub use world::{Failure, Options, Outcome, Report, simulate};
+pub use world::{Failure, Options, Outcome, Report, Setting, simulate};

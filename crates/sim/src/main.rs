@@ -4,17 +4,17 @@ use std::cell::Cell;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use resurgo_protocol::Tolerate;
-use resurgo_sim::{Failure, Mutation, Options, Outcome, Report, simulate};
+use resurgo_sim::{Failure, Mutation, Options, Outcome, Report, Setting, simulate};
 
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
-                   [--tolerate process|node|both] [--mutations]
+                   [--tolerate process|node|node-in-place|all] [--mutations]
 
   --seeds COUNT     run so many seeds (10000) and stop at the first that breaks an invariant
   --from SEED       first of them (0)
   --seed N          run this one; a failure shows its last events
   --trace           show them in any case
-  --tolerate WHICH  the failure that must be survived (both)
+  --tolerate WHICH  the failure that must be survived (all); node-in-place: ready for the loss of nodes,
+                    but only processes fail
   --mutations       break the protocol on purpose: how many seeds does each variant survive";
 
 struct Arguments {
@@ -23,18 +23,18 @@ struct Arguments {
     seed: Option<u64>,
     trace: bool,
     mutations: bool,
-    tolerate: Vec<Tolerate>,
+    settings: Vec<Setting>,
 }
 
 fn parse() -> Result<Option<Arguments>, String> {
-    let both = vec![Tolerate::Process, Tolerate::Node];
+    let all = Setting::ALL.to_vec();
     let mut arguments = Arguments {
         seeds: 10_000,
         from: 0,
         seed: None,
         trace: false,
         mutations: false,
-        tolerate: both,
+        settings: all,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -47,11 +47,11 @@ fn parse() -> Result<Option<Arguments>, String> {
             "--trace" => arguments.trace = true,
             "--mutations" => arguments.mutations = true,
             "--tolerate" => {
-                arguments.tolerate = match value()?.as_str() {
-                    "process" => vec![Tolerate::Process],
-                    "node" => vec![Tolerate::Node],
-                    "both" => arguments.tolerate,
-                    other => return Err(format!("--tolerate {other}: process, node or both")),
+                let which = value()?;
+                if which != "all" {
+                    let known = Setting::ALL.into_iter().find(|setting| setting.name() == which);
+                    let unknown = || format!("--tolerate {which}: process, node, node-in-place or all");
+                    arguments.settings = vec![known.ok_or_else(unknown)?];
                 }
             }
             "-h" | "--help" => return Ok(None),
@@ -63,39 +63,32 @@ fn parse() -> Result<Option<Arguments>, String> {
 
 thread_local! {
     /// The run under way, for the message of a failed assertion.
-    static CURRENT: Cell<Option<(u64, Tolerate)>> = const { Cell::new(None) };
+    static CURRENT: Cell<Option<(u64, Setting)>> = const { Cell::new(None) };
 }
 
-fn name(tolerate: Tolerate) -> &'static str {
-    match tolerate {
-        Tolerate::Process => "process",
-        Tolerate::Node => "node",
-    }
+fn run(seed: u64, setting: Setting, mutation: Option<Mutation>, trace: bool) -> Result<Report, Failure> {
+    CURRENT.set(Some((seed, setting)));
+    simulate(seed, Options { setting, mutation }, trace)
 }
 
-fn run(seed: u64, tolerate: Tolerate, mutation: Option<Mutation>, trace: bool) -> Result<Report, Failure> {
-    CURRENT.set(Some((seed, tolerate)));
-    simulate(seed, Options { tolerate, mutation }, trace)
-}
-
-fn show(seed: u64, tolerate: Tolerate, failure: &Failure) {
+fn show(seed: u64, setting: Setting, failure: &Failure) {
     for line in &failure.trace {
         println!("{line}");
     }
     println!("{failure}");
     println!(
         "reproduce: cargo run -p resurgo-sim -- --tolerate {} --seed {seed}",
-        name(tolerate)
+        setting.name()
     );
 }
 
 fn one(seed: u64, arguments: &Arguments) -> bool {
     let mut good = true;
-    for &tolerate in &arguments.tolerate {
-        match run(seed, tolerate, None, true) {
-            Ok(report) => println!("seed {seed}, {}: {report:?}", name(tolerate)),
+    for &setting in &arguments.settings {
+        match run(seed, setting, None, true) {
+            Ok(report) => println!("seed {seed}, {}: {report:?}", setting.name()),
             Err(failure) => {
-                show(seed, tolerate, &failure);
+                show(seed, setting, &failure);
                 good = false;
             }
         }
@@ -104,11 +97,11 @@ fn one(seed: u64, arguments: &Arguments) -> bool {
 }
 
 fn many(arguments: &Arguments) -> bool {
-    for &tolerate in &arguments.tolerate {
+    for &setting in &arguments.settings {
         let start = Instant::now();
         let (mut events, mut deliveries, mut crashes, mut loggers, mut lost) = (0, 0, 0, 0, 0);
         for seed in arguments.from..arguments.from + arguments.seeds {
-            match run(seed, tolerate, None, false) {
+            match run(seed, setting, None, false) {
                 Ok(report) => {
                     events += report.events;
                     deliveries += report.deliveries;
@@ -117,8 +110,8 @@ fn many(arguments: &Arguments) -> bool {
                     lost += u64::from(matches!(report.outcome, Outcome::HistoryLost { .. }));
                 }
                 Err(failure) => {
-                    let again = run(seed, tolerate, None, true);
-                    show(seed, tolerate, again.as_ref().err().unwrap_or(&failure));
+                    let again = run(seed, setting, None, true);
+                    show(seed, setting, again.as_ref().err().unwrap_or(&failure));
                     return false;
                 }
             }
@@ -127,7 +120,7 @@ fn many(arguments: &Arguments) -> bool {
         println!(
             "{}: {} seeds in {seconds:.1} s ({:.0} a second): {events} events, {deliveries} deliveries, {crashes} crashes, \
              {loggers} of event loggers, {lost} losses beyond what is tolerated, all reported",
-            name(tolerate),
+            setting.name(),
             arguments.seeds,
             arguments.seeds as f64 / seconds
         );
@@ -137,19 +130,19 @@ fn many(arguments: &Arguments) -> bool {
 
 fn mutations(arguments: &Arguments) -> bool {
     let mut good = true;
-    for (mutation, tolerate) in Mutation::ALL {
+    for (mutation, setting) in Mutation::ALL {
         let seeds = arguments.from..arguments.from + arguments.seeds;
         let caught = seeds
             .clone()
-            .find_map(|seed| Some((seed, run(seed, tolerate, Some(mutation), false).err()?)));
+            .find_map(|seed| Some((seed, run(seed, setting, Some(mutation), false).err()?)));
         match caught {
             Some((seed, failure)) => {
-                println!("{mutation:?} ({}): seed {seed}: {failure}", name(tolerate));
+                println!("{mutation:?} ({}): seed {seed}: {failure}", setting.name());
             }
             None => {
                 println!(
                     "{mutation:?} ({}): not seen in {} seeds",
-                    name(tolerate),
+                    setting.name(),
                     arguments.seeds
                 );
                 good = false;
@@ -173,10 +166,10 @@ fn main() -> ExitCode {
     };
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if let Some((seed, tolerate)) = CURRENT.get() {
+        if let Some((seed, setting)) = CURRENT.get() {
             eprintln!(
                 "an assertion failed: resurgo-sim --tolerate {} --seed {seed}",
-                name(tolerate)
+                setting.name()
             );
         }
         report(panic);

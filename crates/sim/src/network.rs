@@ -55,7 +55,7 @@ impl World {
         wire.last_arrival - self.now
     }
 
-    pub(crate) fn reveal_later(&mut self, from: Rank, to: Rank) {
+    fn reveal_later(&mut self, from: Rank, to: Rank) {
         let delay = self.arrival(from, to);
         self.schedule(delay, Event::Reveal { from, to });
     }
@@ -96,6 +96,10 @@ impl World {
         };
         process.pushed[to as usize] = ssn;
         self.checkers.publish(from, to, ssn, noticed)?;
+        if self.memory_survives {
+            self.reveal_later(from, to);
+            return Ok(());
+        }
         self.transmit(from, to, Body::Frame(frame));
         Ok(())
     }
@@ -136,6 +140,9 @@ impl World {
 
     /// What was under way between two ranks is lost, without a crash.
     pub(crate) fn break_wire(&mut self, one: Rank, other: Rank) {
+        if self.memory_survives {
+            return;
+        }
         self.note(|| format!("the wire between {one} and {other} breaks"));
         for (from, to) in [(one, other), (other, one)] {
             self.wires[from as usize][to as usize].connection += 1;

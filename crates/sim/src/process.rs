@@ -239,7 +239,7 @@ impl World {
     /// Whether the next message from `source` is here; drops what is not wanted before it.
     fn available(&mut self, rank: Rank, source: Rank) -> bool {
         let delivered = self.ranks[rank as usize].delivered(source);
-        if self.tolerate == Tolerate::Process {
+        if self.memory_survives {
             return delivered < self.wires[source as usize][rank as usize].revealed;
         }
         let process = &mut self.ranks[rank as usize];
@@ -258,7 +258,7 @@ impl World {
     }
 
     fn deliver(&mut self, rank: Rank, source: Rank) -> Result<(), Violation> {
-        let frame = if self.tolerate == Tolerate::Process {
+        let frame = if self.memory_survives {
             let ssn = self.ranks[rank as usize].delivered(source) + 1;
             let entry = self.ranks[source as usize].logs[rank as usize][ssn as usize - 1];
             Some(Frame {
@@ -321,10 +321,6 @@ impl World {
             content,
             released: false,
         });
-        if self.tolerate == Tolerate::Process {
-            self.reveal_later(rank, to);
-            return Ok(());
-        }
         match sending {
             Sending::Hold { .. } => Ok(()),
             Sending::Now { .. } | Sending::Redo { .. } => self.publish(rank, to, ssn),

@@ -3,6 +3,8 @@
 
 use resurgo_protocol::{Arrival, Determinant, Next, Pessimistic, Rank, Recorded, Sending, Tolerate};
 
+use crate::world::Setting;
+
 /// A way to break the protocol, or what stands around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutation {
@@ -30,6 +32,8 @@ pub enum Mutation {
     AcceptDuplicates,
     /// The loss of the event logger changes nothing for a rank.
     IgnoreLoggerLoss,
+    /// A record that survived its process counts as stable, whatever the event logger has.
+    TrustOwnRecord,
     /// After the loss of the event logger only later deliveries are logged.
     ForgetRecordOnLoggerRestart,
     /// A replacement of the event logger claims to know every history.
@@ -49,12 +53,19 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    /// All, with the failure mode in which each can do harm.
-    pub const ALL: [(Self, Tolerate); 26] = {
+    /// All, with the settings in which each can do harm.
+    pub const ALL: [(Self, Setting); 33] = {
         use Mutation::*;
-        use Tolerate::{Node, Process};
+        use Setting::{InPlace, Node, Process};
         [
             (SkipHold, Node),
+            (SkipHold, InPlace),
+            (ReleaseOutOfOrder, InPlace),
+            (DeliverBeforeRedo, InPlace),
+            (IgnorePolls, InPlace),
+            (IgnoreLoggerLoss, InPlace),
+            (LoseDeterminants, InPlace),
+            (TrustOwnRecord, InPlace),
             (AcknowledgeEarly, Node),
             (ReleaseOutOfOrder, Node),
             (ReleaseNever, Node),

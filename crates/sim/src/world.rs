@@ -18,10 +18,42 @@ const PATIENCE: u64 = 200_000;
 /// Lines of trace that a failure shows.
 const TRACE_LINES: usize = 60;
 
+/// What is tolerated, and what fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Setting {
+    /// Processes fail, and nothing more is tolerated.
+    Process,
+    /// Nodes fail: a crashed rank loses its logs and its record.
+    Node,
+    /// Nodes may fail, but what fails are processes: the record that survives them can be longer than what the
+    /// event logger has.
+    InPlace,
+}
+
+impl Setting {
+    pub const ALL: [Self; 3] = [Self::Process, Self::Node, Self::InPlace];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Node => "node",
+            Self::InPlace => "node-in-place",
+        }
+    }
+
+    const fn tolerate(self) -> Tolerate {
+        match self {
+            Self::Process => Tolerate::Process,
+            Self::Node | Self::InPlace => Tolerate::Node,
+        }
+    }
+}
+
 /// What to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    pub tolerate: Tolerate,
+    pub setting: Setting,
     /// A protocol broken on purpose.
     pub mutation: Option<Mutation>,
 }
@@ -114,6 +146,8 @@ impl Ord for Scheduled {
 
 pub(crate) struct World {
     pub tolerate: Tolerate,
+    /// A crash leaves the rank's logs and record behind.
+    pub memory_survives: bool,
     pub mutation: Option<Mutation>,
     pub random: Random,
     pub now: u64,
@@ -163,7 +197,9 @@ pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Fail
 
 impl World {
     fn new(seed: u64, options: Options, trace: bool) -> Self {
-        let Options { tolerate, mutation } = options;
+        let Options { setting, mutation } = options;
+        let tolerate = setting.tolerate();
+        let memory_survives = setting != Setting::Node;
         let mut random = Random::new(crate::random::mix(seed, 1));
         let size = random.between(2, MAX_RANKS as u64) as usize;
         let job = Job::random(size, &mut random);
@@ -192,7 +228,8 @@ impl World {
             queue: BinaryHeap::new(),
             order: 0,
             job,
-            checkers: Checkers::new(size, tolerate),
+            memory_survives,
+            checkers: Checkers::new(size, tolerate, memory_survives),
             ranks,
             wires: vec![vec![Wire::default(); size]; size],
             logger: (tolerate == Tolerate::Node).then(|| EventLogger::new(size)),
@@ -356,7 +393,7 @@ impl World {
             }
             _ => {
                 // Losing the logger while it is the only one to know a rank's history is more than is tolerated.
-                let sole = self.ranks.iter().any(|process| !process.knows_record());
+                let sole = !self.memory_survives && self.ranks.iter().any(|process| !process.knows_record());
                 if !sole || self.ruthless {
                     self.logger_crashes += u64::from(self.logger.is_some());
                     self.crash_logger();
@@ -366,9 +403,8 @@ impl World {
     }
 
     fn crash(&mut self, rank: Rank) {
-        let node = self.tolerate == Tolerate::Node;
         let told = self.logger.is_some() && self.whole[rank as usize];
-        if self.ranks[rank as usize].is_down() || node && !told && !self.ruthless {
+        if self.ranks[rank as usize].is_down() || !self.memory_survives && !told && !self.ruthless {
             return;
         }
         self.note(|| format!("{rank} crashes"));
@@ -381,7 +417,8 @@ impl World {
         process.state = State::Down;
         process.finished = false;
         process.cuts.push(cut);
-        if node {
+        process.logger_epoch = 0;
+        if !self.memory_survives {
             let cuts = std::mem::take(&mut process.cuts);
             let incarnation = process.incarnation;
             *process = Process {
@@ -400,10 +437,10 @@ impl World {
         process.peers[rank as usize] = process.incarnation;
         let incarnation = process.incarnation;
         self.note(|| format!("{rank} restarts as incarnation {incarnation}"));
-        if self.tolerate == Tolerate::Node {
-            // Messages of the new life may overtake what the old one left on the wires.
-            self.to_logger[rank as usize] = 0;
-            self.from_logger[rank as usize] = 0;
+        // Messages of the new life may overtake what the old one left on the wires.
+        self.to_logger[rank as usize] = 0;
+        self.from_logger[rank as usize] = 0;
+        if !self.memory_survives {
             for to in 0..size {
                 self.wires[rank as usize][to].last_arrival = 0;
             }
@@ -416,13 +453,23 @@ impl World {
             self.connect_logger(rank);
             return Ok(());
         }
-        let process = &self.ranks[rank as usize];
+        // What was held in the log is not part of the history: this life may send something else there.
+        let process = &mut self.ranks[rank as usize];
+        process
+            .logs
+            .iter_mut()
+            .for_each(|log| log.retain(|entry| entry.released));
         let sent_before: Vec<u64> = process.logs.iter().map(|log| log.len() as u64).collect();
         self.checkers.recover(rank, &process.record)?;
         self.checkers.life_starts(rank, &sent_before)?;
         let deliveries = process.record.len() as u64;
-        let subject = Subject::recovering(rank, size, self.tolerate, self.mutation, deliveries, sent_before);
+        let mut subject = Subject::recovering(rank, size, self.tolerate, self.mutation, deliveries, sent_before);
+        // The record is what was made, which may be more than the event logger has acknowledged.
+        if !self.is(Mutation::TrustOwnRecord) {
+            subject.event_logger_lost();
+        }
         self.begin_life(rank, subject, deliveries);
+        self.connect_logger(rank);
         Ok(())
     }
 

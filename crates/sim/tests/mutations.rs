@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use resurgo_protocol::Tolerate;
-use resurgo_sim::{Mutation, Options, Violation, simulate};
+use resurgo_sim::{Mutation, Options, Setting, Violation, simulate};
 
 /// Seeds within which a variant must be caught; the rare ones need a conspiracy of failures.
 fn seeds(mutation: Mutation) -> Range<u64> {
@@ -14,9 +13,9 @@ fn seeds(mutation: Mutation) -> Range<u64> {
     }
 }
 
-fn caught(mutation: Mutation, tolerate: Tolerate) -> Option<Violation> {
+fn caught(mutation: Mutation, setting: Setting) -> Option<Violation> {
     let options = Options {
-        tolerate,
+        setting,
         mutation: Some(mutation),
     };
     seeds(mutation).find_map(|seed| Some(simulate(seed, options, false).err()?.violation))
@@ -24,10 +23,10 @@ fn caught(mutation: Mutation, tolerate: Tolerate) -> Option<Violation> {
 
 #[test]
 fn every_broken_variant_is_caught() {
-    for (mutation, tolerate) in Mutation::ALL {
+    for (mutation, setting) in Mutation::ALL {
         assert!(
-            caught(mutation, tolerate).is_some(),
-            "{mutation:?} ({tolerate:?}) is not caught"
+            caught(mutation, setting).is_some(),
+            "{mutation:?} ({setting:?}) is not caught"
         );
     }
 }

@@ -1,13 +1,12 @@
 //! Thousands of random jobs with random failures: every invariant holds after every event.
 
-use resurgo_protocol::Tolerate;
-use resurgo_sim::{Options, Outcome, simulate};
+use resurgo_sim::{Options, Outcome, Setting, simulate};
 
-fn run(tolerate: Tolerate, seeds: std::ops::Range<u64>) {
+fn run(setting: Setting, seeds: std::ops::Range<u64>) {
     let (mut crashes, mut lost) = (0, 0);
     let count = seeds.end - seeds.start;
     let options = Options {
-        tolerate,
+        setting,
         mutation: None,
     };
     for seed in seeds {
@@ -21,7 +20,7 @@ fn run(tolerate: Tolerate, seeds: std::ops::Range<u64>) {
                 panic!(
                     "{}\n{again}\nreproduce: cargo run -p resurgo-sim -- --tolerate {} --seed {seed}",
                     again.trace.join("\n"),
-                    format!("{tolerate:?}").to_lowercase()
+                    setting.name()
                 );
             }
         }
@@ -33,19 +32,24 @@ fn run(tolerate: Tolerate, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn a_lost_process_ends_no_job() {
-    run(Tolerate::Process, 0..3000);
+    run(Setting::Process, 0..3000);
 }
 
 #[test]
 fn a_lost_node_ends_no_job() {
-    run(Tolerate::Node, 0..3000);
+    run(Setting::Node, 0..3000);
+}
+
+#[test]
+fn a_process_lost_where_nodes_may_be_ends_no_job() {
+    run(Setting::InPlace, 0..3000);
 }
 
 #[test]
 fn a_seed_gives_the_same_run_again() {
-    for tolerate in [Tolerate::Process, Tolerate::Node] {
+    for setting in Setting::ALL {
         let options = Options {
-            tolerate,
+            setting,
             mutation: None,
         };
         for seed in 0..50 {
