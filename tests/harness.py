@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting jobs, watching them, killing their processes, and making sure that nothing of them stays."""
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPS = Path(os.environ.get("RESURGO_DEPS", ROOT / ".deps"))
+RESURGO = Path(os.environ.get("RESURGO", ROOT / "build/bin/resurgo")).absolute()
+SOURCES = ROOT / "tests/programs"
+PROGRAMS = ROOT / "build/programs"
+INPUTS = ROOT / "tests/inputs"
+MPICH = DEPS / "mpich"
+IMPI = DEPS / "impi"
+PYTHON = str(MPICH / "bin/python")
+LIBMPICH = DEPS / "libmpich"  # where libmpich.so.12 is the wheel's library
+
+# Plain MPICH without shared memory: it blocks in the kernel instead of spinning, and every rank is a node of its own,
+# so that its collectives take the same shape as under resurgo. The last one keeps libfabric's tcp provider from
+# stopping at 64 messages that nobody has asked for yet.
+PLAIN = {
+    "MPIR_CVAR_CH4_NETMOD": "ofi",
+    "MPIR_CVAR_NOLOCAL": "1",
+    "FI_PROVIDER": "tcp",
+    "FI_TCP_MAX_SAVED": "1000000",
+}
+MANY = ["--max-restarts", "10000", "--max-restarts-per-rank", "10000"]
+TIMEOUT = 90.0  # seconds for a job that should take a few
+
+
+def environment(**more):
+    """The environment with the mpich environment active, as a user would have it, and nothing left from elsewhere."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not re.match(r"(PMI|PMIX|HYDRA|HYDI|MPI|FI_|I_MPI|OMPI|RESURGO|UCX|LD_LIBRARY_PATH|PYTHON|PYTEST)", name)
+    }
+    kept |= {"VIRTUAL_ENV": str(MPICH), "PATH": f"{MPICH / 'bin'}:{os.environ['PATH']}"}
+    kept |= {name: str(value) for name, value in more.items() if value is not None}
+    for name, value in more.items():
+        if value is None:
+            kept.pop(name, None)
+    return kept
+
+
+@dataclass
+class Result:
+    code: int
+    out: bytes
+    err: bytes
+    seconds: float
+    events: list = field(default_factory=list)
+
+    @property
+    def text(self):
+        return self.out.decode(errors="replace")
+
+    @property
+    def errors(self):
+        return self.err.decode(errors="replace")
+
+    def of(self, kind):
+        return [event for event in self.events if event["event"] == kind]
+
+    @property
+    def restarts(self):
+        return self.of("job_ended")[0]["restarts"] if self.of("job_ended") else None
+
+    def describe(self):
+        tail = self.errors[-3000:]
+        return f"exit code {self.code} after {self.seconds:.1f} s\nstdout: {self.text[-1500:]}\nstderr: {tail}"
+
+    def ok(self):
+        assert self.code == 0, self.describe()
+        return self
+
+
+def read_events(path):
+    """The events so far; a last line that is not yet complete is left for the next time."""
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+
+
+def marked_processes(mark):
+    """Pids of living processes in whose environment `mark` stands."""
+    found = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            if mark.encode() not in Path(entry.path, "environ").read_bytes():
+                continue
+            state = Path(entry.path, "stat").read_text().rpartition(")")[2].split()[0]
+            if state not in "ZX":
+                found.append(int(entry.name))
+    return found
+
+
+def command_of(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return "?"
+
+
+class Job:
+    """A job that runs. Its output goes to files; its events too."""
+
+    def __init__(self, directory, command, stdin=None, env=None, cwd=None, events=None):
+        self.directory = directory
+        self.mark = f"RESURGO_TEST_MARK={uuid.uuid4().hex}"
+        self.events_file = events
+        self.out, self.err = directory / "stdout", directory / "stderr"
+        name, _, value = self.mark.partition("=")
+        env = dict(env if env is not None else environment())
+        env[name] = value
+        self.started = time.monotonic()
+        with open(self.out, "wb") as out, open(self.err, "wb") as err:
+            self.process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=stdin if stdin is not None else subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=env,
+                cwd=cwd or directory,
+                start_new_session=True,
+            )
+
+    @property
+    def events(self):
+        return read_events(self.events_file) if self.events_file else []
+
+    def lives(self):
+        """The running process of each rank: {rank: (pid, life)}."""
+        running = {}
+        for event in self.events:
+            if event["event"] == "started":
+                running[event["rank"]] = (event["pid"], event["life"])
+            elif event["event"] in ("failed", "finished"):
+                if running.get(event["rank"], (0, 0))[1] == event["life"]:
+                    del running[event["rank"]]
+        return running
+
+    def kill(self, ranks, number=signal.SIGKILL):
+        """Signals the present processes of `ranks`; returns those that were there."""
+        lives, hit = self.lives(), []
+        for rank in ranks:
+            if rank not in lives:
+                continue
+            with contextlib.suppress(OSError):
+                handle = os.pidfd_open(lives[rank][0])
+                try:
+                    # The number may belong to another process by now.
+                    if self.mark.encode() in Path(f"/proc/{lives[rank][0]}/environ").read_bytes():
+                        signal.pidfd_send_signal(handle, number)
+                        hit.append(rank)
+                finally:
+                    os.close(handle)
+        return hit
+
+    def over(self):
+        return self.process.poll() is not None
+
+    def until(self, condition, timeout=30.0, what="condition"):
+        """Waits until `condition()` is true; False when the job is over first."""
+        end = time.monotonic() + timeout
+        while not condition():
+            if self.over():
+                return bool(condition())
+            assert time.monotonic() < end, f"waited {timeout} s for {what}\n{self.result(None).describe()}"
+            time.sleep(0.002)
+        return True
+
+    def until_event(self, kind, timeout=30.0, **fields):
+        return self.until(
+            lambda: any(
+                event["event"] == kind and all(event.get(name) == value for name, value in fields.items())
+                for event in self.events
+            ),
+            timeout,
+            f"{kind} {fields}",
+        )
+
+    def result(self, code):
+        seconds = time.monotonic() - self.started
+        return Result(code, self.out.read_bytes(), self.err.read_bytes(), seconds, self.events)
+
+    def wait(self, timeout=TIMEOUT):
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            states = "\n".join(f"{pid}: {command_of(pid)}" for pid in self.processes())
+            described = self.result(None).describe()
+            self.destroy()
+            raise AssertionError(f"the job did not end in {timeout} s\n{states}\n{described}") from None
+        return self.result(code)
+
+    def processes(self):
+        return marked_processes(self.mark)
+
+    def destroy(self):
+        """Ends everything the job has started; returns what there was."""
+        found = self.processes()
+        for _ in range(20):
+            pids = self.processes()
+            if not pids:
+                break
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        return found
+
+    def leftovers(self, patience=3.0):
+        """Processes of the job that are still there after `patience` seconds."""
+        end = time.monotonic() + patience
+        while (pids := self.processes()) and time.monotonic() < end:
+            time.sleep(0.05)
+        return [(pid, command_of(pid)) for pid in pids]
+
+
+class Launcher:
+    """Starts jobs in a directory of their own and, when closed, demands that nothing is left of them."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.temporary = directory / "tmp"
+        self.temporary.mkdir()
+        self.jobs = []
+        self.shared_memory = set(os.listdir("/dev/shm"))
+        self.number = 0
+
+    def command(self, command, **options):
+        """Starts any command."""
+        self.number += 1
+        directory = self.directory / f"job{self.number}"
+        directory.mkdir()
+        env = dict(options.pop("env", None) or environment())
+        env.setdefault("TMPDIR", str(self.temporary))
+        job = Job(directory, command, env=env, **options)
+        self.jobs.append(job)
+        return job
+
+    def start(self, n, *program, protocol=None, options=(), **more):
+        """Starts `resurgo run`; `program` is the command line of the program."""
+        events = self.directory / f"events{self.number + 1}.json"
+        command = [RESURGO, "run", "-n", n, "--json-events", events]
+        if protocol:
+            command += ["--protocol", protocol]
+        return self.command([*command, *options, *program], events=events, **more)
+
+    def run(self, n, *program, timeout=TIMEOUT, **more):
+        return self.start(n, *program, **more).wait(timeout)
+
+    def resurgo(self, *arguments, timeout=TIMEOUT, **more):
+        """Runs resurgo with exactly these arguments."""
+        return self.command([RESURGO, *arguments], **more).wait(timeout)
+
+    def mpiexec(self, n, *program, timeout=TIMEOUT, env=None, **more):
+        """Runs the program under plain MPICH."""
+        env = {**environment(), **PLAIN, **(env or {})}
+        return self.command([MPICH / "bin/mpiexec", "-n", n, *program], env=env, **more).wait(timeout)
+
+    def close(self):
+        left = []
+        for job in self.jobs:
+            left += job.leftovers()
+        for job in self.jobs:
+            job.destroy()
+        shared = set(os.listdir("/dev/shm")) - self.shared_memory
+        temporary = sorted(str(path) for path in self.temporary.rglob("*"))
+        assert not left, f"processes were left behind: {left}"
+        assert not shared, f"left in /dev/shm: {sorted(shared)}"
+        assert not temporary, f"temporary files were left behind: {temporary}"
+
+
+def storm(job, rng, kills, span, together=0.25, everyone=0.1, in_replay=0.3):
+    """Kills random ranks of `job` at random moments of the next `span` seconds until `kills` blows are struck or the
+    job is over. A blow hits one rank, several (probability `together`) or all (`everyone`); after some blows
+    (`in_replay`) a victim is hit again as soon as it is back. Returns what was done."""
+    done = []
+    job.until_event("started")
+    moments = sorted(rng.uniform(0, span) for _ in range(kills))
+    start = time.monotonic()
+    for moment in moments:
+        while time.monotonic() - start < moment and not job.over():
+            time.sleep(0.002)
+        lives = job.lives()
+        if job.over() or not lives:
+            continue
+        choice = rng.random()
+        ranks = sorted(lives)
+        if choice < everyone:
+            victims = ranks
+        elif choice < everyone + together:
+            victims = rng.sample(ranks, rng.randint(1, len(ranks)))
+        else:
+            victims = [rng.choice(ranks)]
+        hit = job.kill(victims)
+        done.append((round(time.monotonic() - job.started, 3), hit))
+        if hit and rng.random() < in_replay:
+            again, life = hit[0], lives[hit[0]][1]
+            if job.until(lambda: job.lives().get(again, (0, 0))[1] > life, 10, f"rank {again} to be back"):
+                time.sleep(rng.uniform(0, 0.3))
+                done.append((round(time.monotonic() - job.started, 3), job.kill([again])))
+    return done
+
+
+def by_rank(output):
+    """Lines of ranks that say who they are ("rank N ..."), each rank's in order; what else there is under None."""
+    lines = {}
+    for line in output.splitlines(keepends=True):
+        match = re.match(rb"(?:hello from )?rank (\d+)\b", line)
+        lines.setdefault(int(match[1]) if match else None, []).append(line)
+    return lines
+
+
+def rng_for(seed, *what):
+    return random.Random(f"{seed} {what}")

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks killed by SIGKILL at random moments: the answer is that of an undisturbed run, byte for byte."""
+
+import time
+
+import pytest
+
+from catalogue import BY_NAME, CATALOGUE, arguments
+from harness import MANY, by_rank, storm
+
+PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
+SOME = ["cg", "heat", "master_worker", "transpose", "comm_churn", "messages", "rma_halo", "mpiio", "heat_f08"]
+PYTHON = ["pickles.py", "numpy_cg.py", "master_worker.py", "futures_pi.py"]
+
+
+def undisturbed(jobs, command, entry, size):
+    file = jobs.directory / "result.undisturbed"
+    result = jobs.run(size, *command, *arguments(entry, True, file)).ok()
+    assert result.restarts == 0
+    return result, file
+
+
+def survive(jobs, rng, command, entry, size, blows, expected, options=(), number=0, **how):
+    """One job under a storm of kills, compared with the undisturbed run."""
+    calm, calm_file = expected
+    file = jobs.directory / f"result{number}"
+    job = jobs.start(size, *command, *arguments(entry, True, file), options=[*MANY, *options])
+    struck = storm(job, rng, blows, max(0.3, calm.seconds), **how)
+    print(f"{entry} on {size}: struck {struck}")
+    result = job.wait(60 + 20 * calm.seconds + 2 * blows)
+    result.ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    if entry.result:
+        assert file.read_bytes() == calm_file.read_bytes()
+    return result
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", SOME)
+def test_random_kills(jobs, program, rng, kills, name, size):
+    entry, command = BY_NAME[name], program(name)
+    expected = undisturbed(jobs, command, entry, size)
+    survive(jobs, rng, command, entry, size, kills or 4, expected)
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_random_kills_of_python(jobs, program, rng, kills, name):
+    entry, command = BY_NAME[name], program(name)
+    expected = undisturbed(jobs, command, entry, 3)
+    survive(jobs, rng, command, entry, 3, kills or 3, expected)
+
+
+def test_random_kills_of_many_ranks(jobs, program, rng, kills):
+    entry, command = BY_NAME["cg"], program("cg")
+    expected = undisturbed(jobs, command, entry, 16)
+    survive(jobs, rng, command, entry, 16, kills or 4, expected)
+
+
+def test_random_kills_when_a_node_may_be_lost(jobs, program, rng, kills):
+    entry, command = BY_NAME["master_worker"], program("master_worker")
+    expected = undisturbed(jobs, command, entry, 4)
+    survive(jobs, rng, command, entry, 4, kills or 3, expected, ["--tolerate", "node"])
+
+
+@pytest.mark.parametrize("name", ["heat", "master_worker"])
+def test_all_ranks_at_once(jobs, program, rng, name):
+    entry, command = BY_NAME[name], program(name)
+    expected = undisturbed(jobs, command, entry, 4)
+    survive(jobs, rng, command, entry, 4, 2, expected, everyone=1.0, in_replay=0)
+
+
+@pytest.mark.parametrize("name", ["cg", "master_worker"])
+def test_again_and_again_during_replay(jobs, program, rng, name):
+    entry, command = BY_NAME[name], program(name)
+    calm, _ = undisturbed(jobs, command, entry, 3)
+    job = jobs.start(3, *command, *arguments(entry, True, None), options=MANY)
+    job.until(lambda: len(job.lives()) == 3)
+    victim = rng.randrange(3)
+    for life in range(1, 6):
+        if not job.until(lambda: job.lives().get(victim, (0, 0))[1] >= life, 20, f"life {life} of rank {victim}"):
+            break
+        time.sleep(rng.uniform(0.02, max(0.1, calm.seconds / 3)))
+        job.kill([victim])
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+
+
+def test_kills_in_the_first_moments(jobs, program, rng, kills):
+    """Inside exec, the loader, MPI_Init."""
+    command = program("hello")
+    calm = jobs.run(4, *command).ok()
+    for _ in range(kills or 8):
+        job = jobs.start(4, *command, options=MANY)
+        rank = rng.randrange(4)
+        job.until(lambda: rank in job.lives())
+        time.sleep(rng.uniform(0, 0.08))
+        job.kill([rank])
+        assert by_rank(job.wait().ok().out) == by_rank(calm.out)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("tolerate", ["process", "node"])
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+@pytest.mark.parametrize("entry", PROGRAMS, ids=str)
+def test_soak(jobs, program, rng, kills, request, entry, size, tolerate):
+    if not entry.least <= size <= entry.most:
+        pytest.skip(f"{entry} is for {entry.least} to {entry.most} ranks")
+    command = program(entry.name)
+    expected = undisturbed(jobs, command, entry, size)
+    for number in range(request.config.option.rounds):
+        survive(jobs, rng, command, entry, size, kills or 10, expected, ["--tolerate", tolerate], number)
