@@ -86,7 +86,20 @@ fn one(seed: u64, arguments: &Arguments) -> bool {
     let mut good = true;
     for &setting in &arguments.settings {
         match run(seed, setting, None, true) {
-            Ok(report) => println!("seed {seed}, {}: {report:?}", setting.name()),
+            Ok(report) => {
+                if arguments.trace {
+                    report.trace.iter().for_each(|line| println!("{line}"));
+                }
+                println!(
+                    "seed {seed}, {}: {} ranks, {} events, {} crashes, {} of the event logger: {:?}",
+                    setting.name(),
+                    report.ranks,
+                    report.events,
+                    report.crashes,
+                    report.logger_crashes,
+                    report.outcome
+                );
+            }
             Err(failure) => {
                 show(seed, setting, &failure);
                 good = false;

@@ -77,6 +77,8 @@ pub struct Report {
     pub deliveries: u64,
     pub crashes: u64,
     pub logger_crashes: u64,
+    /// The last events, one a line; empty unless asked for.
+    pub trace: Vec<String>,
 }
 
 /// A run in which one did not.
@@ -186,7 +188,7 @@ pub(crate) struct World {
     trace: Option<VecDeque<String>>,
 }
 
-/// Runs `seed`. With `trace`, a failure carries the last events.
+/// Runs `seed`. With `trace`, what comes back carries the last events.
 pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Failure> {
     let mut world = World::new(seed, options, trace);
     world.run().map_err(|violation| Failure {
@@ -333,6 +335,7 @@ impl World {
             deliveries: self.checkers.deliveries(),
             crashes: self.crashes,
             logger_crashes: self.logger_crashes,
+            trace: self.trace.take().unwrap_or_default().into(),
         })
     }
 

@@ -54,7 +54,7 @@ fn a_seed_gives_the_same_run_again() {
         };
         for seed in 0..50 {
             let (first, second) = (
-                simulate(seed, options, false).unwrap(),
+                simulate(seed, options, true).unwrap(),
                 simulate(seed, options, true).unwrap(),
             );
             assert_eq!(first, second);
