@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use resurgo_runtime::units::{parse_duration, parse_size};
-use resurgo_wire::node_memory::{MAX_RANKS, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC};
+use resurgo_wire::node_memory::{MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, SEGMENT};
 
 /// What to pass on of the environment of `resurgo run`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -371,6 +371,11 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
             if bytes < 1 << 20 {
                 return Err(format!("{value} is too small: at least 1M is needed"));
             }
+            if bytes > (MAX_LOG_SEGMENTS * SEGMENT) as u64 {
+                return Err(format!(
+                    "{value} is too much: a rank can hold at most 64G of log in memory"
+                ));
+            }
             options.log_memory = Some(bytes);
         }
         "log-prefault" => options.log_prefault = parse_size(value)?,
@@ -498,6 +503,7 @@ mod tests {
             ("--protocol pesimistic ./a", "did you mean pessimistic?"),
             ("--log-memory lots ./a", "not a size"),
             ("--log-memory 4K ./a", "too small"),
+            ("--log-memory 1T ./a", "too much"),
             ("--tolerate disk ./a", "neither process nor node"),
             ("--tolerate node --protocol none ./a", "tolerates nothing"),
             ("--event-logger here ./a", "not an address"),

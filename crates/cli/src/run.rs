@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use resurgo_runtime::dispatcher::{self, Limits, Settings};
 use resurgo_runtime::faults::Fault;
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{PROTOCOL_NONE, SEGMENT};
+use resurgo_wire::node_memory::{MAX_LOG_SEGMENTS, PROTOCOL_NONE, SEGMENT};
 
 use crate::check::{self, Refusal};
 use crate::diagnosis;
@@ -78,7 +78,7 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
         });
     }
     let log_memory = options.log_memory.unwrap_or_else(|| check::default_log_memory(size));
-    let log_segments = (log_memory / SEGMENT as u64).max(1) as usize;
+    let log_segments = (log_memory / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize;
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let spin_ns = match options.spin {
         Some(spin) => spin.as_nanos() as u64,

@@ -46,9 +46,9 @@ impl Command {
     }
 
     fn parse(line: &str) -> Result<Command, LineError> {
-        if line.starts_with("mcmd=") {
+        if let Some(spawn) = line.strip_prefix("mcmd=") {
             // Several lines with one pair each; only the name matters, spawning is refused.
-            let name = line[5..].lines().next().unwrap_or_default().trim();
+            let name = spawn.lines().next().unwrap_or_default().trim();
             return Ok(Command {
                 name: name.to_string(),
                 pairs: Vec::new(),

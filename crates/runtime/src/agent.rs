@@ -7,6 +7,7 @@
 
 mod life;
 mod node;
+mod pmi;
 mod ranks;
 mod spool;
 mod taken;
@@ -161,11 +162,8 @@ impl Agent {
             };
             for event in &events[..count] {
                 match Source::from_token(event.data()) {
-                    Some(Source::Control) => {
-                        if !self.control_event()? {
-                            return Ok(());
-                        }
-                    }
+                    Some(Source::Control) if self.control_event()? => {}
+                    Some(Source::Control) => return Ok(()),
                     Some(Source::Children) => while self.children.read_signal()?.is_some() {},
                     Some(Source::Pmi(rank)) => self.pmi_event(rank)?,
                     Some(Source::Output(rank, stream)) => self.output_event(rank, stream)?,

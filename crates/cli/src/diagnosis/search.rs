@@ -188,7 +188,7 @@ mod tests {
             Some(directory.join("libc.so.6"))
         );
         assert_eq!(
-            search.resolve("libc.so.6", &elf, &[directory.clone()]),
+            search.resolve("libc.so.6", &elf, std::slice::from_ref(&directory)),
             Some(directory.join("libc.so.6"))
         );
         assert_eq!(search.resolve("libnothing.so", &elf, &[]), None);

@@ -1,11 +1,10 @@
-//! The agent's dealings with single ranks: their starts, ends, output, and PMI.
+//! The agent's dealings with single ranks: their starts, ends, input and output.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
-use resurgo_pmi::{Notice, Output};
 use resurgo_wire::control::{End, Ended, Stream, ToDispatcher};
 use resurgo_wire::node_memory::{EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 
@@ -34,6 +33,8 @@ pub(super) struct Rank {
     taken: [Taken; 2],
     /// A later life that has not caught up.
     replaying: bool,
+    /// The last life ended as a program should.
+    finished: bool,
     /// Since when a live rank's output is behind with nothing arriving.
     quiet_since: Option<Instant>,
 }
@@ -55,6 +56,7 @@ impl Rank {
             watched: [false; 2],
             taken: [Taken::default(), Taken::default()],
             replaying: false,
+            finished: false,
             quiet_since: None,
         }
     }
@@ -146,6 +148,7 @@ impl Agent {
             return Ok(());
         };
         let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised);
+        this.finished = orderly;
         if orderly {
             children::reap(life.pid);
         } else {
@@ -187,10 +190,15 @@ impl Agent {
     }
 
     fn tell_output_end(&mut self, rank: usize) -> io::Result<()> {
-        let Some(this) = self.work.as_ref().map(|work| &work.ranks[rank]) else {
+        let Some(this) = self.work.as_mut().map(|work| &mut work.ranks[rank]) else {
             return Ok(());
         };
         if this.life.is_none() && this.outputs.iter().all(Option::is_none) {
+            let missing = if this.finished { this.taken[0].behind() } else { 0 };
+            if missing > 0 {
+                this.taken[0].forgive();
+                self.send(&ToDispatcher::OutputMissing { rank, bytes: missing })?;
+            }
             self.send(&ToDispatcher::OutputEnd { rank })?;
         }
         Ok(())
@@ -308,93 +316,6 @@ impl Agent {
                 self.epoll.delete(pipe)?;
             }
             this.watched[i] = watch;
-        }
-        Ok(())
-    }
-
-    /// Reads what `rank` has said to PMI and answers.
-    pub(super) fn pmi_event(&mut self, rank: usize) -> io::Result<()> {
-        let mut buffer = [0u8; 16 << 10];
-        loop {
-            let Some(life) = self
-                .work
-                .as_mut()
-                .and_then(|work| work.ranks.get_mut(rank)?.life.as_mut())
-            else {
-                return Ok(());
-            };
-            match life.pmi.read(&mut buffer) {
-                Ok(0) => {
-                    // The process has closed it or is gone; its end is noticed by itself.
-                    let _ = self.epoll.delete(&life.pmi);
-                    break;
-                }
-                Ok(length) => life.lines.extend(&buffer[..length]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => {
-                    let _ = self.epoll.delete(&life.pmi);
-                    break;
-                }
-            }
-        }
-        loop {
-            let Some(work) = &mut self.work else { break };
-            let Some(command) = work.ranks[rank]
-                .life
-                .as_mut()
-                .and_then(|life| life.lines.next_command())
-            else {
-                break;
-            };
-            let (answers, notice) = match command {
-                Ok(command) => work.server.command(rank, &command),
-                Err(error) => work.server.malformed(rank, &error),
-            };
-            for answer in answers {
-                self.answer(answer)?;
-            }
-            match notice {
-                Some(Notice::Abort { rank, code }) => self.send(&ToDispatcher::Aborted { rank, code })?,
-                Some(Notice::Malformed { rank, error }) => {
-                    self.send(&ToDispatcher::PmiTrouble {
-                        rank,
-                        text: format!("sent {error}"),
-                    })?;
-                }
-                Some(Notice::Refused { rank, command }) => {
-                    let text = format!("asked for {command}, which this launcher does not offer");
-                    self.send(&ToDispatcher::PmiTrouble { rank, text })?;
-                }
-                None => {}
-            }
-        }
-        self.flush_answers(rank)
-    }
-
-    fn answer(&mut self, answer: Output) -> io::Result<()> {
-        let life = self
-            .work
-            .as_mut()
-            .and_then(|work| work.ranks[answer.rank].life.as_mut());
-        if let Some(life) = life {
-            life.answers.extend_from_slice(answer.line.as_bytes());
-        }
-        self.flush_answers(answer.rank)
-    }
-
-    fn flush_answers(&mut self, rank: usize) -> io::Result<()> {
-        let Some(life) = self.work.as_mut().and_then(|work| work.ranks[rank].life.as_mut()) else {
-            return Ok(());
-        };
-        // Clients wait for each answer, so the socket has room but for one that misbehaves.
-        while !life.answers.is_empty() {
-            match life.pmi.write(&life.answers) {
-                Ok(written) => drop(life.answers.drain(..written)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => life.answers.clear(),
-            }
         }
         Ok(())
     }

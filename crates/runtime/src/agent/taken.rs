@@ -74,7 +74,7 @@ impl Taken {
             self.seen += take as u64;
             chunk = &chunk[take..];
             let block = (self.seen - 1) / BLOCK;
-            let expected = if self.seen % BLOCK == 0 {
+            let expected = if self.seen.is_multiple_of(BLOCK) {
                 self.blocks.get(block as usize).copied()
             } else if self.seen == self.bytes {
                 Some(self.tail)
@@ -85,7 +85,7 @@ impl Taken {
                 self.differs = true;
                 differs_at = Some(block * BLOCK);
             }
-            if self.seen % BLOCK == 0 {
+            if self.seen.is_multiple_of(BLOCK) {
                 self.seen_tail = EMPTY;
             }
         }
@@ -103,7 +103,7 @@ impl Taken {
             self.tail = hash(self.tail, &chunk[..take]);
             self.bytes += take as u64;
             chunk = &chunk[take..];
-            if self.bytes % BLOCK == 0 {
+            if self.bytes.is_multiple_of(BLOCK) {
                 self.blocks.push(self.tail);
                 self.tail = EMPTY;
             }

@@ -1,0 +1,85 @@
+//! What ranks say to PMI, and the answers.
+
+use std::io::{self, Read, Write};
+
+use resurgo_pmi::{Notice, Output};
+use resurgo_wire::control::ToDispatcher;
+
+use super::{Agent, Work};
+
+impl Work {
+    /// Lets the server answer the next command of `rank` that has arrived whole.
+    fn next_answers(&mut self, rank: usize) -> Option<(Vec<Output>, Option<Notice>)> {
+        let command = self.ranks[rank].life.as_mut()?.lines.next_command()?;
+        Some(match command {
+            Ok(command) => self.server.command(rank, &command),
+            Err(error) => self.server.malformed(rank, &error),
+        })
+    }
+}
+
+impl Agent {
+    /// Reads what `rank` has said to PMI and answers.
+    pub(super) fn pmi_event(&mut self, rank: usize) -> io::Result<()> {
+        let mut buffer = [0u8; 16 << 10];
+        loop {
+            let Some(life) = self
+                .work
+                .as_mut()
+                .and_then(|work| work.ranks.get_mut(rank)?.life.as_mut())
+            else {
+                return Ok(());
+            };
+            match life.pmi.read(&mut buffer) {
+                Ok(length) if length > 0 => life.lines.extend(&buffer[..length]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The process has closed it or is gone; its end is noticed by itself.
+                Ok(_) | Err(_) => {
+                    let _ = self.epoll.delete(&life.pmi);
+                    break;
+                }
+            }
+        }
+        while let Some((answers, notice)) = self.work.as_mut().and_then(|work| work.next_answers(rank)) {
+            for answer in answers {
+                self.answer(&answer);
+            }
+            match notice {
+                Some(Notice::Abort { rank, code }) => self.send(&ToDispatcher::Aborted { rank, code })?,
+                Some(Notice::Malformed { rank, error }) => {
+                    self.send(&ToDispatcher::PmiTrouble {
+                        rank,
+                        text: format!("sent {error}"),
+                    })?;
+                }
+                Some(Notice::Refused { rank, command }) => {
+                    let text = format!("asked for {command}, which this launcher does not offer");
+                    self.send(&ToDispatcher::PmiTrouble { rank, text })?;
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, answer: &Output) {
+        let Some(life) = self
+            .work
+            .as_mut()
+            .and_then(|work| work.ranks[answer.rank].life.as_mut())
+        else {
+            return;
+        };
+        life.answers.extend_from_slice(answer.line.as_bytes());
+        // Clients wait for each answer, so the socket has room for it but for a client that misbehaves.
+        while !life.answers.is_empty() {
+            match life.pmi.write(&life.answers) {
+                Ok(written) => drop(life.answers.drain(..written)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => life.answers.clear(),
+            }
+        }
+    }
+}
