@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_protocol::{EventLogger, Rank};
-use resurgo_wire::event_logger::{MAX_RECORDS, Request, Session};
+use resurgo_wire::event_logger::{LoggerSide, MAX_RECORDS, Request};
 
 /// Time for a peer to prove itself.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -208,7 +208,7 @@ impl Shared {
             shared: self,
             id,
             stream,
-            session: Session::new(self.size as u32, self.epoch, self.key, nonce),
+            side: LoggerSide::new(self.size as u32, self.epoch, self.key, nonce),
             rank: None,
         };
         let mut bytes = vec![0; READ_BYTES];
@@ -219,9 +219,9 @@ impl Shared {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            connection.session.receive(&bytes[..came]);
+            connection.side.receive(&bytes[..came]);
             if let Err(reason) = connection.answer_all() {
-                connection.session.refuse(reason);
+                connection.side.refuse(reason);
                 return connection.part();
             }
             connection.flush()?;
@@ -240,17 +240,17 @@ struct Connection<'a> {
     shared: &'a Shared,
     id: u64,
     stream: &'a TcpStream,
-    session: Session,
+    side: LoggerSide,
     /// Who it is, once admitted: rank and incarnation.
     rank: Option<(Rank, u64)>,
 }
 
 impl Connection<'_> {
     fn flush(&mut self) -> io::Result<()> {
-        let output = self.session.output();
+        let output = self.side.output();
         let bytes = output.len();
         (&mut &*self.stream).write_all(output)?;
-        self.session.sent(bytes);
+        self.side.sent(bytes);
         Ok(())
     }
 
@@ -267,7 +267,7 @@ impl Connection<'_> {
     /// Answers what has come; deliveries that came together are acknowledged together.
     fn answer_all(&mut self) -> Result<(), String> {
         let mut acknowledge = None;
-        while let Some(request) = self.session.next_request().map_err(|error| error.to_string())? {
+        while let Some(request) = self.side.next_request().map_err(|error| error.to_string())? {
             match (request, self.rank) {
                 (
                     Request::Admit {
@@ -286,7 +286,7 @@ impl Connection<'_> {
             }
         }
         if let Some(rclock) = acknowledge {
-            self.session.ack(rclock);
+            self.side.ack(rclock);
         }
         Ok(())
     }
@@ -304,7 +304,7 @@ impl Connection<'_> {
             let _ = stream.shutdown(Shutdown::Both);
         }
         self.rank = Some((rank, incarnation));
-        self.session.welcome(stored);
+        self.side.welcome(stored);
         // A rank may compute for days between two messages.
         self.stream.set_read_timeout(None).map_err(|error| error.to_string())
     }
@@ -324,14 +324,14 @@ impl Connection<'_> {
                 Ok((records, more)) => {
                     let first_rclock = above_rclock + 1;
                     above_rclock += records.len() as u64;
-                    self.session.answer(first_rclock, more, records);
+                    self.side.answer(first_rclock, more, records);
                     self.flush().map_err(|error| error.to_string())?;
                     if !more {
                         return Ok(());
                     }
                 }
                 Err(resurgo_protocol::event_logger::Error::NotWhole { stored, .. }) => {
-                    self.session.not_whole(stored);
+                    self.side.not_whole(stored);
                     return Ok(());
                 }
                 Err(error) => return Err(error.to_string()),

@@ -12,14 +12,14 @@
 //!
 //! A frame is a `u32` length of what follows, a `u8` kind, and its fields; integers are little-endian. Both sides
 //! prove that they hold the job's key: a proof is BLAKE3, keyed with it, of a label for the side, the Hello and the
-//! Challenge without its proof. [`Client`] is the rank's half, [`Session`] the event logger's; both treat what they
+//! Challenge without its proof. [`Client`] is the rank's half, [`LoggerSide`] the event logger's; both treat what they
 //! read as hostile until then, and as untrusted after.
 
 mod client;
-mod session;
+mod logger_side;
 
 pub use client::{Client, ClientEvent, Identity};
-pub use session::{Request, Session};
+pub use logger_side::{LoggerSide, Request};
 
 use resurgo_protocol::Recorded;
 

@@ -22,36 +22,36 @@ fn records(count: usize) -> Vec<Recorded> {
         .collect()
 }
 
-fn carry(client: &mut Client, session: &mut Session) {
+fn carry(client: &mut Client, side: &mut LoggerSide) {
     let bytes = client.output().to_vec();
     client.sent(bytes.len());
     // Byte by byte: no frame may need to come in one piece.
-    bytes.chunks(1).for_each(|byte| session.receive(byte));
-    let bytes = session.output().to_vec();
-    session.sent(bytes.len());
+    bytes.chunks(1).for_each(|byte| side.receive(byte));
+    let bytes = side.output().to_vec();
+    side.sent(bytes.len());
     client.receive(&bytes);
 }
 
-fn admitted() -> (Client, Session) {
-    let (mut client, mut session) = (Client::new(identity()), Session::new(4, 5, KEY, [2; 32]));
-    carry(&mut client, &mut session);
-    assert_eq!(session.next_request(), Ok(None));
-    carry(&mut client, &mut session);
+fn admitted() -> (Client, LoggerSide) {
+    let (mut client, mut side) = (Client::new(identity()), LoggerSide::new(4, 5, KEY, [2; 32]));
+    carry(&mut client, &mut side);
+    assert_eq!(side.next_request(), Ok(None));
+    carry(&mut client, &mut side);
     assert_eq!(client.next_event(), Ok(None));
-    carry(&mut client, &mut session);
+    carry(&mut client, &mut side);
     let admit = Request::Admit {
         rank: 2,
         incarnation: 3,
         acknowledged: Some(9),
     };
-    assert_eq!(session.next_request(), Ok(Some(admit)));
-    session.welcome(11);
-    carry(&mut client, &mut session);
+    assert_eq!(side.next_request(), Ok(Some(admit)));
+    side.welcome(11);
+    carry(&mut client, &mut side);
     assert_eq!(
         client.next_event(),
         Ok(Some(ClientEvent::Admitted { epoch: 5, stored: 11 }))
     );
-    (client, session)
+    (client, side)
 }
 
 #[test]
@@ -134,14 +134,14 @@ fn a_long_reason_is_cut_between_characters() {
 
 #[test]
 fn deliveries_go_there_and_back() {
-    let (mut client, mut session) = admitted();
+    let (mut client, mut side) = admitted();
     let all = records(MAX_RECORDS + 10);
     client.log(12, &all);
     client.query(11);
-    carry(&mut client, &mut session);
+    carry(&mut client, &mut side);
     let (first, second) = all.split_at(MAX_RECORDS);
     assert_eq!(
-        session.next_request(),
+        side.next_request(),
         Ok(Some(Request::Log {
             first_rclock: 12,
             records: first.to_vec()
@@ -149,17 +149,17 @@ fn deliveries_go_there_and_back() {
     );
     let rclock = 12 + MAX_RECORDS as u64;
     assert_eq!(
-        session.next_request(),
+        side.next_request(),
         Ok(Some(Request::Log {
             first_rclock: rclock,
             records: second.to_vec()
         }))
     );
-    assert_eq!(session.next_request(), Ok(Some(Request::Query { above_rclock: 11 })));
-    session.ack(rclock + 9);
-    session.answer(12, true, first.to_vec());
-    session.answer(rclock, false, second.to_vec());
-    carry(&mut client, &mut session);
+    assert_eq!(side.next_request(), Ok(Some(Request::Query { above_rclock: 11 })));
+    side.ack(rclock + 9);
+    side.answer(12, true, first.to_vec());
+    side.answer(rclock, false, second.to_vec());
+    carry(&mut client, &mut side);
     assert_eq!(client.next_event(), Ok(Some(ClientEvent::Ack { rclock: rclock + 9 })));
     for (first_rclock, more, part) in [(12, true, first), (rclock, false, second)] {
         let answer = ClientEvent::Answer {
@@ -174,19 +174,19 @@ fn deliveries_go_there_and_back() {
 
 #[test]
 fn an_answer_with_a_gap_is_refused() {
-    let (mut client, mut session) = admitted();
+    let (mut client, mut side) = admitted();
     client.query(0);
-    session.answer(2, false, records(1));
-    carry(&mut client, &mut session);
+    side.answer(2, false, records(1));
+    carry(&mut client, &mut side);
     assert_eq!(client.next_event(), Err(Error::Unexpected { frame: "Answer" }));
 }
 
 #[test]
 fn neither_side_trusts_another_key() {
-    let (mut client, mut session) = (Client::new(identity()), Session::new(4, 1, [8; 32], [2; 32]));
-    carry(&mut client, &mut session);
-    session.next_request().unwrap();
-    carry(&mut client, &mut session);
+    let (mut client, mut side) = (Client::new(identity()), LoggerSide::new(4, 1, [8; 32], [2; 32]));
+    carry(&mut client, &mut side);
+    side.next_request().unwrap();
+    carry(&mut client, &mut side);
     assert_eq!(client.next_event(), Err(Error::NotAuthentic));
 
     // A rank that goes on all the same.
@@ -196,8 +196,8 @@ fn neither_side_trusts_another_key() {
         acknowledged: Some(1000),
     }
     .encode(&mut bytes);
-    session.receive(&bytes);
-    assert_eq!(session.next_request(), Err(Error::NotAuthentic));
+    side.receive(&bytes);
+    assert_eq!(side.next_request(), Err(Error::NotAuthentic));
 }
 
 #[test]
@@ -236,11 +236,11 @@ fn nothing_is_taken_before_the_proof() {
             records: vec![],
         },
     ] {
-        let mut session = Session::new(4, 1, KEY, [2; 32]);
+        let mut side = LoggerSide::new(4, 1, KEY, [2; 32]);
         let mut bytes = Vec::new();
         frame.encode(&mut bytes);
-        session.receive(&bytes);
-        assert_eq!(session.next_request(), Err(Error::Unexpected { frame: frame.name() }));
+        side.receive(&bytes);
+        assert_eq!(side.next_request(), Err(Error::Unexpected { frame: frame.name() }));
     }
 }
 
@@ -307,9 +307,9 @@ fn damage_is_survived() {
         if let Ok(Some((_, used))) = Frame::decode(&bytes) {
             assert!(used <= bytes.len());
         }
-        let mut session = Session::new(2, 1, KEY, [0; 32]);
-        session.receive(&bytes);
-        while let Ok(Some(_)) = session.next_request() {}
+        let mut side = LoggerSide::new(2, 1, KEY, [0; 32]);
+        side.receive(&bytes);
+        while let Ok(Some(_)) = side.next_request() {}
         let mut client = Client::new(identity());
         client.receive(&bytes);
         while let Ok(Some(_)) = client.next_event() {}

@@ -7,15 +7,15 @@ use super::{Buffers, Error, Frame, Hello, KEY_BYTES, Side, proof};
 /// What a rank asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// The rank has proved itself: answer with [`Session::welcome`] or [`Session::refuse`].
+    /// The rank has proved itself: answer with [`LoggerSide::welcome`] or [`LoggerSide::refuse`].
     Admit {
         rank: Rank,
         incarnation: u64,
         acknowledged: Option<u64>,
     },
-    /// Store these deliveries: answer with [`Session::ack`], once for several requests if they come together.
+    /// Store these deliveries: answer with [`LoggerSide::ack`], once for several requests if they come together.
     Log { first_rclock: u64, records: Vec<Recorded> },
-    /// Give back what is stored: answer with [`Session::answer`] or [`Session::not_whole`].
+    /// Give back what is stored: answer with [`LoggerSide::answer`] or [`LoggerSide::not_whole`].
     Query { above_rclock: u64 },
 }
 
@@ -28,7 +28,7 @@ enum Stage {
 }
 
 /// One connection from a rank, without its socket.
-pub struct Session {
+pub struct LoggerSide {
     key: [u8; KEY_BYTES],
     size: u32,
     epoch: u64,
@@ -37,7 +37,7 @@ pub struct Session {
     buffers: Buffers,
 }
 
-impl Session {
+impl LoggerSide {
     /// A connection just accepted, of a job of `size` ranks. `nonce`: random, fresh for every connection.
     pub fn new(size: u32, epoch: u64, key: [u8; KEY_BYTES], nonce: [u8; KEY_BYTES]) -> Self {
         Self {
