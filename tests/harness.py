@@ -108,6 +108,17 @@ def marked_processes(mark):
     return found
 
 
+def used_by_others(names):
+    """Those of the files `names` in /dev/shm that a living process has mapped."""
+    used = set()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                maps = Path(entry.path, "maps").read_text(errors="replace")
+                used |= {name for name in names if f"/dev/shm/{name}" in maps}
+    return used
+
+
 def command_of(pid):
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -121,6 +132,7 @@ class Job:
         self.directory = directory
         self.mark = f"RESURGO_TEST_MARK={uuid.uuid4().hex}"
         self.events_file = events
+        self.destroyed = False  # ended by force, because it did not end
         self.out, self.err = directory / "stdout", directory / "stderr"
         name, _, value = self.mark.partition("=")
         env = dict(env if env is not None else environment())
@@ -203,6 +215,7 @@ class Job:
             states = "\n".join(f"{pid}: {command_of(pid)}" for pid in self.processes())
             described = self.result(None).describe()
             self.destroy()
+            self.destroyed = True
             raise AssertionError(f"the job did not end in {timeout} s\n{states}\n{described}") from None
         return self.result(code)
 
@@ -278,9 +291,19 @@ class Launcher:
         left = []
         for job in self.jobs:
             left += job.leftovers()
-        for job in self.jobs:
-            job.destroy()
-        shared = set(os.listdir("/dev/shm")) - self.shared_memory
+        destroyed = [pid for job in self.jobs for pid in job.destroy()] + [job for job in self.jobs if job.destroyed]
+        # Jobs of others on this machine come and go: what a living process has mapped is theirs, for ours are gone.
+        end = time.monotonic() + 3
+        while shared := set(os.listdir("/dev/shm")) - self.shared_memory:
+            shared -= used_by_others(shared)
+            if not shared or time.monotonic() > end:
+                break
+            time.sleep(0.2)
+        if destroyed:  # what could not clean up after itself is not asked for more
+            for name in shared:
+                with contextlib.suppress(OSError):
+                    os.unlink(f"/dev/shm/{name}")
+            shared = set()
         temporary = sorted(str(path) for path in self.temporary.rglob("*"))
         assert not left, f"processes were left behind: {left}"
         assert not shared, f"left in /dev/shm: {sorted(shared)}"

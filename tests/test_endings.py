@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How jobs end: exit codes, MPI_Abort, signals, components that die. Nothing may stay behind (the fixture sees to it)."""
+
+import os
+import signal
+import time
+
+import pytest
+
+import harness
+
+LONG = ["99", "kill", "0", "always", "100000000"]  # of crash: a ring that goes round for minutes
+
+
+def start_long(jobs, program, n=3, **more):
+    job = jobs.start(n, *program("crash"), *LONG, **more)
+    job.until(lambda: b"iteration 50 " in job.out.read_bytes(), what="the first iterations")
+    return job
+
+
+@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("rank, code", [(0, 42), (1, 7), (2, 1)])
+def test_abort(jobs, program, protocol, rank, code):
+    result = jobs.run(3, *program("abort"), rank, code, protocol=protocol)
+    assert result.code == code, result.describe()
+    assert result.text == ""
+
+
+@pytest.mark.parametrize("script, code", [("exit 0", 0), ("exit 5", 5), ("exit $((PMI_RANK + 3))", 3)])
+@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+def test_exit_code_after_finalize(jobs, program, protocol, script, code):
+    """The first code that is not zero counts, by rank."""
+    hello = program("hello")[0]
+    result = jobs.run(2, "sh", "-c", f"{hello}; {script}", protocol=protocol)
+    assert result.code == code, result.describe()
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_signals_end_every_process(jobs, program, number, code):
+    job = start_long(jobs, program)
+    assert len(job.processes()) >= 4
+    job.process.send_signal(number)
+    result = job.wait(10)
+    assert result.code == code, result.describe()
+
+
+def test_ctrl_c_reaches_the_whole_foreground(jobs, program):
+    """A terminal signals the whole process group, ranks and agents too if they are in it: the job ends all the same."""
+    job = start_long(jobs, program)
+    os.killpg(job.process.pid, signal.SIGINT)
+    assert job.wait(10).code == 130
+
+
+def test_ctrl_c_twice(jobs, program):
+    job = start_long(jobs, program)
+    for _ in range(3):
+        if not job.over():
+            job.process.send_signal(signal.SIGINT)
+        time.sleep(0.01)
+    assert job.wait(10).code in (130, -2, 2)
+
+
+def components(job):
+    """The job's processes that are neither ranks nor the dispatcher."""
+    ranks = {pid for pid, _ in job.lives().values()}
+    return [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
+
+
+def test_the_agent_is_killed(jobs, program):
+    job = start_long(jobs, program)
+    agents = components(job)
+    assert agents, "no agent found"
+    os.kill(agents[0], signal.SIGKILL)
+    result = job.wait(20)
+    assert result.code not in (0, None)
+    assert "agent" in result.errors, result.describe()
+
+
+def test_the_dispatcher_is_killed(jobs, program):
+    """Nobody is left to tell: the ranks and the agent must go on their own."""
+    job = start_long(jobs, program)
+    job.process.kill()
+    job.wait(10)
+    assert not job.leftovers(5)
+
+
+def test_the_agent_is_stopped_and_killed_with_ranks(jobs, program):
+    job = start_long(jobs, program)
+    job.kill(list(job.lives()))
+    for pid in components(job):
+        os.kill(pid, signal.SIGKILL)
+    assert job.wait(20).code != 0
+
+
+def test_standard_output_is_closed(jobs, program, tmp_path):
+    """As in `resurgo run ... | head -1`."""
+    events = tmp_path / "events.json"
+    line = f"{harness.RESURGO} run -n 2 --json-events {events} {' '.join(program('crash') + LONG)} | head -1"
+    job = jobs.command(["bash", "-c", f"set -o pipefail; {line}"])
+    result = job.wait(20)
+    assert result.code != 0 and result.text.startswith("rank "), result.describe()
+
+
+def test_children_of_ranks_end_too(jobs, program):
+    job = jobs.start(2, "sh", "-c", f"sleep 1000 & {' '.join(program('crash') + LONG)}")
+    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.process.send_signal(signal.SIGTERM)
+    job.wait(10)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.005, 0.02, 0.05])
+def test_interrupted_while_starting(jobs, program, moment):
+    job = jobs.start(4, *program("crash"), *LONG)
+    time.sleep(moment)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait(10).code in (143, -15)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line, as people type it at mpiexec."""
+
+import json
+
+import pytest
+
+import harness
+
+SHOW = "import os, sys; from mpi4py import MPI; print('rank', MPI.COMM_WORLD.rank, 'of', MPI.COMM_WORLD.size, *{})"
+
+
+def show(*expressions):
+    return [harness.PYTHON, "-c", SHOW.format("[" + ", ".join(expressions) + "]")]
+
+
+def lines(result):
+    return sorted(result.ok().text.splitlines())
+
+
+@pytest.mark.parametrize("option", ["-n", "-np", "--n", "--np"])
+def test_number_of_ranks(jobs, program, option):
+    result = jobs.resurgo("run", option, "3", *program("hello"))
+    if option.startswith("--") and result.code == 2:
+        pytest.skip(f"{option} is not known, as the help says")
+    assert "3 ranks, sum 3" in result.ok().text
+
+
+def test_one_rank_when_nothing_is_said(jobs, program):
+    assert "1 ranks, sum 0" in jobs.resurgo("run", *program("hello")).ok().text
+
+
+def test_env(jobs):
+    wanted = show("os.environ.get('A')", "os.environ.get('B')", "os.environ.get('C')")
+    result = jobs.resurgo(
+        "run", "-genv", "A", "1", "-n", "1", "-env", "B", "2", *wanted, ":", "-n", "1", "-env", "C", "3", *wanted
+    )
+    assert lines(result) == ["rank 0 of 2 1 2 None", "rank 1 of 2 1 None 3"]
+
+
+def test_envnone_and_envlist(jobs):
+    wanted = show("os.environ.get('SEEN')", "os.environ.get('UNSEEN')")
+    env = harness.environment(SEEN="yes", UNSEEN="no")
+    result = jobs.resurgo("run", "-n", "1", "-envlist", "SEEN,PATH", *wanted, env=env)
+    assert lines(result) == ["rank 0 of 1 yes None"]
+    result = jobs.resurgo("run", "-n", "1", "-envall", *wanted, env=env)
+    assert lines(result) == ["rank 0 of 1 yes no"]
+    result = jobs.resurgo("run", "-n", "1", "-envnone", "-env", "SEEN", "set", *wanted, env=env)
+    assert lines(result) == ["rank 0 of 1 set None"]
+
+
+def test_wdir(jobs, tmp_path):
+    result = jobs.resurgo("run", "-n", "2", "-wdir", tmp_path, *show("os.getcwd()"))
+    assert lines(result) == [f"rank {rank} of 2 {tmp_path}" for rank in range(2)]
+
+
+def test_several_programs(jobs, program):
+    command = program("hello")
+    result = jobs.resurgo("run", "-n", "1", *command, ":", "-n", "2", *command, ":", *command)
+    assert lines(result) == sorted([f"hello from rank {rank} of 4" for rank in range(4)] + ["4 ranks, sum 6"])
+
+
+def test_end_of_options(jobs, program):
+    assert "2 ranks, sum 1" in jobs.resurgo("run", "-n", "2", "--", *program("hello")).ok().text
+
+
+def test_arguments_of_the_program_are_its_own(jobs):
+    result = jobs.resurgo("run", "-n", "1", *show("sys.argv[1:]"), "-n", "9", "--protocol", "--", "", "a b")
+    assert lines(result) == ["rank 0 of 1 ['-n', '9', '--protocol', '--', '', 'a b']"]
+
+
+def test_program_on_the_search_path(jobs, program):
+    env = harness.environment()
+    env["PATH"] = f"{harness.PROGRAMS}:{env['PATH']}"
+    program("hello")
+    assert "2 ranks, sum 1" in jobs.resurgo("run", "-n", "2", "hello", env=env).ok().text
+
+
+def test_options_from_the_environment(jobs, program, tmp_path):
+    events = tmp_path / "events.json"
+    env = harness.environment(RESURGO_PROTOCOL="none", RESURGO_JSON_EVENTS=events)
+    jobs.resurgo("run", "-n", "2", *program("hello"), env=env).ok()
+    first = json.loads(events.read_text().splitlines()[0])
+    assert first["event"] == "job_started" and first["protocol"] == "none" and first["ranks"] == 2
+    jobs.resurgo("run", "-n", "2", "--protocol", "pessimistic", *program("hello"), env=env).ok()
+    first = json.loads(events.read_text().splitlines()[0])
+    assert first["protocol"] == "pessimistic", "the command line wins"
+
+
+def test_variables_of_another_launcher_are_not_passed_on(jobs):
+    """As when resurgo is started inside a job of another launcher."""
+    env = harness.environment(PMI_RANK="5", PMI_SIZE="9", PMIX_RANK="5", PMI_FD="77", HYDI_CONTROL_FD="7")
+    result = jobs.resurgo("run", "-n", "2", *show("'PMIX_RANK' in os.environ"), env=env)
+    assert lines(result) == ["rank 0 of 2 False", "rank 1 of 2 False"]
+
+
+def test_help_and_version(jobs):
+    for arguments in (["run", "--help"], ["--help"], ["run", "-h"]):
+        result = jobs.resurgo(*arguments).ok()
+        assert "--protocol" in result.text and "-n" in result.text
+    assert jobs.resurgo("--version").ok().text.startswith("resurgo ")
+
+
+def test_two_jobs_at_the_same_time(jobs, program):
+    running = [jobs.start(3, *program("cg"), "256", "200") for _ in range(3)]
+    answers = {job.wait().ok().out for job in running}
+    assert len(answers) == 1
+
+
+def test_from_any_directory_and_by_any_name(jobs, program, tmp_path):
+    """A link to resurgo finds the provider library; so does a call without a path."""
+    link = tmp_path / "r"
+    link.symlink_to(harness.RESURGO)
+    assert "2 ranks" in jobs.command([link, "run", "-n", "2", *program("hello")]).wait().ok().text
+    env = harness.environment()
+    env["PATH"] = f"{harness.RESURGO.parent}:{env['PATH']}"
+    assert "2 ranks" in jobs.command(["resurgo", "run", "-n", "2", *program("hello")], env=env).wait().ok().text

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Standard input, output and error."""
+
+import subprocess
+
+import pytest
+
+import harness
+from harness import MANY, by_rank, storm
+
+TEXT = b"".join(b"input line %d\n" % i for i in range(5000)) + b"no newline at the end"
+
+
+def feed(jobs, size, command, text, how, **more):
+    if how == "file":
+        path = jobs.directory / "input"
+        path.write_bytes(text)
+        with open(path, "rb") as stdin:
+            return jobs.start(size, *command, stdin=stdin, **more)
+    job = jobs.start(size, *command, stdin=subprocess.PIPE, **more)
+    job.process.stdin.write(text)
+    job.process.stdin.close()
+    return job
+
+
+def program_lines(result):
+    return [line for line in result.err.splitlines() if not line.startswith(b"resurgo:")]
+
+
+@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("how", ["file", "pipe"])
+def test_stdin_goes_to_rank_0(jobs, program, protocol, how):
+    result = feed(jobs, 3, program("output") + ["20"], TEXT, how, protocol=protocol).wait().ok()
+    echoed = [line for line in result.text.splitlines() if line.startswith("rank 0 stdin ")]
+    assert len(echoed) == 5001
+    assert echoed[0] == "rank 0 stdin 1: input line 0" and echoed[-1] == "rank 0 stdin 5001: no newline at the end"
+
+
+@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+def test_lines_are_never_torn(jobs, program, protocol):
+    result = jobs.run(4, *program("output"), "400", protocol=protocol).ok()
+    for line in result.text.splitlines():
+        assert line.startswith("rank ") and line.count("rank ") == 1, line[:200]
+    for line in program_lines(result):
+        assert line.startswith(b"rank ") and line.count(b"rank ") == 1, line[:200]
+    assert result.text.endswith("without a newline") or "without a newline\n" in result.text
+
+
+def test_labels(jobs, program):
+    result = jobs.run(3, *program("hello"), options=["-l"]).ok()
+    assert sorted(result.text.splitlines()) == sorted(
+        [f"[{rank}] hello from rank {rank} of 3" for rank in range(3)] + ["[0] 3 ranks, sum 3"]
+    )
+
+
+def test_as_plain_mpich(jobs, program, plain):
+    result = jobs.run(4, *program("output"), "400").ok()
+    expected = plain(4, *program("output"), "400")
+    ours, theirs = by_rank(result.out), by_rank(expected.out)
+    # A last line without its newline may get one.
+    ours[3][-1], theirs[3][-1] = ours[3][-1].rstrip(b"\n"), theirs[3][-1].rstrip(b"\n")
+    for rank in range(4):
+        ours_without_last = [line for line in ours[rank]]
+        assert ours_without_last == theirs[rank]
+
+
+@pytest.mark.parametrize("how", ["file", "pipe"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_kills_while_reading_and_writing(jobs, program, rng, kills, how, size):
+    command = program("output") + ["400", "1000"]
+    calm = feed(jobs, size, command, TEXT, how).wait().ok()
+    job = feed(jobs, size, command, TEXT, how, options=MANY)
+    print(storm(job, rng, kills or 4, calm.seconds))
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert by_rank(b"\n".join(program_lines(result))) == by_rank(b"\n".join(program_lines(calm)))
+
+
+def test_megabytes(jobs):
+    """A flood of output through the agent and the dispatcher."""
+    script = "from mpi4py import MPI\nfor i in range(200000): print('rank %d line %d' % (MPI.COMM_WORLD.rank, i))"
+    result = jobs.run(3, harness.PYTHON, "-c", script).ok()
+    for rank, lines in by_rank(result.out).items():
+        assert lines == [b"rank %d line %d\n" % (rank, i) for i in range(200000)]
+
+
+def test_stderr_stays_stderr(jobs):
+    script = "import sys; from mpi4py import MPI; print('one'); print('two', file=sys.stderr)"
+    result = jobs.run(1, harness.PYTHON, "-c", script, options=["-q"]).ok()
+    assert result.text == "one\n" and result.errors == "two\n"
