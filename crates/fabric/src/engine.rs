@@ -69,10 +69,12 @@ pub struct SendContext {
 const DELIVERIES_A_POLL: usize = 16;
 /// Deliveries from the same channel in a row before others are looked at.
 const HOT_RUN: u32 = 16;
-/// Empty reads in quick succession before a read waits inside.
-const IDLE_RUN: u32 = 6;
-/// Two reads are in quick succession when there is no more time between them than a progress loop needs.
-const QUICK_NS: u64 = 600;
+/// Two reads are in quick succession when there is no more time between them than a progress loop needs that gives its
+/// core to others in every round.
+const QUICK_US: u64 = 5;
+/// Longest look for news inside one read while the program still polls.
+const LOOK_US: u64 = 1;
+const SHORT_SLEEP_NS: u64 = 50_000;
 const FIRST_SLEEP_NS: u64 = 1_000_000;
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
 /// Changes between threads that call in before a rank counts as one that uses MPI from several threads: handing MPI
@@ -109,8 +111,8 @@ pub struct Engine {
     thread_changes: u32,
     ticks_per_us: u64,
     last_read: u64,
-    idle_run: u32,
-    sleep_ns: u64,
+    idle_since: u64,
+    spin_ticks: u64,
     sleeps: u64,
 }
 
@@ -170,6 +172,7 @@ impl Engine {
         let output_gate = node.control(node.rank, control::OUTPUT_BEHIND).load(Ordering::Acquire) != 0;
         let fault_at = node.control(node.rank, control::FAULT_AT_MESSAGES).load(Ordering::Acquire);
         node.control_u32(node.rank, control::SLEEPING).store(0, Ordering::SeqCst);
+        let ticks_per_us = measure_ticks();
         let mut engine = Engine {
             arena,
             outgoing,
@@ -196,10 +199,10 @@ impl Engine {
             fault_at: if fault_at == 0 { u64::MAX } else { fault_at },
             thread: 0,
             thread_changes: 0,
-            ticks_per_us: measure_ticks(),
+            ticks_per_us,
             last_read: 0,
-            idle_run: 0,
-            sleep_ns: FIRST_SLEEP_NS,
+            idle_since: 0,
+            spin_ticks: ticks_per_us * node.spin_ns / 1000,
             sleeps: 0,
             node,
         };
@@ -640,10 +643,9 @@ impl Engine {
         } else {
             self.poll_plain();
         }
-        if self.completions.is_empty() {
-            self.last_read = ticks();
-        } else {
-            self.idle_run = 0;
+        self.last_read = ticks();
+        if !self.completions.is_empty() {
+            self.idle_since = self.last_read;
         }
     }
 
@@ -887,35 +889,33 @@ impl Engine {
 
     // ---- waiting ----
 
-    /// True: waited inside this read, look again. Reads that follow one another quickly and find nothing come from a
-    /// program that waits; it gives its core to others that have something to do.
+    /// True: waited inside this read, look again.
+    ///
+    /// Reads that follow one another quickly and find nothing come from a program that waits. It polls for as long as
+    /// `--spin` says and then gives its core away, never for longer than it has polled in vain: a program that does a
+    /// little work between its polls is slowed down by a factor of two at most.
     fn wait_if_idle(&mut self) -> bool {
         let now = ticks();
-        if now.wrapping_sub(self.last_read) > self.ticks_per_us * QUICK_NS / 1000 {
-            self.idle_run = 0;
-            self.sleep_ns = FIRST_SLEEP_NS;
+        if now.wrapping_sub(self.last_read) > self.ticks_per_us * QUICK_US {
+            self.idle_since = now;
             return false;
         }
-        self.idle_run += 1;
-        if self.idle_run < IDLE_RUN {
-            return false;
-        }
-        let until = now + self.ticks_per_us * self.node.spin_ns / 1000;
-        loop {
-            for _ in 0..8 {
+        let idle = now - self.idle_since;
+        if idle < self.spin_ticks {
+            // A round through the MPI library's own wait loop costs more than looking again here.
+            let until = now + idle.min(self.ticks_per_us * LOOK_US);
+            while ticks() < until {
                 if self.has_entry(self.hot as usize) || doorbell::any_ready(&self.node) {
                     return true;
                 }
                 std::hint::spin_loop();
             }
-            if ticks() >= until {
-                break;
-            }
+            return false;
         }
+        let idle_ns = idle * 1000 / self.ticks_per_us;
         // Another thread of this process may want MPI's lock: do not sleep on it for long.
-        let longest = if self.thread_changes > 0 { 20_000 } else { self.sleep_ns };
-        self.sleep_ns = (self.sleep_ns * 2).min(LONGEST_SLEEP_NS);
-        self.doze(longest);
+        let longest = if self.thread_changes > 0 { SHORT_SLEEP_NS } else { LONGEST_SLEEP_NS };
+        self.doze(idle_ns.clamp(SHORT_SLEEP_NS, longest));
         if !self.waiting.is_empty() {
             self.progress_sends();
         }
@@ -949,7 +949,7 @@ impl Engine {
 
     /// Spins and then sleeps until the channel has another entry, or a while has passed.
     fn pause_for(&mut self, incoming: &mut Incoming) {
-        let until = ticks() + self.ticks_per_us * self.node.spin_ns / 1000;
+        let until = ticks() + self.spin_ticks;
         while ticks() < until {
             if incoming.reader.peek(&self.node).is_some() {
                 return;
