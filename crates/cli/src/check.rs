@@ -31,7 +31,7 @@ impl Refusal {
 /// The file that `name` stands for, found as a shell would from `directory` with the search path `path`.
 pub fn find_program(name: &OsStr, directory: &Path, path: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     if name.as_bytes().contains(&b'/') {
-        let file = directory.join(name);
+        let file: PathBuf = directory.join(name).components().collect();
         return match why_not(&file) {
             None => Ok(file),
             Some(refusal) => Err(refusal),
@@ -97,6 +97,27 @@ pub fn open_files(size: usize) -> Result<(u64, u64), Refusal> {
         ));
     }
     Ok((soft, hard))
+}
+
+/// Checks the limits that concern the node memory: its pages come into being one by one, but its size counts at once.
+pub fn node_memory(bytes: u64) -> Result<(), Refusal> {
+    let size = resurgo_runtime::units::readable_size(bytes);
+    for (resource, option, what) in [
+        (Resource::RLIMIT_FSIZE, "-f", "file sizes"),
+        (Resource::RLIMIT_AS, "-v", "virtual memory"),
+    ] {
+        let (limit, _) = getrlimit(resource)
+            .map_err(|error| Refusal::new(2, format!("cannot read the limit of {what}: {error}")))?;
+        if limit < bytes {
+            let limit = resurgo_runtime::units::readable_size(limit);
+            let text = format!(
+                "the limit of {what} (ulimit {option}) is {limit}, and the node memory of this job is a memory file of \
+                 {size}, most of it never touched; raise the limit or lower --log-memory"
+            );
+            return Err(Refusal::new(2, text));
+        }
+    }
+    Ok(())
 }
 
 /// Half of the available memory for all ranks together, at most 8 GiB each.

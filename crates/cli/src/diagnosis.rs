@@ -37,7 +37,7 @@ pub struct Diagnosis {
     pub note: Option<String>,
 }
 
-const INSTALL: &str = "install one with: pip install mpich (in an active virtual environment)";
+const INSTALL: &str = "pip install mpich, in an active virtual environment, gives one";
 
 /// A library that claims to be MPI.
 #[derive(Debug, PartialEq, Eq)]
@@ -164,8 +164,8 @@ fn foreign(program: &str, name: &str, file: Option<&Path>) -> String {
     };
     let place = file.map(|file| format!(" ({})", file.display())).unwrap_or_default();
     format!(
-        "{program} asks for {name}{place}: that is {whose} cannot be served; build the program with MPICH \
-         or the MPI-5 standard interface, and {INSTALL}"
+        "{program} asks for {name}{place}: that is {whose} cannot be served; build the program for MPICH \
+         or the MPI-5 standard interface ({INSTALL})"
     )
 }
 

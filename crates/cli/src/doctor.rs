@@ -1,12 +1,20 @@
 //! `resurgo doctor`: what `resurgo run` would find out about a program, without running it.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::Path;
 
 use crate::check;
 use crate::diagnosis::{self, Maker};
 use crate::environment::Variables;
 use crate::run;
+
+/// Prints a line, whoever has stopped reading.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        let _ = writeln!(std::io::stdout(), $($words)*);
+    }};
+}
 
 /// Prints the diagnosis; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
@@ -15,7 +23,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
         return i32::from(crate::USAGE);
     };
     if name == "-h" || name == "--help" {
-        print!("{}", crate::HELP);
+        say!("{}", crate::HELP.trim_end());
         return 0;
     }
     match examine(name) {
@@ -33,28 +41,28 @@ fn examine(name: &OsString) -> Result<(), (i32, String)> {
     let variables: Variables = std::env::vars_os().collect();
     let path = check::variable(&variables, "PATH");
     let file = check::find_program(name, &here, path).map_err(|refusal| (refusal.code, refusal.text))?;
-    println!("program      {}", file.display());
+    say!("program      {}", file.display());
     let diagnosis = diagnosis::diagnose(Path::new(&file), &variables).map_err(|error| (2, error))?;
     for step in &diagnosis.steps {
-        println!("             {step}");
+        say!("             {step}");
     }
     match &diagnosis.library {
-        Some((Maker::Mpich, library)) => println!("MPI library  {} (MPICH with libfabric)", library.display()),
-        Some((Maker::Intel, library)) => println!("MPI library  {} (Intel MPI)", library.display()),
-        None => println!("MPI library  decided when it runs"),
+        Some((Maker::Mpich, library)) => say!("MPI library  {} (MPICH with libfabric)", library.display()),
+        Some((Maker::Intel, library)) => say!("MPI library  {} (Intel MPI)", library.display()),
+        None => say!("MPI library  decided when it runs"),
     }
     let provider = run::provider_path().map_err(|refusal| (refusal.code, refusal.text))?;
-    println!("provider     {}", provider.display());
+    say!("provider     {}", provider.display());
     let mut prepared = variables.clone();
     diagnosis.prepare(&mut prepared, &provider);
     for (name, value) in prepared.iter().filter(|pair| !variables.contains(pair)) {
-        println!("environment  {}={}", name.display(), value.display());
+        say!("environment  {}={}", name.display(), value.display());
     }
     match &diagnosis.note {
-        Some(note) => println!("note         {note}"),
-        None => println!("protected    yes: resurgo run -n 4 {}", name.display()),
+        Some(note) => say!("note         {note}"),
+        None => say!("protected    yes: resurgo run -n 4 {}", name.display()),
     }
-    println!(
+    say!(
         "             provided that it is repeatable: the same messages lead to the same sends (no measured times or\n             \
          unpinned randomness in messages, one thread inside MPI)"
     );

@@ -8,6 +8,7 @@ mod options;
 mod run;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 const HELP: &str = include_str!("help.txt");
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
         Some(resurgo_runtime::agent::VERB) => code(resurgo_runtime::agent::run()),
         Some(resurgo_runtime::trampoline::VERB) => code(resurgo_runtime::trampoline::rank_exec(rest)),
         Some("-h" | "--help" | "help") => {
-            print!("{HELP}");
+            let _ = std::io::stdout().write_all(HELP.as_bytes());
             ExitCode::SUCCESS
         }
         Some("-V" | "--version" | "version") => {

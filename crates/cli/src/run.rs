@@ -1,13 +1,14 @@
 //! `resurgo run`: from the command line to a job.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use resurgo_runtime::dispatcher::{self, Limits, Settings};
 use resurgo_runtime::faults::Fault;
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{MAX_LOG_SEGMENTS, PROTOCOL_NONE, SEGMENT};
+use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_NONE, SEGMENT};
 
 use crate::check::{self, Refusal};
 use crate::diagnosis;
@@ -18,7 +19,7 @@ use crate::options::{self, Options, Request};
 pub fn run(arguments: Vec<OsString>) -> i32 {
     match options::parse(arguments, |name| std::env::var_os(name)) {
         Ok(Request::Help) => {
-            print!("{}", crate::HELP);
+            let _ = std::io::stdout().write_all(crate::HELP.as_bytes());
             0
         }
         Ok(Request::Version) => {
@@ -79,6 +80,7 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
     }
     let log_memory = options.log_memory.unwrap_or_else(|| check::default_log_memory(size));
     let log_segments = (log_memory / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize;
+    check::node_memory(Layout { size, log_segments }.total() as u64)?;
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let spin_ns = match options.spin {
         Some(spin) => spin.as_nanos() as u64,

@@ -232,7 +232,7 @@ impl Agent {
                 if self.ending.is_none()
                     && let Err(error) = self.start_life(rank, fault_at_messages)
                 {
-                    let reason = format!("cannot start rank {rank} again: {error}");
+                    let reason = format!("cannot start rank {rank} again: {error}{}", crate::hint(&error));
                     self.send(&ToDispatcher::Failed { reason })?;
                 }
             }
@@ -272,10 +272,14 @@ impl Agent {
                 self.feed_stdin()?;
             }
             ToAgent::OutputTaken { bytes } => {
+                let mut was_closed = false;
                 if let Some(work) = &mut self.work {
+                    was_closed = work.window == 0;
                     work.window = (work.window + bytes).min(OUTPUT_WINDOW);
                 }
-                self.watch_outputs()?;
+                if was_closed {
+                    self.watch_outputs()?;
+                }
             }
         }
         Ok(())
@@ -318,7 +322,7 @@ impl Agent {
         for rank in 0..size {
             let fault = faults.iter().find(|fault| fault.0 == rank).map_or(0, |fault| fault.1);
             self.start_life(rank, fault)
-                .map_err(|error| format!("cannot start rank {rank} of {size}: {error}"))?;
+                .map_err(|error| format!("cannot start rank {rank} of {size}: {error}{}", crate::hint(&error)))?;
         }
         Ok(())
     }

@@ -102,7 +102,8 @@ struct Dispatcher {
 impl Dispatcher {
     fn start(mut settings: Settings) -> Result<Dispatcher, String> {
         let start = Instant::now();
-        let failed = |what: &'static str| move |error: io::Error| format!("cannot {what}: {error}");
+        let failed =
+            |what: &'static str| move |error: io::Error| format!("cannot {what}: {error}{}", crate::hint(&error));
         prctl::set_child_subreaper(true).map_err(|error| format!("cannot become a subreaper: {error}"))?;
         let signals = watch_signals().map_err(failed("watch signals"))?;
         let json = match &settings.json_events {

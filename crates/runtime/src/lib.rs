@@ -10,3 +10,16 @@ pub mod faults;
 mod leftovers;
 pub mod trampoline;
 pub mod units;
+
+/// What to check when the system has refused something for want of resources.
+fn hint(error: &std::io::Error) -> &'static str {
+    use nix::errno::Errno;
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EAGAIN) => "; the limit of processes may be too low (ulimit -u)",
+        Some(Errno::EMFILE) => "; the limit of open files may be too low (ulimit -n)",
+        Some(Errno::ENFILE) => "; the system has too many open files",
+        Some(Errno::ENOMEM) => "; there is not enough memory",
+        Some(Errno::EFBIG) => "; the limit of file sizes may be too low (ulimit -f)",
+        _ => "",
+    }
+}

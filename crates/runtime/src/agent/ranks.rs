@@ -237,7 +237,10 @@ impl Agent {
         if self.read_output(rank, stream)? == Some(0) {
             self.close_output(rank, stream)?;
         }
-        self.watch_outputs()
+        if self.work.as_ref().is_some_and(|work| work.window == 0) {
+            return self.watch_outputs();
+        }
+        Ok(())
     }
 
     /// Reads once from a stream; `Some(0)` at its end, `None` when nothing is there.
@@ -284,19 +287,7 @@ impl Agent {
     /// Puts the pipes that may be read now into the epoll set and takes the others out.
     pub(super) fn watch_outputs(&mut self) -> io::Result<()> {
         let size = self.work.as_ref().map_or(0, |work| work.ranks.len());
-        let open = self.work.as_ref().is_some_and(|work| work.window > 0);
-        for rank in 0..size {
-            let Some(work) = &self.work else { break };
-            let this = &work.ranks[rank];
-            let changes = Stream::ALL.iter().any(|stream| {
-                let i = index(*stream);
-                this.outputs[i].is_some() && this.watched[i] != (open || this.taken[i].behind() > 0)
-            });
-            if changes {
-                self.watch_output(rank)?;
-            }
-        }
-        Ok(())
+        (0..size).try_for_each(|rank| self.watch_output(rank))
     }
 
     fn watch_output(&mut self, rank: usize) -> io::Result<()> {
