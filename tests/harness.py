@@ -65,6 +65,11 @@ class Result:
         return self.out.decode(errors="replace")
 
     @property
+    def program_errors(self):
+        """What the ranks wrote to standard error."""
+        return b"".join(line for line in self.err.splitlines(keepends=True) if not line.startswith(b"resurgo:"))
+
+    @property
     def errors(self):
         return self.err.decode(errors="replace")
 

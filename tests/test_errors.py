@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cannot work is refused before anything starts, in one clear message; `doctor` says the same."""
+
+import os
+import shutil
+
+import pytest
+
+import harness
+
+
+def refused(result, *words, code=None):
+    assert result.code != 0 and not result.out, result.describe()
+    assert code is None or result.code == code, result.describe()
+    assert "panicked" not in result.errors, result.describe()
+    for word in words:
+        assert word in result.errors, f"{word!r} should be there\n{result.describe()}"
+    assert len(result.errors.strip().splitlines()) <= 3, result.describe()
+
+
+@pytest.mark.parametrize(
+    "typed, meant",
+    [
+        ("--protcol", "--protocol"),
+        ("--faults", "--fault"),
+        ("--max-restart", "--max-restarts"),
+        ("-genvv", "-genv"),
+        ("--json-event", "--json-events"),
+        ("-wdri", "-wdir"),
+    ],
+)
+def test_unknown_options_name_the_nearest(jobs, program, typed, meant):
+    refused(jobs.resurgo("run", typed, "x", "-n", "2", *program("hello")), typed, meant, code=2)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["-n", "0"], ["-n 0", "at least one"]),
+        (["-n", "-3"], ["-n"]),
+        (["-n", "many"], ["-n", "many"]),
+        (["-n", "2", "--protocol", "optimistic"], ["optimistic", "pessimistic"]),
+        (["-n", "2", "--tolerate", "fools"], ["fools", "node"]),
+        (["-n", "2", "--log-memory", "lots"], ["lots"]),
+        (["-n", "2", "--max-restarts", "-1"], ["-1"]),
+        (["-n", "2", "-wdir", "/nowhere"], ["/nowhere"]),
+        (["-n", "2", "--spill-dir", "/nowhere"], ["/nowhere"]),
+        (["-n", "2", "--json-events", "/nowhere/events"], ["/nowhere/events"]),
+        (["-n", "100000000"], ["100000000"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_wrong_values(jobs, program, arguments, words):
+    refused(jobs.resurgo("run", *arguments, *program("hello")), *words)
+
+
+def test_no_program(jobs):
+    refused(jobs.resurgo("run", "-n", "2"), "program", code=2)
+    refused(jobs.resurgo("run"), "program", code=2)
+    refused(jobs.resurgo("run", "-n", "2", "--"), "program", code=2)
+
+
+def test_no_verb(jobs):
+    result = jobs.resurgo()
+    assert result.code != 0 and "run" in result.errors + result.text
+    refused(jobs.resurgo("rnu", "-n", "2", "x"), "rnu", "run")
+
+
+def test_wrong_variable_in_the_environment(jobs, program):
+    env = harness.environment(RESURGO_PROTOCOL="optimistic")
+    refused(jobs.resurgo("run", *program("hello"), env=env), "optimistic", "RESURGO_PROTOCOL")
+
+
+def test_no_such_program(jobs):
+    refused(jobs.resurgo("run", "-n", "2", "./nothing"), "./nothing", code=127)
+    refused(jobs.resurgo("run", "-n", "2", "nothing-of-the-kind"), "nothing-of-the-kind", code=127)
+    refused(jobs.resurgo("run", "-n", "2", "/etc/passwd"), "/etc/passwd", code=126)
+    refused(jobs.resurgo("run", "-n", "2", "/etc"), "/etc", code=126)
+
+
+def test_not_an_mpi_program(jobs, program):
+    for name in ("not_mpi", "not_mpi_static"):
+        refused(jobs.resurgo("run", "-n", "2", *program(name)), name, "MPI")
+        assert jobs.resurgo("doctor", *program(name)).code != 0
+
+
+def test_static_mpi(jobs, program):
+    refused(jobs.resurgo("run", "-n", "2", *program("hello_static")), "hello_static", "static")
+
+
+def test_open_mpi(jobs, program):
+    env = harness.environment(LD_LIBRARY_PATH=harness.PROGRAMS / "openmpi")
+    refused(jobs.resurgo("run", "-n", "2", *program("fake_openmpi"), env=env), "libmpi.so.40", "Open MPI", "install")
+
+
+def without_mpich():
+    """No environment active and none on the search path."""
+    return harness.environment(VIRTUAL_ENV=None, PATH="/usr/local/bin:/usr/bin:/bin")
+
+
+def test_mpich_without_libfabric(jobs, program):
+    """Debian's own library, with no other there to serve instead."""
+    refused(jobs.resurgo("run", "-n", "2", *program("hello_debian"), env=without_mpich()), "libmpich.so.12", "UCX", "pip install mpich")
+
+
+def test_no_mpi_library_at_all(jobs, program):
+    copy = jobs.directory / "hello"
+    shutil.copy(program("hello")[0], copy)
+    # Without the run path that was built in, nothing leads to a library.
+    data = copy.read_bytes()
+    path = str(harness.MPICH / "lib").encode()
+    if path not in data:
+        pytest.skip("the program has no run path")
+    copy.write_bytes(data.replace(path, b"/" + b"x" * (len(path) - 1)))
+    refused(jobs.resurgo("run", "-n", "2", copy, env=without_mpich()), "libmpi.so.12", "install")
+
+
+def test_doctor(jobs, program):
+    result = jobs.resurgo("doctor", *program("hello")).ok()
+    assert "libmpi.so.12" in result.text and "MPICH" in result.text
+    result = jobs.resurgo("doctor", *program("hello_debian")).ok()
+    assert "libmpich.so.12" in result.text and str(harness.MPICH) in result.text
+    result = jobs.resurgo("doctor", harness.PYTHON).ok()
+    assert "libmpi.so.12" in result.text
+    for name in ("fake_openmpi", "hello_static", "not_mpi"):
+        result = jobs.resurgo("doctor", *program(name))
+        assert result.code != 0 and name in result.errors + result.text
+
+
+def test_doctor_and_run_agree(jobs, program):
+    for name in ("fake_openmpi", "hello_static", "not_mpi"):
+        said = {
+            verb: jobs.resurgo(verb, *program(name)).errors.strip() for verb in ("run", "doctor")
+        }
+        assert said["run"] == said["doctor"] != ""
+
+
+@pytest.mark.parametrize("limit", [["-n", "20"], ["-Sn", "32"]])
+def test_few_open_files(jobs, program, limit):
+    """Too low a hard limit is refused; a low soft one is raised."""
+    command = f"ulimit {' '.join(limit)}; exec {harness.RESURGO} run -n 16 {' '.join(program('hello'))}"
+    result = jobs.command(["bash", "-c", command]).wait()
+    if limit[0] == "-n":
+        refused(result, "open files", "ulimit")
+    else:
+        assert "16 ranks" in result.ok().text
+
+
+def test_few_processes(jobs, program):
+    if os.geteuid() == 0:
+        pytest.skip("root has no such limit")
+    command = f"ulimit -u 3; exec {harness.RESURGO} run -n 8 {' '.join(program('hello'))}"
+    result = jobs.command(["bash", "-c", command]).wait()
+    assert result.code != 0 and "panicked" not in result.errors, result.describe()
+
+
+def test_little_address_space(jobs, program):
+    command = f"ulimit -v 300000; exec {harness.RESURGO} run -n 4 {' '.join(program('hello'))}"
+    result = jobs.command(["bash", "-c", command]).wait(30)
+    assert result.code == 0 or ("resurgo" in result.errors and "panicked" not in result.errors), result.describe()
+
+
+def test_small_files_only(jobs, program):
+    """RLIMIT_FSIZE counts for shared memory, too."""
+    command = f"ulimit -f 1000; exec {harness.RESURGO} run -n 4 {' '.join(program('hello'))}"
+    result = jobs.command(["bash", "-c", command]).wait(30)
+    assert result.code == 0 or ("resurgo" in result.errors and "panicked" not in result.errors), result.describe()
+
+
+def test_event_logger_port_in_use(jobs, program):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = jobs.run(2, *program("hello"), options=["--tolerate", "node", "--event-logger", place])
+        refused(result, place)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount namespace of its own")
+@pytest.mark.parametrize("state", ["missing", "read-only", "full"])
+def test_dev_shm(jobs, program, state):
+    """/dev/shm is of no use: either nobody needs it or the error says so."""
+    prepare = {
+        "missing": "umount -l /dev/shm && mount -t tmpfs none /dev -o size=1M && mknod /dev/null c 1 3 && "
+        "mknod /dev/urandom c 1 9 && mknod /dev/zero c 1 5",
+        "read-only": "mount -t tmpfs -o ro none /dev/shm",
+        "full": "mount -t tmpfs -o size=4k none /dev/shm && head -c 4096 /dev/zero > /dev/shm/full",
+    }[state]
+    line = f"{prepare} && exec {harness.RESURGO} run -n 3 {' '.join(program('cg'))} 64 20"
+    result = jobs.command(["unshare", "--mount", "bash", "-c", line]).wait(30)
+    assert result.code == 0 or ("resurgo" in result.errors and "panicked" not in result.errors), result.describe()

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The message log has a bound. When it is reached: a clear error, or a file; never an endless wait."""
+
+import os
+
+import pytest
+
+import harness
+from harness import by_rank
+
+# transpose: rounds of all-to-all, 64 x 64 blocks of 8 bytes between each pair: 4 ranks send some 25 MB in all.
+BUSY = ["64", "200"]
+
+
+def test_the_bound_is_reached(jobs, program):
+    result = jobs.run(4, *program("transpose"), *BUSY, options=["--log-memory", "4M"], timeout=60)
+    assert result.code != 0
+    assert "--log-memory" in result.errors and "--spill-dir" in result.errors, result.describe()
+
+
+def test_the_log_goes_to_a_file(jobs, program):
+    spill = jobs.directory / "spill"
+    spill.mkdir()
+    calm = jobs.run(4, *program("transpose"), *BUSY).ok()
+    options = ["--log-memory", "4M", "--spill-dir", spill]
+    result = jobs.run(4, *program("transpose"), *BUSY, options=options).ok()
+    assert result.out == calm.out
+    assert result.of("job_ended")[0]["spilled_segments"] > 0
+    assert not list(spill.iterdir()), "nothing may be left there"
+
+
+def test_a_replay_from_the_file(jobs, program):
+    spill = jobs.directory / "spill"
+    spill.mkdir()
+    calm = jobs.run(4, *program("transpose"), *BUSY).ok()
+    options = ["--log-memory", "4M", "--spill-dir", spill, "--fault", "rank=1,messages=400"]
+    result = jobs.run(4, *program("transpose"), *BUSY, options=options).ok()
+    assert result.out == calm.out and result.restarts == 1
+    assert not list(spill.iterdir())
+
+
+def test_protocol_none_keeps_no_log(jobs, program):
+    """A small bound is enough when nothing has to be kept."""
+    result = jobs.run(4, *program("transpose"), *BUSY, protocol="none", options=["--log-memory", "4M"], timeout=60)
+    result.ok()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a small file system of its own")
+def test_the_disk_is_full(jobs, program):
+    spill = jobs.directory / "spill"
+    spill.mkdir()
+    line = (
+        f"mount -t tmpfs -o size=2M none {spill} && exec {harness.RESURGO} run -n 4 --log-memory 4M "
+        f"--spill-dir {spill} {' '.join(program('transpose') + BUSY)}"
+    )
+    result = jobs.command(["unshare", "--mount", "bash", "-c", line]).wait(60)
+    assert result.code != 0
+    assert "resurgo:" in result.errors and "panicked" not in result.errors, result.describe()
+
+
+def test_memory_per_rank_when_idle(jobs, program):
+    """Beyond plain MPICH, under 64 MiB a rank: looked at in the middle of a quiet job."""
+    command = program("crash") + ["99", "kill", "0", "always", "100000000"]
+
+    def private_memory(job):
+        total = 0
+        for pid in job.processes():
+            if "crash" not in harness.command_of(pid).split(" ")[0]:
+                continue
+            text = open(f"/proc/{pid}/smaps_rollup").read()
+            fields = dict(line.split(":") for line in text.splitlines()[1:])
+            total += int(fields["Pss"].split()[0])
+        return total / 1024
+
+    measured = {}
+    ours = jobs.start(2, *command)
+    theirs = jobs.command(
+        [harness.MPICH / "bin/mpiexec", "-n", "2", *command], env={**harness.environment(), **harness.PLAIN}
+    )
+    for name, job in (("resurgo", ours), ("plain", theirs)):
+        job.until(lambda job=job: b"iteration 50 " in job.out.read_bytes())
+        measured[name] = private_memory(job) / 2
+    theirs.destroyed = True  # plain MPICH leaves its shared memory behind when it is ended
+    for job in (ours, theirs):
+        job.process.terminate()
+        job.wait(10)
+    assert measured["resurgo"] - measured["plain"] < 64, measured
+
+
+def test_output_order_is_kept_under_load(jobs, program):
+    result = jobs.run(4, *program("output"), "1000").ok()
+    for rank in range(4):
+        numbers = [int(line.split()[3]) for line in by_rank(result.out)[rank] if b" line " in line]
+        assert numbers == sorted(numbers)
