@@ -335,7 +335,7 @@ impl Dispatcher {
                 }
                 let decision = self.policy.ended(&ended);
                 if decision == Decision::Finished {
-                    self.events.finished(&ended, self.policy.exit_code());
+                    self.events.finished(&ended);
                     if self.policy.all_finished() {
                         let code = self.policy.exit_code();
                         self.end(code, Duration::ZERO);

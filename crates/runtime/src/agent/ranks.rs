@@ -142,7 +142,11 @@ impl Agent {
         let Some(work) = &mut self.work else {
             return Ok(());
         };
-        let progress = work.server.progress(rank);
+        let statistics = work.memory.statistics(rank)?;
+        let mut progress = work.server.progress(rank);
+        // MPICH says "finalize" to PMI only when the process exits by way of its exit handlers: one that has been through
+        // MPI_Finalize and leaves by _exit has finished as well.
+        progress.finalised |= statistics.phase == PHASE_CLOSED;
         let this = &mut work.ranks[rank];
         let Some(life) = this.life.take() else {
             return Ok(());
@@ -175,7 +179,7 @@ impl Agent {
             end,
             initialised: progress.initialised,
             finalised: progress.finalised,
-            statistics: work.memory.statistics(rank)?,
+            statistics,
             report,
         };
         drop(life);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use resurgo_wire::control::{Ended, LifeStatistics, Stream};
+use resurgo_wire::control::{End, Ended, LifeStatistics, Stream};
 use serde_json::{Map, Value, json};
 
 use super::policy::describe;
@@ -91,7 +91,11 @@ impl Events {
         self.record("fault_injected", json!({"rank": rank}));
     }
 
-    pub fn finished(&mut self, ended: &Ended, code: i32) {
+    pub fn finished(&mut self, ended: &Ended) {
+        let code = match ended.end {
+            End::Exited(code) => code,
+            End::Signalled(signal) => 128 + signal,
+        };
         self.record(
             "finished",
             json!({"rank": ended.rank, "life": ended.life, "exit_code": code}),
@@ -219,7 +223,6 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use resurgo_wire::control::End;
 
     #[test]
     fn a_recovery_is_told_in_plain_words() {
