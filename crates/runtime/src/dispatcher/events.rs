@@ -136,10 +136,9 @@ impl Events {
         let deliveries = statistics.replay_deliveries;
         let words = match deliveries {
             0 => format!("rank {rank} had nothing to replay"),
-            1 => format!("rank {rank} replayed 1 delivery in {}", readable_duration(replay)),
             _ => format!(
-                "rank {rank} replayed {} deliveries in {}",
-                grouped(deliveries),
+                "rank {rank} replayed {} in {}",
+                counted(deliveries, "delivery", "deliveries"),
                 readable_duration(replay)
             ),
         };
@@ -195,17 +194,13 @@ impl Events {
         let restarts: u64 = self.restarts.iter().sum();
         if restarts > 0 {
             let words = format!(
-                "{}; {} lost, {} of it in the replay of {} deliveries; {} logged in {} messages",
-                if restarts == 1 {
-                    "1 restart".to_string()
-                } else {
-                    format!("{restarts} restarts")
-                },
+                "{}; {} lost, {} of it in the replay of {}; {} logged in {}",
+                counted(restarts, "restart", "restarts"),
                 readable_duration(self.lost),
                 readable_duration(self.replay),
-                grouped(self.replayed_deliveries),
+                counted(self.replayed_deliveries, "delivery", "deliveries"),
                 readable_size(logged),
-                grouped(messages),
+                counted(messages, "message", "messages"),
             );
             self.say(&words);
         }
@@ -218,6 +213,11 @@ impl Events {
         });
         self.record("job_ended", fields);
     }
+}
+
+/// `1 restart`, `2 restarts`.
+fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }
 
 #[cfg(test)]
