@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intel's MPI benchmarks, unmodified, on the wheel's MPICH and on Intel MPI.
+
+They print measured times, so what is compared is the shape of the output: every line with its numbers taken out.
+At the end of each measurement the ranks send rank 0 their times; a rank that is replayed measures others. So rank 0
+can be killed at any time, the others may also end the job with the error that says so; never with a wrong table.
+"""
+
+import re
+
+import pytest
+
+import harness
+from test_libraries import INTEL
+
+pytestmark = pytest.mark.intel
+
+LIBRARIES = {"mpich": {}, "intel": INTEL}
+FIXED = ["-iter", "10", "-iter_policy", "off"]
+SHORT = {
+    "IMB-MPI1": ["-msglog", "0:17"],
+    "IMB-NBC": ["-msglog", "3:14"],
+    "IMB-RMA": ["-msglog", "3:17"],
+    "IMB-P2P": ["-msglog", "3:10", "PingPong", "Sendrecv_Replace", "Unirandom", "Corandom"],
+}
+
+
+def command(name, size, *more):
+    program = harness.IMPI / "bin" / name
+    if not program.exists():
+        pytest.skip(f"{name} is not there")
+    options = ["-npmin", size, *FIXED] if name != "IMB-P2P" else FIXED
+    return [program, *options, *(more or SHORT[name])]
+
+
+def shape(text):
+    """The tables without their numbers: which benchmarks, which sizes, how many lines."""
+    lines = []
+    for line in text.splitlines():
+        if re.match(r"\s+\d", line):
+            lines.append(line.split()[0] + " " + str(len(line.split())))
+        elif line.startswith(("# Benchmarking", "# All processes")):
+            lines.append(line.strip())
+    return lines
+
+
+@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", SHORT)
+def test_undisturbed(jobs, name, library, protocol):
+    env = harness.environment(**LIBRARIES[library])
+    result = jobs.run(2, *command(name, 2), protocol=protocol, env=env).ok()
+    assert "# All processes entering MPI_Finalize" in result.text
+    assert len(shape(result.text)) > 20
+    assert len(result.of("failed")) == 0
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_all_of_mpi1_on_four_ranks(jobs, library):
+    env = harness.environment(**LIBRARIES[library])
+    jobs.run(4, *command("IMB-MPI1", 2, "-msglog", "10:12"), env=env).ok()
+
+
+KILLED = {"IMB-MPI1": ["-msglog", "3:10", "PingPong", "Exchange", "Allreduce", "Alltoall", "Bcast", "Allgatherv"],
+          "IMB-NBC": ["-msglog", "3:8", "Ibcast", "Iallreduce", "Ialltoall"],
+          "IMB-RMA": ["-msglog", "3:8", "Unidir_put", "Bidir_get", "Accumulate", "Fetch_and_op", "Exchange_put"]}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", KILLED)
+def test_rank_0_is_killed(jobs, name, library):
+    env = harness.environment(**LIBRARIES[library])
+    calm = jobs.run(2, *command(name, 2, *KILLED[name]), env=env).ok()
+    half = sum(event["messages"] for event in calm.of("job_ended")) // 2
+    options = ["--fault", f"rank=0,messages={max(10, half // 2)}"]
+    result = jobs.run(2, *command(name, 2, *KILLED[name]), env=env, options=options).ok()
+    assert result.restarts == 1
+    assert shape(result.text) == shape(calm.text)
+
+
+def test_another_rank_is_killed(jobs):
+    """Before the first times are sent all is well; afterwards the difference is found."""
+    run = command("IMB-MPI1", 2, *KILLED["IMB-MPI1"])
+    calm = jobs.run(2, *run).ok()
+    early = jobs.run(2, *run, options=["--fault", "rank=1,messages=12"]).ok()
+    assert shape(early.text) == shape(calm.text) and early.restarts == 1
+    late = jobs.run(2, *run, options=["--fault", "rank=1,messages=2000"])
+    if late.code == 0:
+        assert shape(late.text) == shape(calm.text)
+    else:
+        assert "rank 1 sent something else" in late.errors, late.describe()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", SHORT)
+def test_everything(jobs, name, library, protocol, size):
+    env = harness.environment(**LIBRARIES[library])
+    run = command(name, 2, "-iter", "20")
+    result = jobs.run(size, *run, protocol=protocol, env=env, timeout=900).ok()
+    assert "# All processes entering MPI_Finalize" in result.text

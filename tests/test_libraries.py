@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same programs on other MPI libraries: Intel's own, the MPI-5 standard interface, Debian's name for MPICH."""
+
+import pytest
+
+import harness
+from catalogue import BY_NAME, arguments
+from harness import MANY, by_rank
+
+# Programs of the MPICH interface, run on Intel's library: the loader takes what LD_LIBRARY_PATH leads to.
+INTEL = {"VIRTUAL_ENV": harness.IMPI, "RESURGO_LIBFABRIC_DIR": harness.MPICH / "lib/mpich"}
+
+
+def intel():
+    return harness.environment(**INTEL, LD_LIBRARY_PATH=harness.IMPI / "lib")
+
+
+@pytest.mark.intel
+@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("name", ["hello", "cg", "heat", "transpose", "comm_churn", "messages", "master_worker", "rma_halo"])
+def test_on_intel_mpi(jobs, program, name, protocol):
+    entry = BY_NAME[name]
+    command = program(name) + arguments(entry, False, jobs.directory / "result")
+    result = jobs.run(3, *command, protocol=protocol, env=intel()).ok()
+    expected = jobs.run(3, *command, protocol=protocol).ok()
+    if name != "cg":  # its sums are rounded in another order
+        assert by_rank(result.out) == by_rank(expected.out)
+
+
+@pytest.mark.intel
+@pytest.mark.parametrize("name", ["cg", "heat", "master_worker", "transpose"])
+def test_kills_on_intel_mpi(jobs, program, name):
+    command = program(name) + arguments(BY_NAME[name], True, jobs.directory / "result")
+    calm = jobs.run(3, *command, env=intel()).ok()
+    faults = ["--fault", "rank=1,messages=900", "--fault", "rank=0,messages=500"]
+    result = jobs.run(3, *command, env=intel(), options=[*MANY, *faults]).ok()
+    assert result.restarts == 2, result.describe()
+    assert by_rank(result.out) == by_rank(calm.out)
+
+
+@pytest.mark.intel
+def test_doctor_knows_intel_mpi(jobs, program):
+    result = jobs.resurgo("doctor", harness.IMPI / "bin/IMB-MPI1", env=harness.environment(**INTEL)).ok()
+    assert "Intel" in result.text and str(harness.IMPI) in result.text
+
+
+@pytest.mark.intel
+def test_intel_mpi_without_any_libfabric(jobs):
+    env = harness.environment(VIRTUAL_ENV=harness.IMPI, PATH="/usr/bin:/bin")
+    result = jobs.resurgo("run", "-n", "2", harness.IMPI / "bin/IMB-MPI1", env=env)
+    if result.code == 0:
+        pytest.skip("this machine has a libfabric of its own")
+    assert "libfabric" in result.errors and not result.out, result.describe()
+
+
+def test_debians_programs_are_served(jobs, program):
+    result = jobs.run(3, *program("hello_debian")).ok()
+    assert "3 ranks, sum 3" in result.text
+
+
+def test_the_library_path_of_the_user_counts(jobs, program):
+    """No environment active, the library named by LD_LIBRARY_PATH."""
+    env = harness.environment(VIRTUAL_ENV=None, PATH="/usr/bin:/bin", LD_LIBRARY_PATH=harness.MPICH / "lib")
+    for name in ("hello", "hello_abi"):
+        assert "2 ranks, sum 1" in jobs.run(2, *program(name), env=env).ok().text

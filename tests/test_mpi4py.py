@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mpi4py: its own test suite, its benchmarks, its pool of workers."""
+
+import re
+
+import pytest
+
+import harness
+from harness import MANY
+
+SUITE = next(harness.DEPS.glob("mpi4py-*/test/main.py"), None)
+# What changes with the time of day or the machine is left to the long run.
+SUBSET = r"test_(cco_buf|cco_nb_buf|cco_obj|cco_obj_inter|comm|comm_inter|comm_topo|datatype|errhandler|file|group|io|" \
+         r"p2p_buf|p2p_buf_matched|p2p_buf_part|p2p_obj|p2p_obj_matched|request|rma|rma_nb|status|util_pkl5|win)$"
+
+
+def verdicts(result):
+    """What failed, per test; how many ran. The ranks print one after the other, or mixed: sets and counts only."""
+    failed = set(re.findall(r"^(?:FAIL|ERROR): (.*)$", result.errors, re.M))
+    ran = set(re.findall(r"^Ran (\d+) tests", result.errors, re.M))
+    return failed, ran
+
+
+def run_suite(run, size, *options, **more):
+    if SUITE is None:
+        pytest.skip("the test suite of mpi4py is missing; run scripts/setup.sh")
+    return run(size, harness.PYTHON, "-B", SUITE, "-q", "--no-builddir", *options, **more)
+
+
+def test_part_of_the_suite(jobs):
+    result = run_suite(jobs.run, 2, "-i", SUBSET, timeout=120)
+    failed, ran = verdicts(result)
+    assert not failed and len(ran) == 1 and int(ran.pop()) > 300, result.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_whole_suite_passes_as_under_plain_mpich(jobs, size, protocol):
+    """Programs that start others while they run (MPI_Comm_spawn, name publishing) are not offered."""
+    excluded = ["-e", "test_(spawn|dynproc|util_pool)$"]
+    ours = run_suite(jobs.run, size, *excluded, protocol=protocol, timeout=900)
+    theirs = run_suite(jobs.mpiexec, size, *excluded, timeout=900)
+    jobs.jobs[-1].destroyed = True  # plain MPICH leaves shared memory behind when tests fail
+    assert verdicts(ours) == verdicts(theirs), ours.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
+def test_dynamic_processes_as_under_plain_mpich(jobs, size):
+    ours = run_suite(jobs.run, size, "-i", "test_(spawn|dynproc|util_pool)$", timeout=900)
+    theirs = run_suite(jobs.mpiexec, size, "-i", "test_(spawn|dynproc|util_pool)$", timeout=900)
+    assert verdicts(ours) == verdicts(theirs), ours.describe()
+
+
+@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+def test_benchmarks(jobs, protocol):
+    bench = [harness.PYTHON, "-m", "mpi4py.bench"]
+    for arguments in (["helloworld", "-q"], ["ringtest", "-l", "20"], ["pingpong", "-n", "1024", "-l", "20", "-P"]):
+        jobs.run(2, *bench, *arguments, protocol=protocol).ok()
+
+
+def test_benchmarks_with_a_kill(jobs):
+    result = jobs.run(
+        3, harness.PYTHON, "-m", "mpi4py.bench", "ringtest", "-l", "2000", "-n", "100",
+        options=[*MANY, "--fault", "rank=1,messages=500", "--fault", "rank=2,messages=700"],
+    ).ok()
+    assert result.restarts == 2 and "time for 2000 loops" in result.text
+
+
+@pytest.mark.parametrize("level", ["single", "funneled", "serialized", "multiple"])
+def test_thread_levels(jobs, level):
+    """mpi4py asks for MPI_THREAD_MULTIPLE unless told otherwise; a program with one thread must run all the same."""
+    script = f"import mpi4py; mpi4py.rc.thread_level = '{level}'; from mpi4py import MPI; " \
+             "print(MPI.COMM_WORLD.allreduce(1), MPI.COMM_WORLD.rank)"
+    result = jobs.run(3, harness.PYTHON, "-c", script, options=["--fault", "rank=1,messages=2"]).ok()
+    assert sorted(result.text.splitlines()) == ["3 0", "3 1", "3 2"]
