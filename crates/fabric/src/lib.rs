@@ -45,9 +45,12 @@ static PROVIDER: Provider = Provider(UnsafeCell::new(FiProvider {
 pub unsafe extern "C" fn fi_prov_ini() -> *mut FiProvider {
     // libfabric drops a provider that speaks an older interface than the MPI library asks for: claim the host's own
     // version. What is used of the interface has kept its layout since 1.14.
+    // A library that Python loaded is not in the global scope: ask for it by name, then for whoever has the symbol.
     // SAFETY: looks up a function of the library that is calling.
     unsafe {
-        let host = libc::dlsym(libc::RTLD_DEFAULT, c"fi_version".as_ptr());
+        let loaded = libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        let scope = if loaded.is_null() { libc::RTLD_DEFAULT } else { loaded };
+        let host = libc::dlsym(scope, c"fi_version".as_ptr());
         if !host.is_null() {
             let host: extern "C" fn() -> u32 = std::mem::transmute(host);
             (*PROVIDER.0.get()).fi_version = host();
