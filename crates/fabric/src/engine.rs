@@ -5,6 +5,7 @@
 
 use crate::arena::Arena;
 use crate::doorbell;
+use crate::event_logger::EventLogger;
 use crate::log::{Entry, Envelope, HeldMark, Kind, Pieces, Progress, Reader, Writer};
 use crate::matching::{Match, Matching, Receive, Unexpected, flags};
 use crate::node::Node;
@@ -94,7 +95,11 @@ pub struct Engine {
     record: Cursor,
     /// Where the log of each channel is compared with what is sent again.
     redo: Vec<Option<Box<Reader>>>,
+    /// Where determinants must be before a send leaves, when the loss of a node is tolerated.
+    logger: Option<EventLogger>,
     held: VecDeque<(u32, HeldMark)>,
+    held_since: u64,
+    held_ticks: u64,
     waiting: VecDeque<Waiting>,
     pub matching: Matching,
     pub completions: VecDeque<Completion>,
@@ -156,6 +161,7 @@ impl Engine {
         let mut redo: Vec<Option<Box<Reader>>> = (0..size).map(|_| None).collect();
         let mut record = Cursor::start(&node);
         let mut protocol = None;
+        let mut logger = None;
         if node.pessimistic {
             let rank = node.rank as u32;
             let tolerate = if node.tolerate_node {
@@ -165,7 +171,16 @@ impl Engine {
             };
             let (sent_before, deliveries) = Self::survey(&node, &mut arena, &mut outgoing, &mut redo);
             node.set(control::REPLAY_DELIVERIES, deliveries);
-            protocol = Some(Pessimistic::recovering(rank, size, tolerate, deliveries, sent_before));
+            let mut recovering = Pessimistic::recovering(rank, size, tolerate, deliveries, sent_before);
+            if node.tolerate_node {
+                let kept: Vec<Recorded> = std::iter::from_fn(|| record.read(&node)).collect();
+                let connection = EventLogger::open(&node, &kept);
+                // The record lies in this node's memory: only what the logger holds outlives the node.
+                recovering.event_logger_lost();
+                recovering.acknowledge(connection.acknowledged());
+                logger = Some(connection);
+            }
+            protocol = Some(recovering);
             record = Cursor::start(&node);
         }
         let replaying = protocol.as_ref().is_some_and(Pessimistic::is_replaying);
@@ -185,7 +200,10 @@ impl Engine {
             protocol,
             record,
             redo,
+            logger,
             held: VecDeque::new(),
+            held_since: 0,
+            held_ticks: 0,
             waiting: VecDeque::new(),
             matching: Matching::default(),
             completions: VecDeque::with_capacity(1024),
@@ -278,8 +296,16 @@ impl Engine {
         self.node.control_u32(self.node.rank, control::PHASE).store(phase, Ordering::Release);
     }
 
-    /// The endpoint was closed.
-    pub fn close(&self) {
+    /// The endpoint is closed: sends that were reported as finished must leave first.
+    pub fn close(&mut self) {
+        while !self.held.is_empty() {
+            self.pump_logger();
+            if let Some(logger) = &mut self.logger
+                && !self.held.is_empty()
+            {
+                logger.wait(100);
+            }
+        }
         self.node.control_u32(self.node.rank, control::PHASE).store(nm::PHASE_CLOSED, Ordering::Release);
     }
 
@@ -359,10 +385,14 @@ impl Engine {
         inject: bool,
     ) -> bool {
         let mut progress = Progress::default();
+        self.pump_logger();
         match self.protocol.as_mut().map(|protocol| protocol.send(destination as u32)) {
             Some(Sending::Redo { ssn }) => self.redo(destination, ssn, envelope, iov, total),
             Some(Sending::Hold { .. }) => {
                 let held = self.append(destination, envelope, iov, total, &mut progress, true).1;
+                if self.held.is_empty() {
+                    self.held_since = ticks();
+                }
                 self.held.push_back((destination as u32, held.expect("the first mark is held")));
             }
             Some(Sending::Now { .. }) => {
@@ -396,6 +426,31 @@ impl Engine {
         self.completions.extend(completion);
         self.settle();
         true
+    }
+
+    /// Exchanges with the event logger, if there is one and some delivery is not acknowledged; sends that waited for it
+    /// leave.
+    #[inline]
+    fn pump_logger(&mut self) {
+        if self.logger.as_ref().is_some_and(EventLogger::is_behind) {
+            self.exchange();
+        }
+    }
+
+    #[cold]
+    fn exchange(&mut self) {
+        let (Some(logger), Some(protocol)) = (&mut self.logger, &mut self.protocol) else { return };
+        logger.pump(&self.node);
+        protocol.acknowledge(logger.acknowledged());
+        while protocol.release().is_some() {
+            let (destination, mark) = self.held.pop_front().expect("the protocol and the queue hold the same sends");
+            mark.publish();
+            doorbell::ring(&self.node, destination as usize);
+            if self.held.is_empty() {
+                self.held_ticks += ticks() - self.held_since;
+                self.node.set(control::HELD_NS, self.held_ticks * 1000 / self.ticks_per_us);
+            }
+        }
     }
 
     #[inline]
@@ -668,6 +723,7 @@ impl Engine {
     }
 
     fn poll_logged(&mut self) {
+        self.pump_logger();
         self.protocol_mut().begin_poll();
         let mut waited = false;
         let mut made = 0;
@@ -770,7 +826,10 @@ impl Engine {
             while self.protocol.is_some() && !matches!(incoming.filling, Filling::Nothing) {
                 match incoming.reader.peek(&self.node) {
                     Some(piece) => self.go_on(&mut incoming, source, piece),
-                    None => self.pause_for(&mut incoming),
+                    None => {
+                        self.pump_logger();
+                        self.pause_for(&mut incoming);
+                    }
                 }
             }
         }
@@ -784,6 +843,9 @@ impl Engine {
             if new {
                 let recorded = Recorded { source, polls: determinant.polls };
                 self.record.write(&self.node, &mut self.arena, recorded);
+                if let Some(logger) = &mut self.logger {
+                    logger.log(recorded);
+                }
             }
         }
         if self.deliveries == 0 {
@@ -901,6 +963,15 @@ impl Engine {
             return false;
         }
         let idle = now - self.idle_since;
+        if !self.held.is_empty() {
+            // Own sends wait for the event logger, and others for them: its answer is what to wait for.
+            if idle > self.spin_ticks
+                && let Some(logger) = &mut self.logger
+            {
+                logger.wait(1);
+            }
+            return false;
+        }
         if idle < self.spin_ticks {
             // A round through the MPI library's own wait loop costs more than looking again here.
             let until = now + idle.min(self.ticks_per_us * LOOK_US);
@@ -942,6 +1013,7 @@ impl Engine {
         }
         let mut incoming = self.incoming[source].take().expect("made above");
         while incoming.reader.peek(&self.node).is_none() {
+            self.pump_logger();
             self.pause_for(&mut incoming);
         }
         self.incoming[source] = Some(incoming);

@@ -7,6 +7,7 @@ mod arena;
 mod doorbell;
 mod endpoint;
 mod engine;
+mod event_logger;
 mod heap;
 mod info;
 mod log;

@@ -14,6 +14,8 @@ pub struct Node {
     pub spill: bool,
     pub spin_ns: u64,
     pub prefault_segments: usize,
+    pub event_logger_port: u32,
+    pub job_key: [u8; 32],
 }
 
 /// Why a rank cannot use its node memory.
@@ -82,6 +84,8 @@ impl Node {
             spill: half(header::SPILL) != 0,
             spin_ns: word(header::SPIN_NS),
             prefault_segments: half(header::PREFAULT_SEGMENTS) as usize,
+            event_logger_port: half(header::EVENT_LOGGER_PORT),
+            job_key: page[header::JOB_KEY..header::JOB_KEY + 32].try_into().expect("32 bytes"),
         })
     }
 
