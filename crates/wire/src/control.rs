@@ -129,42 +129,82 @@ pub enum ToAgent {
     /// Start all ranks.
     Launch(Box<Job>),
     /// Start a rank again, whose end the agent has reported.
-    Restart { rank: usize, fault_at_messages: u64 },
+    Restart {
+        rank: usize,
+        fault_at_messages: u64,
+    },
     /// Kill a rank (fault injection).
-    Kill { rank: usize },
+    Kill {
+        rank: usize,
+    },
     /// End everything: SIGTERM, and SIGKILL after the grace period; answered by [`ToDispatcher::Stopped`].
-    End { grace_ms: u64 },
+    End {
+        grace_ms: u64,
+    },
     #[serde(skip)]
     Stdin(Vec<u8>),
     StdinEnd,
     /// So many bytes of output have been taken off the dispatcher's hands; the agent may send as many more.
-    OutputTaken { bytes: u64 },
+    OutputTaken {
+        bytes: u64,
+    },
 }
 
 /// Agent to dispatcher.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToDispatcher {
-    Started { rank: usize, life: u64, pid: i32 },
+    Started {
+        rank: usize,
+        life: u64,
+        pid: i32,
+    },
     /// The job cannot be run on this node; nothing is left running.
-    Failed { reason: String },
+    Failed {
+        reason: String,
+    },
     Ended(Ended),
     /// A later life of the rank has repeated all it could and makes new deliveries.
-    CaughtUp { rank: usize, life: u64, statistics: LifeStatistics },
-    Aborted { rank: usize, code: i32 },
+    CaughtUp {
+        rank: usize,
+        life: u64,
+        statistics: LifeStatistics,
+    },
+    Aborted {
+        rank: usize,
+        code: i32,
+    },
     /// The rank asked PMI for what is not offered, or sent something that is not PMI.
-    PmiTrouble { rank: usize, text: String },
+    PmiTrouble {
+        rank: usize,
+        text: String,
+    },
     /// A later life printed something else than an earlier one.
-    OutputDiffers { rank: usize, stream: Stream, offset: u64 },
+    OutputDiffers {
+        rank: usize,
+        stream: Stream,
+        offset: u64,
+    },
     /// A later life is live but has not printed so many bytes again.
-    OutputMissing { rank: usize, bytes: u64 },
+    OutputMissing {
+        rank: usize,
+        bytes: u64,
+    },
     #[serde(skip)]
-    Output { rank: usize, stream: Stream, bytes: Vec<u8> },
+    Output {
+        rank: usize,
+        stream: Stream,
+        bytes: Vec<u8>,
+    },
     /// All of a finished rank's output has been sent.
-    OutputEnd { rank: usize },
+    OutputEnd {
+        rank: usize,
+    },
     /// The agent has room for more standard input.
     StdinWanted,
     /// Nothing of the job is running any more.
-    Stopped { statistics: Vec<LifeStatistics> },
+    Stopped {
+        statistics: Vec<LifeStatistics>,
+    },
 }
 
 /// Most bytes of output that an agent sends ahead of [`ToAgent::OutputTaken`].
@@ -300,10 +340,24 @@ mod tests {
     #[test]
     fn messages_survive_the_wire_in_any_pieces() {
         let sent = vec![
-            ToDispatcher::Started { rank: 3, life: 2, pid: 77 },
-            ToDispatcher::Output { rank: 70000, stream: Stream::Stderr, bytes: vec![0, 255, 10] },
-            ToDispatcher::Output { rank: 0, stream: Stream::Stdout, bytes: Vec::new() },
-            ToDispatcher::Stopped { statistics: vec![LifeStatistics::default()] },
+            ToDispatcher::Started {
+                rank: 3,
+                life: 2,
+                pid: 77,
+            },
+            ToDispatcher::Output {
+                rank: 70000,
+                stream: Stream::Stderr,
+                bytes: vec![0, 255, 10],
+            },
+            ToDispatcher::Output {
+                rank: 0,
+                stream: Stream::Stdout,
+                bytes: Vec::new(),
+            },
+            ToDispatcher::Stopped {
+                statistics: vec![LifeStatistics::default()],
+            },
         ];
         let mut bytes = Vec::new();
         sent.iter().for_each(|message| message.encode(&mut bytes));
@@ -327,7 +381,10 @@ mod tests {
         assert!(matches!(buffer.next_message::<ToAgent>(), Err(FrameError::TooLong(_))));
         let mut buffer = FrameBuffer::default();
         buffer.extend(&[3, 0, 0, 0, 0, b'{', b'x']);
-        assert!(matches!(buffer.next_message::<ToAgent>(), Err(FrameError::Malformed(_))));
+        assert!(matches!(
+            buffer.next_message::<ToAgent>(),
+            Err(FrameError::Malformed(_))
+        ));
         let mut buffer = FrameBuffer::default();
         buffer.extend(&[0, 0, 0, 0]);
         assert!(buffer.next_message::<ToAgent>().is_err());

@@ -247,17 +247,23 @@ mod tests {
     #[test]
     fn references_name_serial_and_slot() {
         assert_eq!(dereference(reference(0, 0)), (0, 0));
-        assert_eq!(dereference(reference(1 << 40, MAX_LOG_SEGMENTS - 1)), (1 << 40, MAX_LOG_SEGMENTS - 1));
+        assert_eq!(
+            dereference(reference(1 << 40, MAX_LOG_SEGMENTS - 1)),
+            (1 << 40, MAX_LOG_SEGMENTS - 1)
+        );
     }
 
     #[test]
     fn parts_do_not_overlap() {
-        let layout = Layout { size: 7, log_segments: 1000 };
+        let layout = Layout {
+            size: 7,
+            log_segments: 1000,
+        };
         assert!(layout.control(7) <= layout.arena_base());
         assert!(arena::CHANNELS + 7 * 8 <= layout.consumed() && layout.consumed() + 7 * 8 <= layout.serials());
         assert!(layout.serials() + 8000 <= layout.spill_table());
-        assert!(layout.segments() % SEGMENT == 0 && layout.arena(3) % SEGMENT == 0);
-        assert!(control::READY + 512 <= control::PHASE);
-        assert!(control::REPORT + 4 + control::REPORT_BYTES <= CONTROL_STRIDE);
+        assert!(layout.segments().is_multiple_of(SEGMENT) && layout.arena(3).is_multiple_of(SEGMENT));
+        const { assert!(control::READY + 512 <= control::PHASE) };
+        const { assert!(control::REPORT + 4 + control::REPORT_BYTES <= CONTROL_STRIDE) };
     }
 }
