@@ -74,6 +74,13 @@ impl Node {
                 return Err(failed("cannot make this rank's part of the node memory writable"));
             }
         }
+        // Where the system allows it for shared memory (transparent_hugepage/shmem_enabled: advise), large pages make
+        // fresh log memory several times cheaper. Nothing is lost where it does not.
+        // SAFETY: the own segments, a part of the mapping made above.
+        unsafe {
+            let segments = base.add(layout.arena(rank) + layout.segments());
+            libc::madvise(segments.cast(), layout.log_segments * SEGMENT, libc::MADV_HUGEPAGE);
+        }
         Ok(Node {
             base,
             layout,
