@@ -102,8 +102,11 @@ printf '\n2. Plain MPICH, a rank is killed\n    $ mpiexec -n 4 heat 512 512 %d l
 # shellcheck disable=SC2016
 start lost mpiexec -n 4 sh -c 'echo $$ >"pid.$PMI_RANK"; exec "$@"' sh heat 512 512 "$steps" lost.plate
 half_way lost
+# A killed MPICH job leaves its shared memory behind; this takes it away.
+left=$(for pid in $(cat pid.*); do grep -ho '/dev/shm/mpich_shm[^ ]*' "/proc/$pid/maps" || true; done | sort -u)
 strike "$(cat "pid.$victim" 2>/dev/null || true)"
 finish
+for file in $left; do rm -f "$file"; done
 [ "$code" -ne 0 ] || failed "plain MPICH has survived: what was killed?"
 printf '    the job has ended with exit code %d; no result, and %s of work on 4 ranks are lost\n' "$code" "$(seconds "$at")"
 
