@@ -47,7 +47,7 @@ def test_doctor_knows_intel_mpi(jobs, program):
 @pytest.mark.intel
 def test_intel_mpi_without_any_libfabric(jobs):
     env = harness.environment(VIRTUAL_ENV=harness.IMPI, PATH="/usr/bin:/bin")
-    result = jobs.resurgo("run", "-n", "2", harness.IMPI / "bin/IMB-MPI1", env=env)
+    result = jobs.resurgo("run", "-n", "2", harness.IMPI / "bin/IMB-MPI1", "PingPong", env=env)
     if result.code == 0:
         pytest.skip("this machine has a libfabric of its own")
     assert "libfabric" in result.errors and not result.out, result.describe()

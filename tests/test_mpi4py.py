@@ -11,7 +11,7 @@ from harness import MANY
 SUITE = next(harness.DEPS.glob("mpi4py-*/test/main.py"), None)
 # What changes with the time of day or the machine is left to the long run.
 SUBSET = r"test_(cco_buf|cco_nb_buf|cco_obj|cco_obj_inter|comm|comm_inter|comm_topo|datatype|errhandler|file|group|io|" \
-         r"p2p_buf|p2p_buf_matched|p2p_buf_part|p2p_obj|p2p_obj_matched|request|rma|rma_nb|status|util_pkl5|win)$"
+         r"p2p_buf|p2p_buf_matched|p2p_buf_part|p2p_obj|p2p_obj_matched|request|rma|rma_nb|status|util_pkl5|win)\.py$"
 
 
 def verdicts(result):
@@ -38,7 +38,7 @@ def test_part_of_the_suite(jobs):
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_whole_suite_passes_as_under_plain_mpich(jobs, size, protocol):
     """Programs that start others while they run (MPI_Comm_spawn, name publishing) are not offered."""
-    excluded = ["-e", "test_(spawn|dynproc|util_pool)$"]
+    excluded = ["-e", r"test_(spawn|dynproc|util_pool)\.py$"]
     ours = run_suite(jobs.run, size, *excluded, protocol=protocol, timeout=900)
     theirs = run_suite(jobs.mpiexec, size, *excluded, timeout=900)
     jobs.jobs[-1].destroyed = True  # plain MPICH leaves shared memory behind when tests fail
@@ -48,15 +48,15 @@ def test_the_whole_suite_passes_as_under_plain_mpich(jobs, size, protocol):
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
 def test_dynamic_processes_as_under_plain_mpich(jobs, size):
-    ours = run_suite(jobs.run, size, "-i", "test_(spawn|dynproc|util_pool)$", timeout=900)
-    theirs = run_suite(jobs.mpiexec, size, "-i", "test_(spawn|dynproc|util_pool)$", timeout=900)
+    ours = run_suite(jobs.run, size, "-i", r"test_(spawn|dynproc|util_pool)\.py$", timeout=900)
+    theirs = run_suite(jobs.mpiexec, size, "-i", r"test_(spawn|dynproc|util_pool)\.py$", timeout=900)
     assert verdicts(ours) == verdicts(theirs), ours.describe()
 
 
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])
 def test_benchmarks(jobs, protocol):
     bench = [harness.PYTHON, "-m", "mpi4py.bench"]
-    for arguments in (["helloworld", "-q"], ["ringtest", "-l", "20"], ["pingpong", "-n", "1024", "-l", "20", "-P"]):
+    for arguments in (["helloworld", "-q"], ["ringtest", "-l", "20"], ["pingpong", "-n", "1024", "-p", "-l", "20"]):
         jobs.run(2, *bench, *arguments, protocol=protocol).ok()
 
 
