@@ -93,7 +93,8 @@ impl Arena {
     pub fn closed(&mut self, node: &Node, start: *mut u8) {
         if self.retains && node.spill {
             let slot = (start as usize - node.segment(node.rank, 0) as usize) / SEGMENT;
-            self.full.push_back((node.serial_in(node.rank, slot).load(Ordering::Relaxed) - 1, slot));
+            self.full
+                .push_back((node.serial_in(node.rank, slot).load(Ordering::Relaxed) - 1, slot));
         }
     }
 
@@ -125,7 +126,8 @@ impl Arena {
         }
         self.spilled += 1;
         node.set(control::SPILLED_SEGMENTS, self.spilled);
-        node.spilled_to(node.rank, serial).store(number as u32 + 1, Ordering::Release);
+        node.spilled_to(node.rank, serial)
+            .store(number as u32 + 1, Ordering::Release);
         node.serial_in(node.rank, slot).store(0, Ordering::SeqCst);
         // Readers copy and then look at the serial: it must be gone before the bytes change.
         fence(Ordering::SeqCst);

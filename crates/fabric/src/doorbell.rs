@@ -19,7 +19,8 @@ pub fn ring(node: &Node, destination: usize) {
     fence(Ordering::SeqCst);
     if ready.load(Ordering::Relaxed) & bit == 0 {
         ready.fetch_or(bit, Ordering::SeqCst);
-        node.control(destination, control::READY_SUMMARY).fetch_or(1 << word, Ordering::SeqCst);
+        node.control(destination, control::READY_SUMMARY)
+            .fetch_or(1 << word, Ordering::SeqCst);
     }
     wake(node, destination);
 }
@@ -65,7 +66,9 @@ pub fn take_ready(node: &Node, mut found: impl FnMut(usize)) {
     while words != 0 {
         let word = words.trailing_zeros() as usize;
         words &= words - 1;
-        let mut bits = node.control(node.rank, control::READY + word * 8).swap(0, Ordering::SeqCst);
+        let mut bits = node
+            .control(node.rank, control::READY + word * 8)
+            .swap(0, Ordering::SeqCst);
         while bits != 0 {
             found(word * 64 + bits.trailing_zeros() as usize);
             bits &= bits - 1;

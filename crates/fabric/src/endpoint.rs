@@ -21,8 +21,14 @@ pub struct Endpoint {
     selective_receive: bool,
 }
 
-static FID: FidOps =
-    Ops::new([Call(close as *const ()), Call(bind as *const ()), Call(control as *const ()), NO, NO, NO]);
+static FID: FidOps = Ops::new([
+    Call(close as *const ()),
+    Call(bind as *const ()),
+    Call(control as *const ()),
+    NO,
+    NO,
+    NO,
+]);
 static EP: Ops<7> = Ops::new([
     Call(cancel as *const ()),
     Call(getopt as *const ()),
@@ -77,6 +83,14 @@ pub unsafe extern "C" fn open(
 ) -> c_int {
     // SAFETY: an open domain and an info made by getinfo, its attributes null or whole.
     unsafe {
+        if (*info)
+            .ep_attr
+            .as_ref()
+            .is_some_and(|attr| attr.tx_ctx_cnt > 1 || attr.rx_ctx_cnt > 1)
+        {
+            return -FI_ENOSYS; // contexts shared between endpoints
+        }
+        (*(*domain).engine).endpoints += 1;
         let op_flags = |flags: Option<u64>| flags.unwrap_or(0);
         *ep = hand_out(Endpoint {
             object: FidEp {
@@ -104,7 +118,12 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     // SAFETY: libfabric's contract for close.
     let endpoint = unsafe { Box::from_raw(fid.cast::<Endpoint>()) };
     // SAFETY: the engine lives as long as the process.
-    unsafe { (*endpoint.engine).close() };
+    unsafe {
+        (*endpoint.engine).endpoints -= 1;
+        if (*endpoint.engine).endpoints == 0 {
+            (*endpoint.engine).close();
+        }
+    }
     0
 }
 
@@ -135,13 +154,21 @@ unsafe extern "C" fn control(endpoint: *mut Endpoint, command: c_int, argument: 
         FI_ENABLE => 0,
         // SAFETY: the argument of these commands is a place for flags.
         FI_GETOPSFLAG => unsafe {
-            *argument = if *argument & FI_RECV != 0 { (*endpoint).receive_flags } else { (*endpoint).send_flags };
+            *argument = if *argument & FI_RECV != 0 {
+                (*endpoint).receive_flags
+            } else {
+                (*endpoint).send_flags
+            };
             0
         },
         // SAFETY: as above.
         FI_SETOPSFLAG => unsafe {
             let flags = *argument & !(FI_SEND | FI_RECV);
-            if *argument & FI_RECV != 0 { (*endpoint).receive_flags = flags } else { (*endpoint).send_flags = flags }
+            if *argument & FI_RECV != 0 {
+                (*endpoint).receive_flags = flags
+            } else {
+                (*endpoint).send_flags = flags
+            }
             0
         },
         _ => -FI_ENOSYS,
@@ -218,12 +245,19 @@ impl Endpoint {
     }
 
     fn source(&self, address: u64) -> Option<u32> {
-        if address == FI_ADDR_UNSPEC { None } else { self.rank(address).map(|rank| rank as u32) }
+        if address == FI_ADDR_UNSPEC {
+            None
+        } else {
+            self.rank(address).map(|rank| rank as u32)
+        }
     }
 }
 
 fn iov(buffer: *const c_void, bytes: usize) -> [libc::iovec; 1] {
-    [libc::iovec { iov_base: buffer.cast_mut(), iov_len: bytes }]
+    [libc::iovec {
+        iov_base: buffer.cast_mut(),
+        iov_len: bytes,
+    }]
 }
 
 /// # Safety
@@ -236,8 +270,12 @@ unsafe fn pieces<'a>(pieces: *const libc::iovec, count: usize) -> &'a [libc::iov
     unsafe { std::slice::from_raw_parts(pieces, count) }
 }
 
-const NO_INJECT_COMPLETION: SendContext =
-    SendContext { context: null_mut(), flags: 0, completes: false, inject: true };
+const NO_INJECT_COMPLETION: SendContext = SendContext {
+    context: null_mut(),
+    flags: 0,
+    completes: false,
+    inject: true,
+};
 
 #[inline]
 unsafe fn put(
@@ -249,19 +287,29 @@ unsafe fn put(
 ) -> isize {
     // SAFETY: an open endpoint; its engine lives as long as the process.
     unsafe {
-        let Some(rank) = (*endpoint).rank(destination) else { return -(FI_EINVAL as isize) };
+        let Some(rank) = (*endpoint).rank(destination) else {
+            return -(FI_EINVAL as isize);
+        };
         (*(*endpoint).engine).send(rank, envelope, iov, context)
     }
 }
 
 #[inline]
 fn tagged(tag: u64, data: Option<u64>) -> Envelope {
-    Envelope { kind: Kind::Tagged, flags: if data.is_some() { HAS_DATA } else { 0 }, tag, data: data.unwrap_or(0) }
+    Envelope {
+        kind: Kind::Tagged,
+        flags: if data.is_some() { HAS_DATA } else { 0 },
+        tag,
+        data: data.unwrap_or(0),
+    }
 }
 
 #[inline]
 fn untagged(data: Option<u64>) -> Envelope {
-    Envelope { kind: Kind::Untagged, ..tagged(0, data) }
+    Envelope {
+        kind: Kind::Untagged,
+        ..tagged(0, data)
+    }
 }
 
 macro_rules! default_context {
@@ -320,7 +368,15 @@ unsafe extern "C" fn tinject(
     destination: u64,
     tag: u64,
 ) -> isize {
-    unsafe { put(endpoint, destination, tagged(tag, None), &iov(buffer, bytes), NO_INJECT_COMPLETION) }
+    unsafe {
+        put(
+            endpoint,
+            destination,
+            tagged(tag, None),
+            &iov(buffer, bytes),
+            NO_INJECT_COMPLETION,
+        )
+    }
 }
 
 unsafe extern "C" fn tsenddata(
@@ -335,7 +391,13 @@ unsafe extern "C" fn tsenddata(
 ) -> isize {
     unsafe {
         let context = default_context!(endpoint, context, FI_TAGGED);
-        put(endpoint, destination, tagged(tag, Some(data)), &iov(buffer, bytes), context)
+        put(
+            endpoint,
+            destination,
+            tagged(tag, Some(data)),
+            &iov(buffer, bytes),
+            context,
+        )
     }
 }
 
@@ -347,7 +409,15 @@ unsafe extern "C" fn tinjectdata(
     destination: u64,
     tag: u64,
 ) -> isize {
-    unsafe { put(endpoint, destination, tagged(tag, Some(data)), &iov(buffer, bytes), NO_INJECT_COMPLETION) }
+    unsafe {
+        put(
+            endpoint,
+            destination,
+            tagged(tag, Some(data)),
+            &iov(buffer, bytes),
+            NO_INJECT_COMPLETION,
+        )
+    }
 }
 
 unsafe extern "C" fn send(
@@ -383,12 +453,26 @@ unsafe extern "C" fn sendmsg(endpoint: *mut Endpoint, message: *const FiMsg, op_
         let message = &*message;
         let data = (op_flags & FI_REMOTE_CQ_DATA != 0).then_some(message.data);
         let context = (*endpoint).send_context(message.context, op_flags, FI_MSG);
-        put(endpoint, message.addr, untagged(data), pieces(message.msg_iov, message.iov_count), context)
+        put(
+            endpoint,
+            message.addr,
+            untagged(data),
+            pieces(message.msg_iov, message.iov_count),
+            context,
+        )
     }
 }
 
 unsafe extern "C" fn inject(endpoint: *mut Endpoint, buffer: *const c_void, bytes: usize, destination: u64) -> isize {
-    unsafe { put(endpoint, destination, untagged(None), &iov(buffer, bytes), NO_INJECT_COMPLETION) }
+    unsafe {
+        put(
+            endpoint,
+            destination,
+            untagged(None),
+            &iov(buffer, bytes),
+            NO_INJECT_COMPLETION,
+        )
+    }
 }
 
 unsafe extern "C" fn senddata(
@@ -402,7 +486,13 @@ unsafe extern "C" fn senddata(
 ) -> isize {
     unsafe {
         let context = default_context!(endpoint, context, FI_MSG);
-        put(endpoint, destination, untagged(Some(data)), &iov(buffer, bytes), context)
+        put(
+            endpoint,
+            destination,
+            untagged(Some(data)),
+            &iov(buffer, bytes),
+            context,
+        )
     }
 }
 
@@ -413,7 +503,15 @@ unsafe extern "C" fn injectdata(
     data: u64,
     destination: u64,
 ) -> isize {
-    unsafe { put(endpoint, destination, untagged(Some(data)), &iov(buffer, bytes), NO_INJECT_COMPLETION) }
+    unsafe {
+        put(
+            endpoint,
+            destination,
+            untagged(Some(data)),
+            &iov(buffer, bytes),
+            NO_INJECT_COMPLETION,
+        )
+    }
 }
 
 // ---- receiving ----
@@ -427,6 +525,7 @@ impl Endpoint {
             tag,
             ignore,
             multi: (op_flags & FI_MULTI_RECV != 0).then_some(0),
+            last_of_multi: false,
             completes: !self.selective_receive || op_flags & FI_COMPLETION != 0,
         }
     }
@@ -475,13 +574,21 @@ unsafe extern "C" fn trecvmsg(endpoint: *mut Endpoint, message: *const FiMsgTagg
         let (endpoint, message) = (&*endpoint, &*message);
         let engine = &mut *endpoint.engine;
         let room = Room::of(pieces(message.msg_iov, message.iov_count));
-        let receive =
-            endpoint.receive(room, message.addr, message.tag, message.ignore, message.context, op_flags & !FI_MULTI_RECV);
+        let receive = endpoint.receive(
+            room,
+            message.addr,
+            message.tag,
+            message.ignore,
+            message.context,
+            op_flags & !FI_MULTI_RECV,
+        );
         if op_flags & FI_PEEK != 0 {
             return peek(engine, receive, op_flags);
         }
         if op_flags & FI_CLAIM != 0 {
-            let Some(found) = engine.matching.claimed(message.context) else { return -(FI_ENOMSG as isize) };
+            let Some(found) = engine.matching.claimed(message.context) else {
+                return -(FI_ENOMSG as isize);
+            };
             if op_flags & FI_DISCARD != 0 {
                 return discard(engine, *found, receive);
             }
@@ -495,7 +602,9 @@ unsafe extern "C" fn trecvmsg(endpoint: *mut Endpoint, message: *const FiMsgTagg
 
 /// A probe: looks only at messages that have been delivered, so its answer replays.
 fn peek(engine: &mut Engine, probe: Receive, op_flags: u64) -> isize {
-    let Some(found) = engine.matching.peek(&probe) else { return -(FI_ENOMSG as isize) };
+    let Some(found) = engine.matching.peek(&probe) else {
+        return -(FI_ENOMSG as isize);
+    };
     let completion = Completion {
         entry: FiCqTaggedEntry {
             op_context: probe.context,
@@ -513,7 +622,11 @@ fn peek(engine: &mut Engine, probe: Receive, op_flags: u64) -> isize {
         let context = probe.context;
         let message = engine.matching.take(&probe, true).expect("found above");
         if op_flags & FI_DISCARD != 0 {
-            let nowhere = Receive { completes: false, room: Room::of(&[]), ..probe };
+            let nowhere = Receive {
+                completes: false,
+                room: Room::of(&[]),
+                ..probe
+            };
             drop_message(engine, message, nowhere);
         } else {
             engine.matching.claim(message, context);
@@ -606,8 +719,17 @@ unsafe extern "C" fn read(
 ) -> isize {
     unsafe {
         let context = default_context!(endpoint, context, FI_RMA | FI_READ);
-        let Some(rank) = (*endpoint).rank(target) else { return -(FI_EINVAL as isize) };
-        rma::read(&mut *(*endpoint).engine, rank, &iov(buffer, bytes), address, key, context)
+        let Some(rank) = (*endpoint).rank(target) else {
+            return -(FI_EINVAL as isize);
+        };
+        rma::read(
+            &mut *(*endpoint).engine,
+            rank,
+            &iov(buffer, bytes),
+            address,
+            key,
+            context,
+        )
     }
 }
 
@@ -623,8 +745,17 @@ unsafe extern "C" fn readv(
 ) -> isize {
     unsafe {
         let context = default_context!(endpoint, context, FI_RMA | FI_READ);
-        let Some(rank) = (*endpoint).rank(target) else { return -(FI_EINVAL as isize) };
-        rma::read(&mut *(*endpoint).engine, rank, pieces(vector, count), address, key, context)
+        let Some(rank) = (*endpoint).rank(target) else {
+            return -(FI_EINVAL as isize);
+        };
+        rma::read(
+            &mut *(*endpoint).engine,
+            rank,
+            pieces(vector, count),
+            address,
+            key,
+            context,
+        )
     }
 }
 
@@ -636,7 +767,9 @@ unsafe extern "C" fn readmsg(endpoint: *mut Endpoint, message: *const FiMsgRma, 
         }
         let remote = &*message.rma_iov;
         let context = (*endpoint).send_context(message.context, op_flags & !FI_INJECT, FI_RMA | FI_READ);
-        let Some(rank) = (*endpoint).rank(message.addr) else { return -(FI_EINVAL as isize) };
+        let Some(rank) = (*endpoint).rank(message.addr) else {
+            return -(FI_EINVAL as isize);
+        };
         let vector = pieces(message.msg_iov, message.iov_count);
         rma::read(&mut *(*endpoint).engine, rank, vector, remote.addr, remote.key, context)
     }
@@ -654,8 +787,17 @@ unsafe extern "C" fn write(
 ) -> isize {
     unsafe {
         let context = default_context!(endpoint, context, FI_RMA | FI_WRITE);
-        let Some(rank) = (*endpoint).rank(target) else { return -(FI_EINVAL as isize) };
-        rma::write(&mut *(*endpoint).engine, rank, &iov(buffer, bytes), address, key, context)
+        let Some(rank) = (*endpoint).rank(target) else {
+            return -(FI_EINVAL as isize);
+        };
+        rma::write(
+            &mut *(*endpoint).engine,
+            rank,
+            &iov(buffer, bytes),
+            address,
+            key,
+            context,
+        )
     }
 }
 
@@ -671,8 +813,17 @@ unsafe extern "C" fn writev(
 ) -> isize {
     unsafe {
         let context = default_context!(endpoint, context, FI_RMA | FI_WRITE);
-        let Some(rank) = (*endpoint).rank(target) else { return -(FI_EINVAL as isize) };
-        rma::write(&mut *(*endpoint).engine, rank, pieces(vector, count), address, key, context)
+        let Some(rank) = (*endpoint).rank(target) else {
+            return -(FI_EINVAL as isize);
+        };
+        rma::write(
+            &mut *(*endpoint).engine,
+            rank,
+            pieces(vector, count),
+            address,
+            key,
+            context,
+        )
     }
 }
 
@@ -684,7 +835,9 @@ unsafe extern "C" fn writemsg(endpoint: *mut Endpoint, message: *const FiMsgRma,
         }
         let remote = &*message.rma_iov;
         let context = (*endpoint).send_context(message.context, op_flags, FI_RMA | FI_WRITE);
-        let Some(rank) = (*endpoint).rank(message.addr) else { return -(FI_EINVAL as isize) };
+        let Some(rank) = (*endpoint).rank(message.addr) else {
+            return -(FI_EINVAL as isize);
+        };
         let vector = pieces(message.msg_iov, message.iov_count);
         rma::write(&mut *(*endpoint).engine, rank, vector, remote.addr, remote.key, context)
     }
@@ -699,7 +852,16 @@ unsafe extern "C" fn inject_write(
     key: u64,
 ) -> isize {
     unsafe {
-        let Some(rank) = (*endpoint).rank(target) else { return -(FI_EINVAL as isize) };
-        rma::write(&mut *(*endpoint).engine, rank, &iov(buffer, bytes), address, key, NO_INJECT_COMPLETION)
+        let Some(rank) = (*endpoint).rank(target) else {
+            return -(FI_EINVAL as isize);
+        };
+        rma::write(
+            &mut *(*endpoint).engine,
+            rank,
+            &iov(buffer, bytes),
+            address,
+            key,
+            NO_INJECT_COMPLETION,
+        )
     }
 }

@@ -31,10 +31,25 @@ pub struct Completion {
 /// Where the pieces of the message being read from a channel go.
 enum Filling {
     Nothing,
-    Receive { receive: Receive, last_of_multi: bool, envelope: Envelope, total: usize, done: usize },
+    Receive {
+        receive: Receive,
+        envelope: Envelope,
+        total: usize,
+        done: usize,
+    },
     Unexpected(*mut Unexpected),
-    /// Pieces of a remote read or write, gathered before they are served.
-    Rma { envelope: Envelope, total: usize, bytes: Vec<u8> },
+    /// The answer to a remote read or write of this rank's.
+    Answer {
+        operation: u64,
+        total: usize,
+        done: usize,
+    },
+    /// Pieces of another rank's remote read or write, gathered before they are served.
+    Rma {
+        envelope: Envelope,
+        total: usize,
+        bytes: Vec<u8>,
+    },
 }
 
 /// The receiving end of one channel.
@@ -105,6 +120,8 @@ pub struct Engine {
     pub completions: VecDeque<Completion>,
     pub min_multi_recv: usize,
     pub rma: Rma,
+    /// Open endpoints; all are the same to the engine.
+    pub endpoints: u32,
     replaying: bool,
     /// The agent has not seen again all that former lives printed: nothing new may be delivered yet.
     output_gate: bool,
@@ -185,15 +202,20 @@ impl Engine {
         }
         let replaying = protocol.as_ref().is_some_and(Pessimistic::is_replaying);
         let output_gate = node.control(node.rank, control::OUTPUT_BEHIND).load(Ordering::Acquire) != 0;
-        let fault_at = node.control(node.rank, control::FAULT_AT_MESSAGES).load(Ordering::Acquire);
-        node.control_u32(node.rank, control::SLEEPING).store(0, Ordering::SeqCst);
+        let fault_at = node
+            .control(node.rank, control::FAULT_AT_MESSAGES)
+            .load(Ordering::Acquire);
+        node.control_u32(node.rank, control::SLEEPING)
+            .store(0, Ordering::SeqCst);
         let ticks_per_us = measure_ticks();
         let mut engine = Engine {
             arena,
             outgoing,
             incoming: (0..size).map(|_| None).collect(),
             // A former life may have taken ready bits without reading what they announced: look at every channel once.
-            ready: (0..size as u32).filter(|&source| node.channel(source as usize, node.rank).load(Ordering::Acquire) != 0).collect(),
+            ready: (0..size as u32)
+                .filter(|&source| node.channel(source as usize, node.rank).load(Ordering::Acquire) != 0)
+                .collect(),
             queued: vec![false; size],
             hot: node.rank as u32,
             hot_run: 0,
@@ -209,6 +231,7 @@ impl Engine {
             completions: VecDeque::with_capacity(1024),
             min_multi_recv: 0,
             rma: Rma::default(),
+            endpoints: 0,
             replaying,
             output_gate,
             deliveries: 0,
@@ -289,11 +312,17 @@ impl Engine {
     }
 
     fn publish_phase(&self) {
-        let phase = if self.replaying { nm::PHASE_REPLAY } else { nm::PHASE_LIVE };
+        let phase = if self.replaying {
+            nm::PHASE_REPLAY
+        } else {
+            nm::PHASE_LIVE
+        };
         if !self.replaying {
             self.node.set(control::CAUGHT_UP_NS, monotonic_ns());
         }
-        self.node.control_u32(self.node.rank, control::PHASE).store(phase, Ordering::Release);
+        self.node
+            .control_u32(self.node.rank, control::PHASE)
+            .store(phase, Ordering::Release);
     }
 
     /// The endpoint is closed: sends that were reported as finished must leave first.
@@ -306,7 +335,9 @@ impl Engine {
                 logger.wait(100);
             }
         }
-        self.node.control_u32(self.node.rank, control::PHASE).store(nm::PHASE_CLOSED, Ordering::Release);
+        self.node
+            .control_u32(self.node.rank, control::PHASE)
+            .store(nm::PHASE_CLOSED, Ordering::Release);
     }
 
     #[inline]
@@ -331,7 +362,9 @@ impl Engine {
         self.thread_changes += (self.thread != 0) as u32;
         self.thread = thread;
         if self.thread_changes == 1 {
-            self.node.control_u32(self.node.rank, control::THREADS).store(2, Ordering::Relaxed);
+            self.node
+                .control_u32(self.node.rank, control::THREADS)
+                .store(2, Ordering::Relaxed);
         }
         if self.thread_changes > THREAD_CHANGES && self.protocol.is_some() {
             self.node.report(&format!(
@@ -393,14 +426,16 @@ impl Engine {
                 if self.held.is_empty() {
                     self.held_since = ticks();
                 }
-                self.held.push_back((destination as u32, held.expect("the first mark is held")));
+                self.held
+                    .push_back((destination as u32, held.expect("the first mark is held")));
             }
             Some(Sending::Now { .. }) => {
                 self.append(destination, envelope, iov, total, &mut progress, false);
                 doorbell::ring(&self.node, destination);
             }
             None => {
-                let behind = !self.waiting.is_empty() && self.waiting.iter().any(|send| send.destination == destination);
+                let behind =
+                    !self.waiting.is_empty() && self.waiting.iter().any(|send| send.destination == destination);
                 let done = if behind {
                     false
                 } else if inject && !self.writer_has_room(destination) {
@@ -439,16 +474,22 @@ impl Engine {
 
     #[cold]
     fn exchange(&mut self) {
-        let (Some(logger), Some(protocol)) = (&mut self.logger, &mut self.protocol) else { return };
+        let (Some(logger), Some(protocol)) = (&mut self.logger, &mut self.protocol) else {
+            return;
+        };
         logger.pump(&self.node);
         protocol.acknowledge(logger.acknowledged());
         while protocol.release().is_some() {
-            let (destination, mark) = self.held.pop_front().expect("the protocol and the queue hold the same sends");
+            let (destination, mark) = self
+                .held
+                .pop_front()
+                .expect("the protocol and the queue hold the same sends");
             mark.publish();
             doorbell::ring(&self.node, destination as usize);
             if self.held.is_empty() {
                 self.held_ticks += ticks() - self.held_since;
-                self.node.set(control::HELD_NS, self.held_ticks * 1000 / self.ticks_per_us);
+                self.node
+                    .set(control::HELD_NS, self.held_ticks * 1000 / self.ticks_per_us);
             }
         }
     }
@@ -479,7 +520,15 @@ impl Engine {
         let writer = self.outgoing[destination].get_or_insert_with(|| Box::new(Writer::new(destination)));
         let mut pieces = Pieces::new(iov);
         pieces.skip(progress.done);
-        writer.append(&mut self.arena, &self.node, envelope, &mut pieces, total, progress, hold)
+        writer.append(
+            &mut self.arena,
+            &self.node,
+            envelope,
+            &mut pieces,
+            total,
+            progress,
+            hold,
+        )
     }
 
     #[cold]
@@ -500,9 +549,20 @@ impl Engine {
             // The caller takes its memory back. Injected messages are small.
             copy = vec![0u8; total].into_boxed_slice();
             Pieces::new(&iov).copy_all(&mut copy);
-            iov = Box::new([libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: total }]);
+            iov = Box::new([libc::iovec {
+                iov_base: copy.as_mut_ptr().cast(),
+                iov_len: total,
+            }]);
         }
-        self.waiting.push_back(Waiting { destination, envelope, iov, _copy: copy, total, progress, completion });
+        self.waiting.push_back(Waiting {
+            destination,
+            envelope,
+            iov,
+            _copy: copy,
+            total,
+            progress,
+            completion,
+        });
     }
 
     /// Goes on with sends that had found no room.
@@ -518,7 +578,9 @@ impl Engine {
             let mut send = self.waiting.remove(index).expect("index is in range");
             let before = send.progress.done;
             let (iov, envelope, total) = (std::mem::take(&mut send.iov), send.envelope, send.total);
-            let done = self.append(destination, envelope, &iov, total, &mut send.progress, false).0;
+            let done = self
+                .append(destination, envelope, &iov, total, &mut send.progress, false)
+                .0;
             if send.progress.done > before || done {
                 doorbell::ring(&self.node, destination);
             }
@@ -536,7 +598,9 @@ impl Engine {
     /// A send that a former life made: must be the same, byte for byte.
     #[cold]
     fn redo(&mut self, destination: usize, ssn: u64, envelope: Envelope, iov: &[libc::iovec], total: usize) {
-        let mut reader = self.redo[destination].take().expect("a channel with sends to redo has a log");
+        let mut reader = self.redo[destination]
+            .take()
+            .expect("a channel with sends to redo has a log");
         let mut pieces = Pieces::new(iov);
         let first = reader.peek(&self.node).expect("the log holds every send to redo");
         let different = if first.envelope != envelope {
@@ -553,11 +617,23 @@ impl Engine {
         let mut entry = Some(first);
         while let Some(piece) = entry {
             if !reader.payload_equals(&mut pieces, piece.bytes) {
-                self.diverged(destination, ssn, first.envelope, first.total, envelope, total, "its bytes");
+                self.diverged(
+                    destination,
+                    ssn,
+                    first.envelope,
+                    first.total,
+                    envelope,
+                    total,
+                    "its bytes",
+                );
             }
             reader.advance(piece.bytes);
             progress.done += piece.bytes;
-            entry = if progress.done < total { reader.peek(&self.node) } else { None };
+            entry = if progress.done < total {
+                reader.peek(&self.node)
+            } else {
+                None
+            };
         }
         if progress.done < total {
             // The former life was killed in the middle of this message: its receiver may be waiting for the rest.
@@ -579,7 +655,12 @@ impl Engine {
         what: &str,
     ) -> ! {
         let describe = |envelope: Envelope, bytes: u64| match envelope.kind {
-            Kind::Tagged => format!("tag {} ({} bytes, match bits {:#x})", envelope.tag & 0x7fff_ffff, bytes, envelope.tag),
+            Kind::Tagged => format!(
+                "tag {} ({} bytes, match bits {:#x})",
+                envelope.tag & 0x7fff_ffff,
+                bytes,
+                envelope.tag
+            ),
             _ => format!("no tag, an internal message of MPI ({bytes} bytes)"),
         };
         self.node.report(&format!(
@@ -599,38 +680,20 @@ impl Engine {
     pub fn receive(&mut self, receive: Receive, tagged: bool) {
         self.enter();
         let mut receive = receive;
-        loop {
-            let Some(message) = self.matching.take(&receive, tagged) else {
-                self.matching.post(receive, tagged);
-                return;
-            };
+        while let Some(message) = self.matching.take(&receive, tagged) {
             if receive.multi.is_none() {
                 self.give(message, receive);
                 return;
             }
             // A multi-receive buffer takes everything that waits, as long as there is room.
-            receive = match self.give_part(message, receive) {
-                Some(rest) => rest,
-                None => return,
-            };
-        }
-    }
-
-    fn give_part(&mut self, message: Box<Unexpected>, buffer: Receive) -> Option<Receive> {
-        let (source, envelope, total) = (message.source, message.envelope, message.total);
-        let mut single = Matching::default();
-        single.post(buffer, false);
-        match single.arrive(source, envelope, total, self.min_multi_recv) {
-            Match::Part(part, last) => {
-                let before = self.completions.len();
-                self.give(message, part);
-                if last && self.completions.len() > before {
-                    self.completions[before].entry.flags |= FI_MULTI_RECV;
-                }
-                if last { None } else { single.cancel_any() }
+            let part = receive.part(message.total, self.min_multi_recv);
+            let last = part.last_of_multi;
+            self.give(message, part);
+            if last {
+                return;
             }
-            _ => unreachable!("a multi-receive buffer accepts every untagged message"),
         }
+        self.matching.post(receive, tagged);
     }
 
     /// Hands a message that came early to its receive, now or when its last piece is there.
@@ -646,10 +709,10 @@ impl Engine {
             // SAFETY: `fill` keeps to the receive's memory, `from + bytes` to the message's.
             unsafe { std::ptr::copy_nonoverlapping(message.bytes.as_ptr().add(from), to, bytes) };
         });
-        self.received(&receive, false, message.envelope, total, message.source);
+        self.received(&receive, message.envelope, total, message.source);
     }
 
-    fn received(&mut self, receive: &Receive, last_of_multi: bool, envelope: Envelope, total: usize, source: u32) {
+    fn received(&mut self, receive: &Receive, envelope: Envelope, total: usize, source: u32) {
         let room = receive.room.bytes();
         let overflow = total.saturating_sub(room);
         if !receive.completes && overflow == 0 {
@@ -658,7 +721,7 @@ impl Engine {
         self.completions.push_back(Completion {
             entry: FiCqTaggedEntry {
                 op_context: receive.context,
-                flags: flags(envelope) | if last_of_multi { FI_MULTI_RECV } else { 0 },
+                flags: flags(envelope) | if receive.last_of_multi { FI_MULTI_RECV } else { 0 },
                 len: total.min(room),
                 buf: receive.room.start(),
                 data: envelope.data,
@@ -673,7 +736,9 @@ impl Engine {
     /// Takes back a receive; it completes with FI_ECANCELED.
     pub fn cancel(&mut self, context: *mut c_void) -> isize {
         self.enter();
-        let Some((receive, tagged)) = self.matching.cancel(context) else { return -FI_ENOENT };
+        let Some((receive, tagged)) = self.matching.cancel(context) else {
+            return -FI_ENOENT;
+        };
         self.completions.push_back(Completion {
             entry: FiCqTaggedEntry {
                 op_context: receive.context,
@@ -762,7 +827,12 @@ impl Engine {
 
     #[cold]
     fn output_seen(&mut self) -> bool {
-        if self.node.control(self.node.rank, control::OUTPUT_BEHIND).load(Ordering::Acquire) == 0 {
+        if self
+            .node
+            .control(self.node.rank, control::OUTPUT_BEHIND)
+            .load(Ordering::Acquire)
+            == 0
+        {
             self.output_gate = false;
             return true;
         }
@@ -773,8 +843,12 @@ impl Engine {
 
     fn incoming(&mut self, source: usize) -> &mut Incoming {
         let rank = self.node.rank;
-        self.incoming[source]
-            .get_or_insert_with(|| Box::new(Incoming { reader: Reader::new(source, rank), filling: Filling::Nothing }))
+        self.incoming[source].get_or_insert_with(|| {
+            Box::new(Incoming {
+                reader: Reader::new(source, rank),
+                filling: Filling::Nothing,
+            })
+        })
     }
 
     fn has_entry(&mut self, source: usize) -> bool {
@@ -815,7 +889,9 @@ impl Engine {
 
     /// Takes the next entry of a channel.
     fn deliver(&mut self, source: usize) {
-        let mut incoming = self.incoming[source].take().expect("a channel with an entry has a reader");
+        let mut incoming = self.incoming[source]
+            .take()
+            .expect("a channel with an entry has a reader");
         let entry = incoming.reader.peek(&self.node).expect("the channel has an entry");
         if entry.envelope.kind == Kind::More {
             self.go_on(&mut incoming, source, entry);
@@ -841,7 +917,10 @@ impl Engine {
         if let Some(protocol) = &mut self.protocol {
             let (determinant, new) = protocol.deliver(source);
             if new {
-                let recorded = Recorded { source, polls: determinant.polls };
+                let recorded = Recorded {
+                    source,
+                    polls: determinant.polls,
+                };
                 self.record.write(&self.node, &mut self.arena, recorded);
                 if let Some(logger) = &mut self.logger {
                     logger.log(recorded);
@@ -864,13 +943,16 @@ impl Engine {
         let (envelope, total) = (entry.envelope, entry.total as usize);
         incoming.filling = match envelope.kind {
             Kind::Tagged | Kind::Untagged => {
-                match self.matching.arrive(source as u32, envelope, total, self.min_multi_recv) {
-                    Match::Receive(receive) => {
-                        Filling::Receive { receive, last_of_multi: false, envelope, total, done: 0 }
-                    }
-                    Match::Part(receive, last_of_multi) => {
-                        Filling::Receive { receive, last_of_multi, envelope, total, done: 0 }
-                    }
+                match self
+                    .matching
+                    .arrive(source as u32, envelope, total, self.min_multi_recv)
+                {
+                    Match::Receive(receive) => Filling::Receive {
+                        receive,
+                        envelope,
+                        total,
+                        done: 0,
+                    },
                     Match::None => {
                         let mut message = Box::new(Unexpected {
                             source: source as u32,
@@ -887,7 +969,16 @@ impl Engine {
                     }
                 }
             }
-            _ => Filling::Rma { envelope, total, bytes: Vec::with_capacity(total) },
+            Kind::ReadAnswer | Kind::WriteDone => Filling::Answer {
+                operation: envelope.tag,
+                total,
+                done: 0,
+            },
+            _ => Filling::Rma {
+                envelope,
+                total,
+                bytes: Vec::with_capacity(total),
+            },
         };
         self.go_on(incoming, source, entry);
     }
@@ -899,7 +990,9 @@ impl Engine {
         let node = &self.node;
         let complete = match &mut incoming.filling {
             Filling::Nothing => unreachable!("a further piece follows its first"),
-            Filling::Receive { receive, total, done, .. } => {
+            Filling::Receive {
+                receive, total, done, ..
+            } => {
                 receive.room.fill(*done, bytes, |from, to, run| {
                     // SAFETY: `fill` keeps to the receive's memory and to the entry's bytes.
                     unsafe { reader.copy_payload(node, from, to, run) };
@@ -919,7 +1012,17 @@ impl Engine {
                 }
                 message.complete()
             }
-            Filling::Rma { total, bytes: gathered, .. } => {
+            Filling::Answer { operation, total, done } => {
+                self.rma.room(*operation).fill(*done, bytes, |from, to, run| {
+                    // SAFETY: `fill` keeps to the operation's memory and to the entry's bytes.
+                    unsafe { reader.copy_payload(node, from, to, run) };
+                });
+                *done += bytes;
+                *done == *total
+            }
+            Filling::Rma {
+                total, bytes: gathered, ..
+            } => {
                 let done = gathered.len();
                 // SAFETY: the capacity is the whole message's.
                 unsafe {
@@ -935,8 +1038,13 @@ impl Engine {
         }
         match std::mem::replace(&mut incoming.filling, Filling::Nothing) {
             Filling::Nothing => unreachable!("something was filled"),
-            Filling::Receive { receive, last_of_multi, envelope, total, .. } => {
-                self.received(&receive, last_of_multi, envelope, total, source as u32);
+            Filling::Receive {
+                receive,
+                envelope,
+                total,
+                ..
+            } => {
+                self.received(&receive, envelope, total, source as u32);
             }
             Filling::Unexpected(message) => {
                 // SAFETY: as above.
@@ -945,6 +1053,7 @@ impl Engine {
                     self.give(unsafe { Box::from_raw(message) }, receive);
                 }
             }
+            Filling::Answer { operation, total, .. } => crate::rma::finish(self, source, operation, total),
             Filling::Rma { envelope, bytes, .. } => crate::rma::serve(self, source, envelope, bytes),
         }
     }
@@ -985,7 +1094,11 @@ impl Engine {
         }
         let idle_ns = idle * 1000 / self.ticks_per_us;
         // Another thread of this process may want MPI's lock: do not sleep on it for long.
-        let longest = if self.thread_changes > 0 { SHORT_SLEEP_NS } else { LONGEST_SLEEP_NS };
+        let longest = if self.thread_changes > 0 {
+            SHORT_SLEEP_NS
+        } else {
+            LONGEST_SLEEP_NS
+        };
         self.doze(idle_ns.clamp(SHORT_SLEEP_NS, longest));
         if !self.waiting.is_empty() {
             self.progress_sends();
@@ -1000,7 +1113,10 @@ impl Engine {
         let mut incoming = self.incoming[hot].take();
         let node = &self.node;
         doorbell::sleep(node, longest_ns, || {
-            doorbell::any_ready(node) || incoming.as_mut().is_some_and(|incoming| incoming.reader.peek(node).is_some())
+            doorbell::any_ready(node)
+                || incoming
+                    .as_mut()
+                    .is_some_and(|incoming| incoming.reader.peek(node).is_some())
         });
         self.incoming[hot] = incoming;
     }

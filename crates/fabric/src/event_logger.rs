@@ -79,7 +79,13 @@ impl EventLogger {
             nonce,
             acknowledged: Some(record.len() as u64),
         });
-        let mut logger = EventLogger { socket, client, pending: Vec::new(), first_pending: 1, acknowledged: 0 };
+        let mut logger = EventLogger {
+            socket,
+            client,
+            pending: Vec::new(),
+            first_pending: 1,
+            acknowledged: 0,
+        };
         let ClientEvent::Admitted { stored, .. } = logger.wait_event(node) else {
             lost(node, "it did not admit this rank");
         };
@@ -150,7 +156,11 @@ impl EventLogger {
 
     /// Waits until the logger says something, at most so long.
     pub fn wait(&mut self, milliseconds: i32) -> bool {
-        let mut waiting = libc::pollfd { fd: self.socket, events: libc::POLLIN, revents: 0 };
+        let mut waiting = libc::pollfd {
+            fd: self.socket,
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: polls one descriptor.
         unsafe { libc::poll(&mut waiting, 1, milliseconds) > 0 }
     }
@@ -170,7 +180,9 @@ impl EventLogger {
     }
 
     fn event(&mut self, node: &Node) -> Option<ClientEvent> {
-        self.client.next_event().unwrap_or_else(|error| lost(node, &error.to_string()))
+        self.client
+            .next_event()
+            .unwrap_or_else(|error| lost(node, &error.to_string()))
     }
 
     fn write(&mut self, node: &Node) {

@@ -33,7 +33,13 @@ unsafe impl Sync for Heap {}
 
 impl Heap {
     pub const fn new() -> Self {
-        Heap { busy: AtomicBool::new(false), state: UnsafeCell::new(State { next: 0, free: [0; CLASSES] }) }
+        Heap {
+            busy: AtomicBool::new(false),
+            state: UnsafeCell::new(State {
+                next: 0,
+                free: [0; CLASSES],
+            }),
+        }
     }
 
     fn with<R>(&self, action: impl FnOnce(&mut State) -> R) -> R {
@@ -84,6 +90,8 @@ unsafe impl GlobalAlloc for Heap {
                 if got as usize != BASE {
                     return null_mut();
                 }
+                // SAFETY: the mapping just made. A core dump is about the program.
+                unsafe { libc::madvise(BASE as *mut _, BYTES, libc::MADV_DONTDUMP) };
                 state.next = BASE;
             }
             let place = (state.next + bytes - 1) & !(bytes - 1);

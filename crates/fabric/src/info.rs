@@ -4,8 +4,9 @@ use crate::ofi::*;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-/// Capabilities shown to a caller without hints. Remote reads and writes are offered only to who asks for them: MPICH
-/// then turns its native one-sided path off by itself and uses active messages.
+/// Capabilities. Remote reads are what MPI libraries fetch long active messages with: without them MPICH 5.0.2 sends those
+/// in segments, and overwrites the header of a first segment that had to be put off. Windows are not served natively
+/// (see `objects::register`), so one-sided communication uses active messages.
 const CAPS: u64 = FI_MSG
     | FI_TAGGED
     | FI_SEND
@@ -14,16 +15,20 @@ const CAPS: u64 = FI_MSG
     | FI_DIRECTED_RECV
     | FI_SOURCE
     | FI_LOCAL_COMM
-    | FI_REMOTE_COMM;
-const RMA_CAPS: u64 = FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    | FI_REMOTE_COMM
+    | FI_RMA
+    | FI_READ
+    | FI_WRITE
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE;
 
 /// Largest message that is sent without a completion.
 pub const INJECT: usize = 16 << 10;
 pub const IOV_LIMIT: usize = 16;
-const MR_VIRT_ADDR: c_int = 1 << 4;
+pub const MR_BASIC: c_int = 1;
+pub const MR_VIRT_ADDR: c_int = 1 << 4;
 const MR_ALLOCATED: c_int = 1 << 5;
-const MR_PROV_KEY: c_int = 1 << 6;
-const MR_BASIC: c_int = 1;
+pub const MR_PROV_KEY: c_int = 1 << 6;
 
 /// Memory that `fi_freeinfo` gives back with free().
 fn zeroed<T>() -> *mut T {
@@ -65,21 +70,28 @@ unsafe fn describe(version: u32, hints: Option<&FiInfo>) -> Option<*mut FiInfo> 
     // SAFETY: see `getinfo`.
     let (ep, domain, tx, rx) = unsafe {
         match hints {
-            Some(hints) => {
-                (hints.ep_attr.as_ref(), hints.domain_attr.as_ref(), hints.tx_attr.as_ref(), hints.rx_attr.as_ref())
-            }
+            Some(hints) => (
+                hints.ep_attr.as_ref(),
+                hints.domain_attr.as_ref(),
+                hints.tx_attr.as_ref(),
+                hints.rx_attr.as_ref(),
+            ),
             None => (None, None, None, None),
         }
     };
     let wanted = hints.map_or(0, |hints| hints.caps);
-    if wanted & !(CAPS | RMA_CAPS) != 0
+    if wanted & !CAPS != 0
         || ep.is_some_and(|ep| ep.ep_type != FI_EP_UNSPEC && ep.ep_type != FI_EP_RDM)
         || ep.is_some_and(|ep| ep.tx_ctx_cnt > 1 && ep.tx_ctx_cnt != usize::MAX)
         || tx.is_some_and(|tx| tx.inject_size > INJECT || tx.iov_limit > IOV_LIMIT)
     {
         return None;
     }
-    let caps = if wanted == 0 { CAPS } else { wanted | (CAPS & (FI_LOCAL_COMM | FI_REMOTE_COMM)) };
+    let caps = if wanted == 0 {
+        CAPS
+    } else {
+        wanted | (CAPS & (FI_LOCAL_COMM | FI_REMOTE_COMM))
+    };
     let threading = match domain.map_or(0, |domain| domain.threading) {
         0 => FI_THREAD_DOMAIN,
         // Calls are serialized by the MPI library; a caller that wants the provider to do it is not served.
@@ -91,9 +103,7 @@ unsafe fn describe(version: u32, hints: Option<&FiInfo>) -> Option<*mut FiInfo> 
         _ => FI_PROGRESS_MANUAL,
     };
     let mr_wanted = domain.map_or(0, |domain| domain.mr_mode);
-    let mr_mode = if wanted & FI_RMA == 0 {
-        0
-    } else if mr_wanted & MR_BASIC != 0 {
+    let mr_mode = if mr_wanted & MR_BASIC != 0 {
         MR_BASIC
     } else {
         mr_wanted & (MR_VIRT_ADDR | MR_ALLOCATED | MR_PROV_KEY)
@@ -117,7 +127,8 @@ unsafe fn describe(version: u32, hints: Option<&FiInfo>) -> Option<*mut FiInfo> 
         (*info).ep_attr = iep;
         (*info).domain_attr = idomain;
         (*info).fabric_attr = ifabric;
-        (*itx).caps = caps & !(FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE);
+        (*itx).caps =
+            caps & !(FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_MULTI_RECV | FI_DIRECTED_RECV | FI_SOURCE);
         (*itx).op_flags = tx.map_or(0, |tx| tx.op_flags);
         (*itx).msg_order = FI_ORDER_ALL;
         (*itx).comp_order = 0;

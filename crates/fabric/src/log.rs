@@ -104,7 +104,11 @@ pub struct Pieces<'a> {
 
 impl<'a> Pieces<'a> {
     pub fn new(iov: &'a [libc::iovec]) -> Self {
-        Pieces { iov, index: 0, offset: 0 }
+        Pieces {
+            iov,
+            index: 0,
+            offset: 0,
+        }
     }
 
     /// Steps over the next `bytes` bytes.
@@ -223,7 +227,10 @@ impl Writer {
         let consumed = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
         while self.consumed < consumed {
             self.consumed += 1;
-            let slot = self.outstanding.pop_front().expect("only segments handed over are consumed");
+            let slot = self
+                .outstanding
+                .pop_front()
+                .expect("only segments handed over are consumed");
             arena.free(slot);
         }
     }
@@ -236,12 +243,15 @@ impl Writer {
                 return false;
             }
         }
-        let Some((reference, slot)) = arena.take(node) else { return false };
+        let Some((reference, slot)) = arena.take(node) else {
+            return false;
+        };
         let fresh = node.segment(node.rank, slot);
         // SAFETY: start of an own segment.
         unsafe { atomic(fresh) }.store(0, Ordering::Relaxed);
         if self.segment.is_null() {
-            node.channel(node.rank, self.destination).store(reference, Ordering::Release);
+            node.channel(node.rank, self.destination)
+                .store(reference, Ordering::Release);
         } else {
             // SAFETY: 64 bytes are always left at `place`.
             unsafe {
@@ -297,7 +307,10 @@ impl Writer {
                     mark(envelope.kind, envelope.flags, bytes)
                 };
                 if hold && !progress.started {
-                    held = Some(HeldMark { place: entry, mark: word });
+                    held = Some(HeldMark {
+                        place: entry,
+                        mark: word,
+                    });
                 } else {
                     atomic(entry).store(word, Ordering::Release);
                 }
@@ -324,7 +337,9 @@ impl Writer {
         let end = (self.place + HEADER + bytes.min(PREFETCH)).min(SEGMENT);
         for line in (self.place..end).step_by(ALIGN) {
             // SAFETY: inside the own segment; a prefetch changes nothing.
-            unsafe { std::arch::asm!("prefetchw [{}]", in(reg) self.segment.add(line), options(nostack, preserves_flags)) };
+            unsafe {
+                std::arch::asm!("prefetchw [{}]", in(reg) self.segment.add(line), options(nostack, preserves_flags))
+            };
         }
     }
 }
@@ -343,7 +358,15 @@ pub struct Reader {
 
 impl Reader {
     pub fn new(source: usize, destination: usize) -> Self {
-        Reader { source, destination, segment: std::ptr::null(), slot: 0, serial: 0, place: 0, copy: None }
+        Reader {
+            source,
+            destination,
+            segment: std::ptr::null(),
+            slot: 0,
+            serial: 0,
+            place: 0,
+            copy: None,
+        }
     }
 
     /// Goes to the segment that `reference` names.
@@ -378,7 +401,11 @@ impl Reader {
                 let entry = self.segment.add(self.place);
                 let word = atomic(entry).load(Ordering::Acquire);
                 let field = |at: usize| atomic(entry.add(at)).load(Ordering::Relaxed);
-                if word == 0 { (0, 0, 0, 0) } else { (word, field(8), field(16), field(24)) }
+                if word == 0 {
+                    (0, 0, 0, 0)
+                } else {
+                    (word, field(8), field(16), field(24))
+                }
             };
             if !self.in_memory(node) {
                 self.copy_from_spill(node);
@@ -390,14 +417,20 @@ impl Reader {
             let kind = KINDS[(word & 0xff) as usize - 1];
             if kind == Kind::Jump {
                 if !node.pessimistic {
-                    node.consumed(self.source, self.destination).fetch_add(1, Ordering::SeqCst);
+                    node.consumed(self.source, self.destination)
+                        .fetch_add(1, Ordering::SeqCst);
                     crate::doorbell::wake(node, self.source);
                 }
                 self.enter(node, total);
                 continue;
             }
             return Some(Entry {
-                envelope: Envelope { kind, flags: (word >> 8) as u8, tag, data },
+                envelope: Envelope {
+                    kind,
+                    flags: (word >> 8) as u8,
+                    tag,
+                    data,
+                },
                 total,
                 bytes: (word >> 32) as usize,
                 // SAFETY: the payload follows the header in the same segment.
@@ -442,7 +475,9 @@ impl Reader {
         assert!(number != 0, "a recycled segment is in the spill file");
         let mut copy = vec![0u8; SEGMENT + 8].into_boxed_slice();
         if let Err(error) = crate::arena::read_spilled(number - 1, &mut copy[..SEGMENT]) {
-            node.report(&format!("cannot read the message log back from the spill file: {error}"));
+            node.report(&format!(
+                "cannot read the message log back from the spill file: {error}"
+            ));
         }
         self.segment = copy.as_ptr();
         self.copy = Some(copy);

@@ -17,7 +17,10 @@ pub enum Room {
 impl Room {
     pub fn of(iov: &[libc::iovec]) -> Room {
         match iov {
-            [] => Room::One(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }),
+            [] => Room::One(libc::iovec {
+                iov_base: std::ptr::null_mut(),
+                iov_len: 0,
+            }),
             [one] => Room::One(*one),
             many => Room::Many(many.into()),
         }
@@ -48,7 +51,11 @@ impl Room {
             let (low, high) = (from.max(start), (from + bytes).min(end));
             if low < high {
                 // SAFETY: stays inside the piece the receive gave.
-                copy(low - from, unsafe { piece.iov_base.cast::<u8>().add(low - start) }, high - low);
+                copy(
+                    low - from,
+                    unsafe { piece.iov_base.cast::<u8>().add(low - start) },
+                    high - low,
+                );
             }
             start = end;
         }
@@ -65,10 +72,36 @@ pub struct Receive {
     pub ignore: u64,
     /// A multi-receive buffer: messages are laid one behind the other. `Some(next free byte)`.
     pub multi: Option<usize>,
+    /// The last part of a multi-receive buffer: its completion gives the buffer back.
+    pub last_of_multi: bool,
     pub completes: bool,
 }
 
 impl Receive {
+    /// The next part of a multi-receive buffer, for a message of `total` bytes; the last when less than `min_multi` bytes
+    /// are left behind it.
+    pub fn part(&mut self, total: usize, min_multi: usize) -> Receive {
+        let used = self.multi.expect("only a multi-receive buffer has parts");
+        let room = self.room.bytes();
+        let bytes = total.min(room - used);
+        self.multi = Some(used + bytes);
+        let place = libc::iovec {
+            // SAFETY: `used` is at most the buffer's length.
+            iov_base: unsafe { self.room.start().cast::<u8>().add(used).cast() },
+            iov_len: bytes,
+        };
+        Receive {
+            context: self.context,
+            room: Room::One(place),
+            source: self.source,
+            tag: 0,
+            ignore: 0,
+            multi: None,
+            last_of_multi: room - used - bytes < min_multi,
+            completes: true,
+        }
+    }
+
     fn accepts(&self, source: u32, tag: u64) -> bool {
         self.source.is_none_or(|wanted| wanted == source) && (self.tag ^ tag) & !self.ignore == 0
     }
@@ -99,8 +132,16 @@ impl Unexpected {
 
 /// Completion flags of a received message.
 pub fn flags(envelope: Envelope) -> u64 {
-    let kind = if envelope.kind == Kind::Tagged { FI_TAGGED } else { FI_MSG };
-    let data = if envelope.flags & HAS_DATA != 0 { FI_REMOTE_CQ_DATA } else { 0 };
+    let kind = if envelope.kind == Kind::Tagged {
+        FI_TAGGED
+    } else {
+        FI_MSG
+    };
+    let data = if envelope.flags & HAS_DATA != 0 {
+        FI_REMOTE_CQ_DATA
+    } else {
+        0
+    };
     FI_RECV | kind | data
 }
 
@@ -116,10 +157,8 @@ pub struct Matching {
 
 /// What an arriving message meets.
 pub enum Match {
-    /// A receive of its own.
+    /// A receive, or a part of a multi-receive buffer.
     Receive(Receive),
-    /// A part of a multi-receive buffer; true: that was its last.
-    Part(Receive, bool),
     None,
 }
 
@@ -136,34 +175,14 @@ impl Matching {
         match queue[index].multi {
             None if index == 0 => Match::Receive(queue.pop_front().expect("found above")),
             None => Match::Receive(queue.remove(index).expect("found above")),
-            Some(used) => Self::part(queue, index, used, total, min_multi),
+            Some(_) => {
+                let part = queue[index].part(total, min_multi);
+                if part.last_of_multi {
+                    queue.remove(index);
+                }
+                Match::Receive(part)
+            }
         }
-    }
-
-    fn part(queue: &mut VecDeque<Receive>, index: usize, used: usize, total: usize, min_multi: usize) -> Match {
-        let buffer = &mut queue[index];
-        let room = buffer.room.bytes();
-        let bytes = total.min(room - used);
-        let place = libc::iovec {
-            // SAFETY: `used` is at most the buffer's length.
-            iov_base: unsafe { buffer.room.start().cast::<u8>().add(used).cast() },
-            iov_len: bytes,
-        };
-        let part = Receive {
-            context: buffer.context,
-            room: Room::One(place),
-            source: buffer.source,
-            tag: 0,
-            ignore: 0,
-            multi: None,
-            completes: true,
-        };
-        buffer.multi = Some(used + bytes);
-        let last = room - used - bytes < min_multi;
-        if last {
-            queue.remove(index);
-        }
-        Match::Part(part, last)
     }
 
     /// Keeps a message until its receive comes.
@@ -176,10 +195,13 @@ impl Matching {
 
     /// The oldest waiting message that `receive` accepts, taken out of its queue.
     pub fn take(&mut self, receive: &Receive, tagged: bool) -> Option<Box<Unexpected>> {
-        let queue = if tagged { &mut self.unexpected_tagged } else { &mut self.unexpected_untagged };
-        let fits = |message: &Box<Unexpected>| {
-            receive.accepts(message.source, if tagged { message.envelope.tag } else { 0 })
+        let queue = if tagged {
+            &mut self.unexpected_tagged
+        } else {
+            &mut self.unexpected_untagged
         };
+        let fits =
+            |message: &Box<Unexpected>| receive.accepts(message.source, if tagged { message.envelope.tag } else { 0 });
         let index = queue.iter().position(fits)?;
         queue.remove(index)
     }
@@ -205,12 +227,11 @@ impl Matching {
     }
 
     pub fn post(&mut self, receive: Receive, tagged: bool) {
-        if tagged { self.tagged.push_back(receive) } else { self.untagged.push_back(receive) }
-    }
-
-    /// Takes back whatever untagged receive is posted first.
-    pub fn cancel_any(&mut self) -> Option<Receive> {
-        self.untagged.pop_front()
+        if tagged {
+            self.tagged.push_back(receive)
+        } else {
+            self.untagged.push_back(receive)
+        }
     }
 
     /// Takes back the receive with this context.

@@ -32,7 +32,12 @@ impl Node {
         let rank: usize = std::env::var(nm::ENV_RANK)
             .ok()
             .and_then(|text| text.parse().ok())
-            .ok_or_else(|| AttachError(format!("{} is not set: start the program with `resurgo run`", nm::ENV_RANK)))?;
+            .ok_or_else(|| {
+                AttachError(format!(
+                    "{} is not set: start the program with `resurgo run`",
+                    nm::ENV_RANK
+                ))
+            })?;
         let mut page = [0u8; header::BYTES];
         // SAFETY: reads at most one page into one page.
         let got = unsafe { libc::pread(nm::NODE_MEMORY_FD, page.as_mut_ptr().cast(), page.len(), 0) };
@@ -42,10 +47,15 @@ impl Node {
         let word = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"));
         let half = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
         if word(header::MAGIC) != nm::MAGIC || half(header::VERSION) != nm::VERSION {
-            return Err(AttachError("the node memory was made by another version of resurgo".into()));
+            return Err(AttachError(
+                "the node memory was made by another version of resurgo".into(),
+            ));
         }
         let size = half(header::SIZE) as usize;
-        let layout = Layout { size, log_segments: word(header::LOG_SEGMENTS) as usize };
+        let layout = Layout {
+            size,
+            log_segments: word(header::LOG_SEGMENTS) as usize,
+        };
         if rank >= size
             || word(header::ARENA_BASE) as usize != layout.arena_base()
             || word(header::ARENA_STRIDE) as usize != layout.arena_stride()
@@ -64,7 +74,9 @@ impl Node {
             )
         };
         if base as usize != nm::MAP_ADDRESS {
-            return Err(failed("cannot map the node memory (is the address space limited, `ulimit -v`?)"));
+            return Err(failed(
+                "cannot map the node memory (is the address space limited, `ulimit -v`?)",
+            ));
         }
         let base = base.cast::<u8>();
         let writable = libc::PROT_READ | libc::PROT_WRITE;
@@ -80,6 +92,8 @@ impl Node {
         unsafe {
             let segments = base.add(layout.arena(rank) + layout.segments());
             libc::madvise(segments.cast(), layout.log_segments * SEGMENT, libc::MADV_HUGEPAGE);
+            // A core dump is about the program, and this mapping is sparse and enormous.
+            libc::madvise(base.cast(), layout.total(), libc::MADV_DONTDUMP);
         }
         Ok(Node {
             base,
@@ -92,7 +106,9 @@ impl Node {
             spin_ns: word(header::SPIN_NS),
             prefault_segments: half(header::PREFAULT_SEGMENTS) as usize,
             event_logger_port: half(header::EVENT_LOGGER_PORT),
-            job_key: page[header::JOB_KEY..header::JOB_KEY + 32].try_into().expect("32 bytes"),
+            job_key: page[header::JOB_KEY..header::JOB_KEY + 32]
+                .try_into()
+                .expect("32 bytes"),
         })
     }
 
@@ -164,7 +180,10 @@ impl Node {
     pub fn segment(&self, owner: usize, slot: usize) -> *mut u8 {
         debug_assert!(slot < self.layout.log_segments);
         // SAFETY: inside the mapping.
-        unsafe { self.base.add(self.layout.arena(owner) + self.layout.segments() + slot * SEGMENT) }
+        unsafe {
+            self.base
+                .add(self.layout.arena(owner) + self.layout.segments() + slot * SEGMENT)
+        }
     }
 
     /// Gives the rank's own segments `from..to` their memory now, in one call and not page by page.

@@ -3,6 +3,7 @@
 //! There is one engine per process; the domain owns it, the other objects point to it.
 
 use crate::engine::{Completion, Engine};
+use crate::info::{MR_BASIC, MR_PROV_KEY, MR_VIRT_ADDR};
 use crate::node::Node;
 use crate::ofi::*;
 use std::ffi::{c_char, c_int, c_void};
@@ -28,7 +29,14 @@ pub const fn fid(fclass: usize, context: *mut c_void, ops: &'static FidOps) -> F
 // ---- fabric ----
 
 static FABRIC_FID: FidOps = Ops::new([Call(close_fabric as *const ()), NO, NO, NO, NO, NO]);
-static FABRIC: Ops<6> = Ops::new([Call(open_domain as *const ()), NO, Call(open_eq as *const ()), NO, OK, NO]);
+static FABRIC: Ops<6> = Ops::new([
+    Call(open_domain as *const ()),
+    NO,
+    Call(open_eq as *const ()),
+    NO,
+    OK,
+    NO,
+]);
 
 pub unsafe extern "C" fn open_fabric(_attr: *mut c_void, fabric: *mut *mut FidFabric, context: *mut c_void) -> c_int {
     let object = FidFabric {
@@ -49,11 +57,22 @@ unsafe extern "C" fn close_fabric(fid: *mut Fid) -> c_int {
 // ---- event queue: exists, and never has an event ----
 
 static EQ_FID: FidOps = Ops::new([Call(close_eq as *const ()), NO, NO, NO, NO, NO]);
-static EQ: Ops<5> = Ops::new([Call(empty as *const ()), Call(empty as *const ()), NO, Call(empty as *const ()), NO]);
+static EQ: Ops<5> = Ops::new([
+    Call(empty as *const ()),
+    Call(empty as *const ()),
+    NO,
+    Call(empty as *const ()),
+    NO,
+]);
 
 unsafe extern "C" fn open_eq(_: *mut FidFabric, _: *mut c_void, eq: *mut *mut FidEq, context: *mut c_void) -> c_int {
     // SAFETY: the caller's place for the answer.
-    unsafe { *eq = hand_out(FidEq { fid: fid(FI_CLASS_EQ, context, &EQ_FID), ops: &EQ }) };
+    unsafe {
+        *eq = hand_out(FidEq {
+            fid: fid(FI_CLASS_EQ, context, &EQ_FID),
+            ops: &EQ,
+        })
+    };
     0
 }
 
@@ -88,10 +107,11 @@ static DOMAIN: Ops<11> = Ops::new([
     NO,
     NO,
 ]);
-static DOMAIN_MR: Ops<3> =
-    Ops::new([Call(mr_reg as *const ()), Call(mr_regv as *const ()), Call(mr_regattr as *const ())]);
-
-const MR_VIRT_ADDR_OR_BASIC: c_int = 1 << 4 | 1;
+static DOMAIN_MR: Ops<3> = Ops::new([
+    Call(mr_reg as *const ()),
+    Call(mr_regv as *const ()),
+    Call(mr_regattr as *const ()),
+]);
 
 unsafe extern "C" fn open_domain(
     _fabric: *mut FidFabric,
@@ -108,12 +128,21 @@ unsafe extern "C" fn open_domain(
     };
     let mut engine = Engine::new(node);
     // SAFETY: the info that getinfo made, with its attributes.
-    engine.rma.virtual_addresses = unsafe {
-        (*info).domain_attr.as_ref().is_some_and(|attributes| attributes.mr_mode & MR_VIRT_ADDR_OR_BASIC != 0)
+    let mr_mode = unsafe { (*info).domain_attr.as_ref().map_or(0, |attributes| attributes.mr_mode) };
+    engine.rma.virtual_addresses = mr_mode & (MR_VIRT_ADDR | MR_BASIC) != 0;
+    engine.rma.own_keys = mr_mode & (MR_PROV_KEY | MR_BASIC) != 0;
+    let object = FidDomain {
+        fid: fid(FI_CLASS_DOMAIN, context, &DOMAIN_FID),
+        ops: &DOMAIN,
+        mr: &DOMAIN_MR,
     };
-    let object = FidDomain { fid: fid(FI_CLASS_DOMAIN, context, &DOMAIN_FID), ops: &DOMAIN, mr: &DOMAIN_MR };
     // SAFETY: the caller's place for the answer.
-    unsafe { *domain = hand_out(Domain { object, engine: hand_out(engine) }) };
+    unsafe {
+        *domain = hand_out(Domain {
+            object,
+            engine: hand_out(engine),
+        })
+    };
     0
 }
 
@@ -164,7 +193,10 @@ impl AddressVector {
         if self.map {
             return rank as u64;
         }
-        self.ranks.iter().position(|&known| known == rank).map_or(FI_ADDR_UNSPEC, |index| index as u64)
+        self.ranks
+            .iter()
+            .position(|&known| known == rank)
+            .map_or(FI_ADDR_UNSPEC, |index| index as u64)
     }
 }
 
@@ -181,9 +213,19 @@ unsafe extern "C" fn open_av(
         }
         ((*(*domain).engine).node.size, (*attr).av_type == FI_AV_MAP)
     };
-    let object = FidAv { fid: fid(FI_CLASS_AV, context, &AV_FID), ops: &AV };
+    let object = FidAv {
+        fid: fid(FI_CLASS_AV, context, &AV_FID),
+        ops: &AV,
+    };
     // SAFETY: the caller's place for the answer.
-    unsafe { *av = hand_out(AddressVector { object, size, map, ranks: Vec::new() }) };
+    unsafe {
+        *av = hand_out(AddressVector {
+            object,
+            size,
+            map,
+            ranks: Vec::new(),
+        })
+    };
     0
 }
 
@@ -227,7 +269,9 @@ unsafe extern "C" fn av_insert(
 unsafe extern "C" fn av_lookup(av: *mut AddressVector, address: u64, name: *mut u8, length: *mut usize) -> c_int {
     // SAFETY: an open address vector; room of `length` bytes.
     unsafe {
-        let Some(rank) = (*av).rank(address) else { return -FI_EINVAL };
+        let Some(rank) = (*av).rank(address) else {
+            return -FI_EINVAL;
+        };
         let bytes = (rank as u64).to_le_bytes();
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), name, (*length).min(8));
         *length = 8;
@@ -287,11 +331,19 @@ unsafe extern "C" fn open_cq(
         FI_CQ_FORMAT_TAGGED | FI_CQ_FORMAT_UNSPEC => std::mem::size_of::<FiCqTaggedEntry>(),
         _ => return -FI_ENOSYS,
     };
-    let object = FidCq { fid: fid(FI_CLASS_CQ, context, &CQ_FID), ops: &CQ };
+    let object = FidCq {
+        fid: fid(FI_CLASS_CQ, context, &CQ_FID),
+        ops: &CQ,
+    };
     // SAFETY: an open domain, and the caller's place for the answer.
     unsafe {
         let engine = (*domain).engine;
-        *cq = hand_out(CompletionQueue { object, engine, entry_bytes, av: std::ptr::null() });
+        *cq = hand_out(CompletionQueue {
+            object,
+            engine,
+            entry_bytes,
+            av: std::ptr::null(),
+        });
     }
     0
 }
@@ -302,7 +354,12 @@ unsafe extern "C" fn close_cq(fid: *mut Fid) -> c_int {
 }
 
 #[inline]
-unsafe fn read(cq: *mut CompletionQueue, buffer: *mut u8, count: usize, mut each: impl FnMut(usize, &Completion)) -> isize {
+unsafe fn read(
+    cq: *mut CompletionQueue,
+    buffer: *mut u8,
+    count: usize,
+    mut each: impl FnMut(usize, &Completion),
+) -> isize {
     // SAFETY: an open queue; its engine lives as long as the process.
     let (engine, bytes) = unsafe { (&mut *(*cq).engine, (*cq).entry_bytes) };
     if engine.completions.is_empty() {
@@ -430,9 +487,18 @@ unsafe extern "C" fn open_counter(
     counter: *mut *mut Counter,
     context: *mut c_void,
 ) -> c_int {
-    let object = FidCntr { fid: fid(FI_CLASS_CNTR, context, &COUNTER_FID), ops: &COUNTER };
+    let object = FidCntr {
+        fid: fid(FI_CLASS_CNTR, context, &COUNTER_FID),
+        ops: &COUNTER,
+    };
     // SAFETY: an open domain, and the caller's place for the answer.
-    unsafe { *counter = hand_out(Counter { object, engine: (*domain).engine, offset: 0 }) };
+    unsafe {
+        *counter = hand_out(Counter {
+            object,
+            engine: (*domain).engine,
+            offset: 0,
+        })
+    };
     0
 }
 
@@ -485,21 +551,33 @@ struct Region {
 
 static MR_FID: FidOps = Ops::new([Call(close_mr as *const ()), OK, OK, NO, NO, NO]);
 
+/// Memory that others may write is refused: an MPI library that registers a window then serves it with active messages,
+/// which also covers accumulates and atomics and costs no acknowledgement a put.
 unsafe fn register(
     domain: *mut Fid,
     start: *const c_void,
     bytes: usize,
+    access: u64,
     key: u64,
     mr: *mut *mut FidMr,
     context: *mut c_void,
 ) -> c_int {
+    if access & FI_REMOTE_WRITE != 0 {
+        return -FI_ENOSYS;
+    }
     // SAFETY: memory is registered with an open domain, whose fid is its first field.
     let engine = unsafe { (*domain.cast::<Domain>()).engine };
     // SAFETY: the engine lives as long as the process.
     let rma = unsafe { &mut (*engine).rma };
-    let wanted = (!rma.virtual_addresses).then_some(key);
-    let Some(key) = rma.register(start, bytes, wanted) else { return -FI_ENOKEY };
-    let object = FidMr { fid: fid(FI_CLASS_MR, context, &MR_FID), mem_desc: null_mut(), key };
+    let wanted = (!rma.own_keys).then_some(key);
+    let Some(key) = rma.register(start, bytes, wanted) else {
+        return -FI_ENOKEY;
+    };
+    let object = FidMr {
+        fid: fid(FI_CLASS_MR, context, &MR_FID),
+        mem_desc: null_mut(),
+        key,
+    };
     // SAFETY: the caller's place for the answer.
     unsafe { *mr = hand_out(Region { object, engine }).cast() };
     0
@@ -509,7 +587,7 @@ unsafe extern "C" fn mr_reg(
     domain: *mut Fid,
     start: *const c_void,
     bytes: usize,
-    _access: u64,
+    access: u64,
     _offset: u64,
     key: u64,
     _flags: u64,
@@ -517,14 +595,14 @@ unsafe extern "C" fn mr_reg(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: libfabric's contract.
-    unsafe { register(domain, start, bytes, key, mr, context) }
+    unsafe { register(domain, start, bytes, access, key, mr, context) }
 }
 
 unsafe extern "C" fn mr_regv(
     domain: *mut Fid,
     iov: *const libc::iovec,
     count: usize,
-    _access: u64,
+    access: u64,
     _offset: u64,
     key: u64,
     _flags: u64,
@@ -535,7 +613,7 @@ unsafe extern "C" fn mr_regv(
         return -FI_EINVAL;
     }
     // SAFETY: libfabric's contract.
-    unsafe { register(domain, (*iov).iov_base, (*iov).iov_len, key, mr, context) }
+    unsafe { register(domain, (*iov).iov_base, (*iov).iov_len, access, key, mr, context) }
 }
 
 unsafe extern "C" fn mr_regattr(domain: *mut Fid, attr: *const FiMrAttr, _flags: u64, mr: *mut *mut FidMr) -> c_int {
@@ -545,7 +623,15 @@ unsafe extern "C" fn mr_regattr(domain: *mut Fid, attr: *const FiMrAttr, _flags:
             return -FI_EINVAL;
         }
         let iov = &*(*attr).mr_iov;
-        register(domain, iov.iov_base, iov.iov_len, (*attr).requested_key, mr, (*attr).context)
+        register(
+            domain,
+            iov.iov_base,
+            iov.iov_len,
+            (*attr).access,
+            (*attr).requested_key,
+            mr,
+            (*attr).context,
+        )
     }
 }
 

@@ -114,7 +114,10 @@ pub struct Ops<const N: usize> {
 
 impl<const N: usize> Ops<N> {
     pub const fn new(calls: [Call; N]) -> Self {
-        Ops { size: std::mem::size_of::<Self>(), calls }
+        Ops {
+            size: std::mem::size_of::<Self>(),
+            calls,
+        }
     }
 }
 

@@ -20,7 +20,10 @@ pub struct Cursor {
 
 impl Cursor {
     pub fn start(node: &Node) -> Self {
-        let mut cursor = Cursor { segment: std::ptr::null(), index: 0 };
+        let mut cursor = Cursor {
+            segment: std::ptr::null(),
+            index: 0,
+        };
         cursor.enter(node, node.own(arena::DETERMINANTS).load(Ordering::Acquire));
         cursor
     }
@@ -52,7 +55,10 @@ impl Cursor {
             0 => None,
             word => {
                 self.index += 1;
-                Some(Recorded { source: (word >> POLLS) as u32 - 1, polls: word & ((1 << POLLS) - 1) })
+                Some(Recorded {
+                    source: (word >> POLLS) as u32 - 1,
+                    polls: word & ((1 << POLLS) - 1),
+                })
             }
         }
     }
@@ -73,7 +79,9 @@ impl Cursor {
 
     #[cold]
     fn extend(&mut self, node: &Node, arena: &mut Arena) {
-        let (reference, slot) = arena.take(node).expect("an arena with retention always gives or reports");
+        let (reference, slot) = arena
+            .take(node)
+            .expect("an arena with retention always gives or reports");
         let fresh = node.segment(node.rank, slot);
         // SAFETY: a whole own segment.
         unsafe { fresh.write_bytes(0, SEGMENT) };
@@ -91,7 +99,10 @@ impl Cursor {
         while reference != 0 {
             let slot = nm::dereference(reference).1;
             each(slot);
-            let cursor = Cursor { segment: node.segment(node.rank, slot).cast(), index: 0 };
+            let cursor = Cursor {
+                segment: node.segment(node.rank, slot).cast(),
+                index: 0,
+            };
             reference = cursor.word(WORDS).load(Ordering::Acquire);
         }
     }

@@ -33,6 +33,8 @@ pub struct Rma {
     next_operation: u64,
     /// Addresses in requests are the target's own addresses and not offsets.
     pub virtual_addresses: bool,
+    /// Keys are given by the provider and not by who registers.
+    pub own_keys: bool,
     /// Operations finished since the endpoint was opened: what its counter shows.
     pub finished: u64,
 }
@@ -47,7 +49,13 @@ impl Rma {
         if self.regions.contains_key(&key) {
             return None;
         }
-        self.regions.insert(key, Region { start: start as usize, bytes });
+        self.regions.insert(
+            key,
+            Region {
+                start: start as usize,
+                bytes,
+            },
+        );
         Some(key)
     }
 
@@ -58,8 +66,21 @@ impl Rma {
     fn place(&self, key: u64, address: u64, bytes: usize) -> Option<*mut u8> {
         let region = self.regions.get(&key)?;
         let address = address as usize;
-        let offset = if self.virtual_addresses { address.checked_sub(region.start)? } else { address };
+        let offset = if self.virtual_addresses {
+            address.checked_sub(region.start)?
+        } else {
+            address
+        };
         (offset.checked_add(bytes)? <= region.bytes).then(|| (region.start + offset) as *mut u8)
+    }
+
+    /// Where the answer to operation `number` goes.
+    pub fn room(&self, number: u64) -> &Room {
+        &self
+            .operations
+            .get(&number)
+            .expect("an answer belongs to an operation")
+            .room
     }
 
     fn begin(&mut self, room: Room, send: SendContext) -> u64 {
@@ -77,13 +98,26 @@ impl Rma {
 }
 
 fn internal(kind: Kind, tag: u64, data: u64) -> Envelope {
-    Envelope { kind, flags: 0, tag, data }
+    Envelope {
+        kind,
+        flags: 0,
+        tag,
+        data,
+    }
 }
 
-const QUIET: SendContext = SendContext { context: std::ptr::null_mut(), flags: 0, completes: false, inject: false };
+const QUIET: SendContext = SendContext {
+    context: std::ptr::null_mut(),
+    flags: 0,
+    completes: false,
+    inject: false,
+};
 
 fn piece(bytes: &[u8]) -> libc::iovec {
-    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+    libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    }
 }
 
 /// Small messages of this module live on the stack and must be taken at once.
@@ -92,7 +126,14 @@ fn send_small(engine: &mut Engine, target: usize, envelope: Envelope, bytes: &[u
 }
 
 /// Starts a read of `iov`'s length from `target`. Answers 0 or -FI_EAGAIN.
-pub fn read(engine: &mut Engine, target: usize, iov: &[libc::iovec], address: u64, key: u64, send: SendContext) -> isize {
+pub fn read(
+    engine: &mut Engine,
+    target: usize,
+    iov: &[libc::iovec],
+    address: u64,
+    key: u64,
+    send: SendContext,
+) -> isize {
     let room = Room::of(iov);
     let bytes = room.bytes() as u64;
     let operation = engine.rma.begin(room, send);
@@ -107,11 +148,21 @@ pub fn read(engine: &mut Engine, target: usize, iov: &[libc::iovec], address: u6
 }
 
 /// Starts a write of `iov` to `target`. Answers 0 or -FI_EAGAIN.
-pub fn write(engine: &mut Engine, target: usize, iov: &[libc::iovec], address: u64, key: u64, send: SendContext) -> isize {
+pub fn write(
+    engine: &mut Engine,
+    target: usize,
+    iov: &[libc::iovec],
+    address: u64,
+    key: u64,
+    send: SendContext,
+) -> isize {
     let operation = engine.rma.begin(Room::of(&[]), send);
     let mut pieces = vec![piece(&*engine.rma.operations[&operation].number)];
     pieces.extend_from_slice(iov);
-    let context = SendContext { inject: send.inject, ..QUIET };
+    let context = SendContext {
+        inject: send.inject,
+        ..QUIET
+    };
     let answer = engine.send(target, internal(Kind::Write, address, key), &pieces, context);
     if answer != 0 {
         engine.rma.operations.remove(&operation);
@@ -130,7 +181,12 @@ pub fn serve(engine: &mut Engine, source: usize, envelope: Envelope, bytes: Vec<
             };
             // SAFETY: registered memory, inside its bounds.
             let wanted = unsafe { std::slice::from_raw_parts(place, length) };
-            engine.send(source, internal(Kind::ReadAnswer, operation, 0), &[piece(wanted)], QUIET);
+            engine.send(
+                source,
+                internal(Kind::ReadAnswer, operation, 0),
+                &[piece(wanted)],
+                QUIET,
+            );
         }
         Kind::Write => {
             let (operation, payload) = (word(0), &bytes[8..]);
@@ -141,30 +197,32 @@ pub fn serve(engine: &mut Engine, source: usize, envelope: Envelope, bytes: Vec<
             unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), place, payload.len()) };
             engine.send(source, internal(Kind::WriteDone, operation, 0), &[], QUIET);
         }
-        Kind::ReadAnswer | Kind::WriteDone => {
-            let operation = engine.rma.operations.remove(&envelope.tag).expect("an answer belongs to an operation");
-            operation.room.fill(0, bytes.len(), |from, to, run| {
-                // SAFETY: `fill` keeps to the room; `from + run` to the bytes.
-                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(from), to, run) };
-            });
-            engine.rma.finished += 1;
-            if operation.completes {
-                engine.completions.push_back(Completion {
-                    entry: FiCqTaggedEntry {
-                        op_context: operation.context,
-                        flags: operation.flags,
-                        len: bytes.len(),
-                        buf: std::ptr::null_mut(),
-                        data: 0,
-                        tag: 0,
-                    },
-                    error: 0,
-                    overflow: 0,
-                    source: source as u32,
-                });
-            }
-        }
         _ => unreachable!("only this module's messages come here"),
+    }
+}
+
+/// The operation `number` has been answered with `bytes` bytes, which lie in its room.
+pub fn finish(engine: &mut Engine, source: usize, number: u64, bytes: usize) {
+    let operation = engine
+        .rma
+        .operations
+        .remove(&number)
+        .expect("an answer belongs to an operation");
+    engine.rma.finished += 1;
+    if operation.completes {
+        engine.completions.push_back(Completion {
+            entry: FiCqTaggedEntry {
+                op_context: operation.context,
+                flags: operation.flags,
+                len: bytes,
+                buf: std::ptr::null_mut(),
+                data: 0,
+                tag: 0,
+            },
+            error: 0,
+            overflow: 0,
+            source: source as u32,
+        });
     }
 }
 
