@@ -5,14 +5,14 @@
 #
 #   make demo                          (or, when all is built: scripts/demo.sh)
 #
-# RESURGO_DEPS  as for scripts/setup.sh        STEPS  time steps (default 16000)
+# RESURGO_DEPS  as for scripts/setup.sh        STEPS  time steps (default 10000)
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${RESURGO_DEPS:-$root/.deps}/mpich
 resurgo=$root/build/bin/resurgo
 heat=$root/build/programs/heat
-steps=${STEPS:-16000}
+steps=${STEPS:-10000}
 victim=2
 for file in "$venv/bin/mpiexec" "$resurgo" "$heat"; do
     [ -x "$file" ] || { echo "demo: $file is missing; make demo brings and builds it" >&2; exit 1; }
