@@ -6,7 +6,7 @@
 use crate::arena::Arena;
 use crate::doorbell;
 use crate::event_logger::EventLogger;
-use crate::log::{Entry, Envelope, HeldMark, Kind, Pieces, Progress, Reader, Writer};
+use crate::log::{Entry, Envelope, HeldMark, Kind, Message, Pieces, Progress, Reader, Writer};
 use crate::matching::{Match, Matching, Receive, Unexpected, flags};
 use crate::node::Node;
 use crate::ofi::*;
@@ -388,8 +388,12 @@ impl Engine {
     /// Sends one message. Answers 0 or -FI_EAGAIN (an inject that finds no room, only without retention).
     pub fn send(&mut self, destination: usize, envelope: Envelope, iov: &[libc::iovec], context: SendContext) -> isize {
         self.enter();
-        let total: usize = iov.iter().map(|piece| piece.iov_len).sum();
-        let completion = context.completes.then(|| Completion {
+        let message = Message {
+            envelope,
+            iov,
+            total: iov.iter().map(|piece| piece.iov_len).sum(),
+        };
+        let completion = Completion {
             entry: FiCqTaggedEntry {
                 op_context: context.context,
                 flags: context.flags,
@@ -401,28 +405,21 @@ impl Engine {
             error: 0,
             overflow: 0,
             source: 0,
-        });
-        if !self.put(destination, envelope, iov, total, completion, context.inject) {
+        };
+        let completion = context.completes.then_some(completion);
+        if !self.put(destination, message, completion, context.inject) {
             return -FI_EAGAIN;
         }
         0
     }
 
-    fn put(
-        &mut self,
-        destination: usize,
-        envelope: Envelope,
-        iov: &[libc::iovec],
-        total: usize,
-        completion: Option<Completion>,
-        inject: bool,
-    ) -> bool {
+    fn put(&mut self, destination: usize, message: Message, completion: Option<Completion>, inject: bool) -> bool {
         let mut progress = Progress::default();
         self.pump_logger();
         match self.protocol.as_mut().map(|protocol| protocol.send(destination as u32)) {
-            Some(Sending::Redo { ssn }) => self.redo(destination, ssn, envelope, iov, total),
+            Some(Sending::Redo { ssn }) => self.redo(destination, ssn, message),
             Some(Sending::Hold { .. }) => {
-                let held = self.append(destination, envelope, iov, total, &mut progress, true).1;
+                let held = self.append(destination, message, &mut progress, true).1;
                 if self.held.is_empty() {
                     self.held_since = ticks();
                 }
@@ -430,7 +427,7 @@ impl Engine {
                     .push_back((destination as u32, held.expect("the first mark is held")));
             }
             Some(Sending::Now { .. }) => {
-                self.append(destination, envelope, iov, total, &mut progress, false);
+                self.append(destination, message, &mut progress, false);
                 doorbell::ring(&self.node, destination);
             }
             None => {
@@ -441,7 +438,7 @@ impl Engine {
                 } else if inject && !self.writer_has_room(destination) {
                     return false;
                 } else {
-                    let done = self.append(destination, envelope, iov, total, &mut progress, false).0;
+                    let done = self.append(destination, message, &mut progress, false).0;
                     if progress.started {
                         doorbell::ring(&self.node, destination);
                     }
@@ -451,13 +448,13 @@ impl Engine {
                     if inject && !progress.started {
                         return false;
                     }
-                    self.queue(destination, envelope, iov, total, progress, completion, inject);
-                    self.count_send(total);
+                    self.queue(destination, message, progress, completion, inject);
+                    self.count_send(message.total);
                     return true;
                 }
             }
         }
-        self.count_send(total);
+        self.count_send(message.total);
         self.completions.extend(completion);
         self.settle();
         true
@@ -511,39 +508,25 @@ impl Engine {
     fn append(
         &mut self,
         destination: usize,
-        envelope: Envelope,
-        iov: &[libc::iovec],
-        total: usize,
+        message: Message,
         progress: &mut Progress,
         hold: bool,
     ) -> (bool, Option<HeldMark>) {
         let writer = self.outgoing[destination].get_or_insert_with(|| Box::new(Writer::new(destination)));
-        let mut pieces = Pieces::new(iov);
-        pieces.skip(progress.done);
-        writer.append(
-            &mut self.arena,
-            &self.node,
-            envelope,
-            &mut pieces,
-            total,
-            progress,
-            hold,
-        )
+        writer.append(&mut self.arena, &self.node, message, progress, hold)
     }
 
     #[cold]
-    #[allow(clippy::too_many_arguments)]
     fn queue(
         &mut self,
         destination: usize,
-        envelope: Envelope,
-        iov: &[libc::iovec],
-        total: usize,
+        message: Message,
         progress: Progress,
         completion: Option<Completion>,
         inject: bool,
     ) {
-        let mut iov: Box<[libc::iovec]> = iov.into();
+        let Message { envelope, total, .. } = message;
+        let mut iov: Box<[libc::iovec]> = message.iov.into();
         let mut copy = Box::default();
         if inject {
             // The caller takes its memory back. Injected messages are small.
@@ -577,10 +560,13 @@ impl Engine {
             }
             let mut send = self.waiting.remove(index).expect("index is in range");
             let before = send.progress.done;
-            let (iov, envelope, total) = (std::mem::take(&mut send.iov), send.envelope, send.total);
-            let done = self
-                .append(destination, envelope, &iov, total, &mut send.progress, false)
-                .0;
+            let iov = std::mem::take(&mut send.iov);
+            let message = Message {
+                envelope: send.envelope,
+                iov: &iov,
+                total: send.total,
+            };
+            let done = self.append(destination, message, &mut send.progress, false).0;
             if send.progress.done > before || done {
                 doorbell::ring(&self.node, destination);
             }
@@ -597,70 +583,49 @@ impl Engine {
 
     /// A send that a former life made: must be the same, byte for byte.
     #[cold]
-    fn redo(&mut self, destination: usize, ssn: u64, envelope: Envelope, iov: &[libc::iovec], total: usize) {
+    fn redo(&mut self, destination: usize, ssn: u64, message: Message) {
         let mut reader = self.redo[destination]
             .take()
             .expect("a channel with sends to redo has a log");
-        let mut pieces = Pieces::new(iov);
+        let mut pieces = Pieces::new(message.iov);
         let first = reader.peek(&self.node).expect("the log holds every send to redo");
-        let different = if first.envelope != envelope {
-            Some("its envelope")
-        } else if first.total != total as u64 {
-            Some("its length")
-        } else {
-            None
-        };
-        if let Some(what) = different {
-            self.diverged(destination, ssn, first.envelope, first.total, envelope, total, what);
+        if first.envelope != message.envelope {
+            self.diverged(destination, ssn, first, message, "its envelope");
+        }
+        if first.total != message.total as u64 {
+            self.diverged(destination, ssn, first, message, "its length");
         }
         let mut progress = Progress { done: 0, started: true };
         let mut entry = Some(first);
         while let Some(piece) = entry {
             if !reader.payload_equals(&mut pieces, piece.bytes) {
-                self.diverged(
-                    destination,
-                    ssn,
-                    first.envelope,
-                    first.total,
-                    envelope,
-                    total,
-                    "its bytes",
-                );
+                self.diverged(destination, ssn, first, message, "its bytes");
             }
             reader.advance(piece.bytes);
             progress.done += piece.bytes;
-            entry = if progress.done < total {
+            entry = if progress.done < message.total {
                 reader.peek(&self.node)
             } else {
                 None
             };
         }
-        if progress.done < total {
+        if progress.done < message.total {
             // The former life was killed in the middle of this message: its receiver may be waiting for the rest.
-            self.append(destination, envelope, iov, total, &mut progress, false);
+            self.append(destination, message, &mut progress, false);
         }
         self.redo[destination] = Some(reader);
         doorbell::ring(&self.node, destination);
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn diverged(
-        &self,
-        destination: usize,
-        ssn: u64,
-        before: Envelope,
-        before_bytes: u64,
-        now: Envelope,
-        now_bytes: usize,
-        what: &str,
-    ) -> ! {
+    fn diverged(&self, destination: usize, ssn: u64, before: Entry, now: Message, what: &str) -> ! {
         let describe = |envelope: Envelope, bytes: u64| match envelope.kind {
-            Kind::Tagged => format!(
-                "tag {} ({} bytes, match bits {:#x})",
-                envelope.tag & 0x7fff_ffff,
-                bytes,
-                envelope.tag
-            ),
+            Kind::Tagged => {
+                format!(
+                    "tag {} ({bytes} bytes, match bits {:#x})",
+                    envelope.tag & 0x7fff_ffff,
+                    envelope.tag
+                )
+            }
             _ => format!("no tag, an internal message of MPI ({bytes} bytes)"),
         };
         self.node.report(&format!(
@@ -669,8 +634,8 @@ impl Engine {
              unseeded random numbers, process ids or several threads calling MPI; find the source of that message, or run \
              with --protocol none",
             self.node.rank,
-            describe(before, before_bytes),
-            describe(now, now_bytes as u64),
+            describe(before.envelope, before.total),
+            describe(now.envelope, now.total as u64),
         ));
     }
 

@@ -73,14 +73,22 @@ pub struct Envelope {
     pub data: u64,
 }
 
-/// An entry as the reader sees it. The payload may be read until the reader advances.
+/// A message to be sent.
+#[derive(Clone, Copy)]
+pub struct Message<'a> {
+    pub envelope: Envelope,
+    pub iov: &'a [libc::iovec],
+    /// Bytes in all of `iov`.
+    pub total: usize,
+}
+
+/// An entry as the reader sees it; its payload is read with [`Reader::copy_payload`].
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub envelope: Envelope,
     /// Bytes of the whole message (FIRST kinds) or offset of this piece (MORE).
     pub total: u64,
     pub bytes: usize,
-    pub payload: *const u8,
 }
 
 fn mark(kind: Kind, flags: u8, bytes: usize) -> u64 {
@@ -275,12 +283,13 @@ impl Writer {
         &mut self,
         arena: &mut Arena,
         node: &Node,
-        envelope: Envelope,
-        pieces: &mut Pieces,
-        total: usize,
+        message: Message,
         progress: &mut Progress,
         hold: bool,
     ) -> (bool, Option<HeldMark>) {
+        let Message { envelope, total, .. } = message;
+        let mut pieces = Pieces::new(message.iov);
+        pieces.skip(progress.done);
         let mut held = None;
         while !progress.started || progress.done < total {
             // A first piece in the last line of a segment would carry nothing but its header: fine for small messages.
@@ -433,8 +442,6 @@ impl Reader {
                 },
                 total,
                 bytes: (word >> 32) as usize,
-                // SAFETY: the payload follows the header in the same segment.
-                payload: unsafe { self.segment.add(self.place + HEADER) },
             });
         }
     }

@@ -152,7 +152,7 @@ pub struct Matching {
     untagged: VecDeque<Receive>,
     unexpected_tagged: VecDeque<Box<Unexpected>>,
     unexpected_untagged: VecDeque<Box<Unexpected>>,
-    claimed: Vec<Box<Unexpected>>,
+    claimed: VecDeque<Box<Unexpected>>,
 }
 
 /// What an arriving message meets.
@@ -200,9 +200,9 @@ impl Matching {
         } else {
             &mut self.unexpected_untagged
         };
-        let fits =
-            |message: &Box<Unexpected>| receive.accepts(message.source, if tagged { message.envelope.tag } else { 0 });
-        let index = queue.iter().position(fits)?;
+        let index = queue
+            .iter()
+            .position(|message| receive.accepts(message.source, if tagged { message.envelope.tag } else { 0 }))?;
         queue.remove(index)
     }
 
@@ -217,13 +217,13 @@ impl Matching {
     /// Sets a message aside for the receive that will name `context`.
     pub fn claim(&mut self, mut message: Box<Unexpected>, context: *mut c_void) {
         message.claimed_by = context;
-        self.claimed.push(message);
+        self.claimed.push_back(message);
     }
 
     /// The message that a probe with `context` had claimed.
     pub fn claimed(&mut self, context: *mut c_void) -> Option<Box<Unexpected>> {
         let index = self.claimed.iter().position(|message| message.claimed_by == context)?;
-        Some(self.claimed.swap_remove(index))
+        self.claimed.remove(index)
     }
 
     pub fn post(&mut self, receive: Receive, tagged: bool) {

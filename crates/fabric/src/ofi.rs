@@ -59,7 +59,6 @@ pub const FI_CLASS_CNTR: usize = 15;
 pub const FI_ENABLE: c_int = 6;
 pub const FI_GETOPSFLAG: c_int = 2;
 pub const FI_SETOPSFLAG: c_int = 3;
-pub const FI_GETWAIT: c_int = 5;
 
 pub const FI_OPT_ENDPOINT: c_int = 0;
 pub const FI_OPT_MIN_MULTI_RECV: c_int = 0;
@@ -72,7 +71,6 @@ pub const FI_CQ_FORMAT_TAGGED: u32 = 4;
 
 pub const FI_EAGAIN: isize = 11;
 pub const FI_EINVAL: c_int = 22;
-pub const FI_EBUSY: c_int = 16;
 pub const FI_ENOSYS: c_int = 38;
 pub const FI_ENODATA: c_int = 61;
 pub const FI_ENOMSG: c_int = 42;
