@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is measured, and how their jobs are started, watched and ended."""
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from machine import DISTURBED, Watch, wait_until_quiet
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPS = Path(os.environ.get("RESURGO_DEPS", ROOT / ".deps"))
+RESURGO = Path(os.environ.get("RESURGO", ROOT / "build/bin/resurgo")).absolute()
+PROGRAMS = ROOT / "build/bench"
+MPICH = DEPS / "mpich"
+TIMEOUT = 120.0  # seconds for one job
+
+
+def environment():
+    """The environment with the mpich environment active, and no settings of any MPI, libfabric or Resurgo in it."""
+    settings = re.compile(r"PMI|HYDRA|HYDI|MPI|FI_|I_MPI|OMPI|RESURGO|UCX|LD_LIBRARY_PATH|PYTHON")
+    kept = {name: value for name, value in os.environ.items() if not settings.match(name)}
+    return kept | {"VIRTUAL_ENV": str(MPICH), "PATH": f"{MPICH / 'bin'}:{os.environ['PATH']}"}
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    launcher: tuple
+    settings: tuple = ()  # of the environment: pairs
+
+    def command(self, ranks, program, options=()):
+        return [str(part) for part in (*self.launcher, *options, "-n", ranks, PROGRAMS / program[0], *program[1:])]
+
+    def with_options(self, name, *options):
+        return Contender(name, (*self.launcher, *options), self.settings)
+
+    @property
+    def is_resurgo(self):
+        return self.launcher[0] == RESURGO
+
+
+DEFAULT = Contender("MPICH", (MPICH / "bin/mpiexec",))
+TCP = Contender(
+    "MPICH ofi/tcp",
+    (MPICH / "bin/mpiexec",),
+    (("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "tcp")),
+)
+NONE = Contender("none", (RESURGO, "run", "-q", "--protocol", "none"))
+PESSIMISTIC = Contender("pessimistic", (RESURGO, "run", "-q", "--protocol", "pessimistic"))
+
+
+class Failed(Exception):
+    pass
+
+
+def status(pid):
+    """State and parent of a process; None when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[0], int(fields[1])
+
+
+class Job:
+    """A job that runs. Use as a context: what is left of it at the end is killed."""
+
+    def __init__(self, contender, ranks, *program, options=(), directory=None):
+        self.mark = f"RESURGO_BENCH_MARK={uuid.uuid4().hex}"
+        self.folder = tempfile.TemporaryDirectory(prefix="resurgo-bench-", dir=directory)
+        self.directory = Path(self.folder.name)
+        self.events_file = self.directory / "events.json"
+        options = [*options, "--json-events", self.events_file] if contender.is_resurgo else options
+        self.line = contender.command(ranks, program, options)
+        name, _, value = self.mark.partition("=")
+        self.watch = Watch()
+        self.started = time.monotonic()
+        with open(self.directory / "out", "wb") as out, open(self.directory / "err", "wb") as err:
+            self.process = subprocess.Popen(
+                self.line,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment() | dict(contender.settings) | {name: value},
+                cwd=self.directory,
+                start_new_session=True,
+            )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.destroy()
+        self.folder.cleanup()
+
+    @property
+    def output(self):
+        return (self.directory / "out").read_text(errors="replace")
+
+    @property
+    def errors(self):
+        return (self.directory / "err").read_text(errors="replace")
+
+    @property
+    def events(self):
+        """Those so far; a line that is not complete yet is left for the next time."""
+        try:
+            data = self.events_file.read_bytes()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+
+    def of(self, kind, **fields):
+        return [
+            event
+            for event in self.events
+            if event["event"] == kind and all(event.get(name) == value for name, value in fields.items())
+        ]
+
+    def over(self):
+        return self.process.poll() is not None
+
+    def until(self, condition, what, timeout=30.0, pause=0.002):
+        """Waits for `condition()` and returns its value."""
+        end = time.monotonic() + timeout
+        while not (value := condition()):
+            if self.over() or time.monotonic() > end:
+                raise Failed(f"waited in vain for {what}: {self.describe()}")
+            time.sleep(pause)
+        return value
+
+    def wait(self, timeout=TIMEOUT, any_code=False):
+        """Waits for the end, at most `timeout` seconds after the start; seconds from the start to it."""
+        if self.process.returncode is None:
+            # Popen.wait with a timeout looks only every 50 ms.
+            handle = os.pidfd_open(self.process.pid)
+            try:
+                if not select.select([handle], [], [], max(0.0, self.started + timeout - time.monotonic()))[0]:
+                    raise Failed(f"not finished after {timeout:.0f} s: {self.describe()}")
+            finally:
+                os.close(handle)
+        seconds = time.monotonic() - self.started
+        code = self.process.wait()
+        self.others = self.watch.others()
+        if code != 0 and not any_code:
+            raise Failed(f"exit code {code}: {self.describe()}")
+        return seconds
+
+    def describe(self):
+        return f"{' '.join(self.line)}\n{self.output[-500:]}\n{self.errors[-1500:]}"
+
+    def processes(self):
+        """Pids of everything the job has started that still lives."""
+        found = []
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if self.mark.encode() in Path(entry.path, "environ").read_bytes():
+                        if (status(entry.name) or "Z")[0] not in "ZX":
+                            found.append(int(entry.name))
+        return found
+
+    def ranks(self):
+        """Pids of the ranks, by rank; known by the variable that every launcher gives them."""
+        found = {}
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                rank = re.search(rb"(?:^|\0)PMI_RANK=(\d+)", Path(f"/proc/{pid}/environ").read_bytes())
+                if rank and os.readlink(f"/proc/{pid}/exe").startswith(str(PROGRAMS)):
+                    found[int(rank[1])] = pid
+        return found
+
+    def kill(self, pid):
+        """SIGKILL to a process of this job; False when it is no longer there."""
+        with contextlib.suppress(OSError):
+            handle = os.pidfd_open(pid)
+            try:
+                # The number may belong to another process by now.
+                if self.mark.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    return True
+            finally:
+                os.close(handle)
+        return False
+
+    def shared_memory(self):
+        """Files in /dev/shm that the job's processes have mapped: a killed MPICH job leaves them behind."""
+        found = set()
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                found |= set(re.findall(r"(/dev/shm/\S+)", Path(f"/proc/{pid}/maps").read_text(errors="replace")))
+        return found
+
+    def destroy(self):
+        if self.over() and not self.processes():
+            return
+        files = self.shared_memory()
+        for _ in range(50):
+            pids = self.processes()
+            for pid in pids:
+                self.kill(pid)
+            if not pids:
+                break
+            time.sleep(0.02)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        for name in files:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+
+
+def run(contender, ranks, *program, options=(), timeout=TIMEOUT):
+    """Runs a job to its end: its output, its seconds, and the share of the machine that others used meanwhile."""
+    with Job(contender, ranks, *program, options=options) as job:
+        seconds = job.wait(timeout)
+        return job.output, seconds, job.others
+
+
+class Rounds:
+    """Contenders in turn, A B C A B C …: what changes on the machine meanwhile hits all alike. What others disturbed is
+    measured again when they have become quiet, as long as there is patience."""
+
+    PATIENCE = 45.0  # seconds for one measurement
+
+    def __init__(self, quick):
+        self.patience = 0.0 if quick else self.PATIENCE
+        self.disturbances = []
+        self.repeated = 0
+
+    def go(self, contenders, repetitions, measure):
+        """`measure(contender)` returns (value, share used by others), or None to leave this contender out from then on.
+        The answer: a list of values for each contender's name."""
+        values = {contender.name: [] for contender in contenders}
+        left_out = set()
+        for _ in range(repetitions):
+            for contender in contenders:
+                while contender.name not in left_out:
+                    start = time.monotonic()
+                    measured = measure(contender)
+                    if measured is None:
+                        left_out.add(contender.name)
+                        break
+                    value, others = measured
+                    if others > DISTURBED and self.patience > 0:
+                        wait_until_quiet(self.patience)
+                        self.patience -= time.monotonic() - start
+                        self.repeated += 1
+                        continue
+                    self.disturbances.append(others)
+                    values[contender.name].append(value)
+                    break
+        return values
+
+    def note(self):
+        disturbed = sum(others > DISTURBED for others in self.disturbances)
+        text = f"others used at most {max(self.disturbances):.0%} of the machine"
+        if self.repeated:
+            text += f", {self.repeated} disturbed runs were repeated"
+        if disturbed:
+            text += f", **{disturbed} of {len(self.disturbances)} runs were disturbed**"
+        return text

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The picture: time to solution against the number of kills."""
+
+import csv
+import random
+import time
+from statistics import median
+
+from contenders import DEFAULT, PESSIMISTIC, TCP, Job, Rounds, run
+from report import OUT, Section, number, spread
+
+RANKS = 4
+PROGRAM = ("heat", 1024, 1024, 4000)
+QUICK = ("heat", 512, 512, 3000)
+KILLS = (0, 1, 2, 4, 8)
+SURVIVOR = PESSIMISTIC.with_options("resurgo", "--max-restarts", "1000", "--max-restarts-per-rank", "1000")
+
+
+def moments(seed, kills, span):
+    """When which rank is killed: independent, uniform over `span` seconds from the start of the job."""
+    chance = random.Random(f"{seed} {kills}")
+    return sorted((chance.uniform(0, span), chance.randrange(RANKS)) for _ in range(kills))
+
+
+def answer(output):
+    return output.splitlines()[-1]
+
+
+def strike(job, due, rank, start, find):
+    """At `due` seconds after `start` kills `rank`, as soon as it runs; False when the job was over before."""
+    while time.monotonic() - start < due:
+        if job.over():
+            return False
+        time.sleep(0.001)
+    while not job.over():
+        pid = find(rank)
+        if pid and job.kill(pid):
+            return True
+        time.sleep(0.001)
+    return False
+
+
+def with_resurgo(program, blows):
+    """Seconds to the solution, kills that struck, the answer."""
+    with Job(SURVIVOR, RANKS, *program) as job:
+
+        def find(rank):
+            running = None
+            for event in job.events:
+                if event.get("rank") == rank and event["event"] == "started":
+                    running = event["pid"]
+                elif event.get("rank") == rank and event["event"] in ("failed", "finished"):
+                    running = None
+            return running
+
+        struck = sum(strike(job, due, rank, job.started, find) for due, rank in blows)
+        return job.wait(), struck, answer(job.output), job.others
+
+
+def by_hand(contender, program, blows):
+    """The same for plain MPICH: the job is started again from the beginning whenever a kill has ended it."""
+    start = time.monotonic()
+    struck, others = 0, 0.0
+    for due, rank in [*blows, (None, None)]:
+        with Job(contender, RANKS, *program) as job:
+            if due is not None and strike(job, due, rank, start, lambda rank, job=job: job.ranks().get(rank)):
+                struck += 1
+                job.wait(any_code=True)
+                continue
+            job.wait()
+            return time.monotonic() - start, struck, answer(job.output), job.others
+    raise AssertionError("the last round is not killed")
+
+
+def measure(quick):
+    section = Section("kills", "Time to solution against the number of kills", quick)
+    program = QUICK if quick else PROGRAM
+    rounds = Rounds(quick)
+    modes = rounds.go((DEFAULT, TCP), 1, lambda contender: run(contender, RANKS, *program)[1:])
+    plain = min((DEFAULT, TCP), key=lambda contender: median(modes[contender.name]))
+    _, span, _ = run(SURVIVOR, RANKS, *program)
+    span = 0.95 * min(span, *modes[plain.name])
+    results = []  # kills, seed, contender, seconds, kills that struck
+    answers = set()
+    for seed in (1,) if quick else (1, 2, 3):
+        for kills in (0, 2, 4) if quick else KILLS:
+            blows = moments(seed, kills, span)
+
+            def solution(contender, blows=blows):
+                if contender is SURVIVOR:
+                    seconds, struck, told, others = with_resurgo(program, blows)
+                else:
+                    seconds, struck, told, others = by_hand(contender, program, blows)
+                answers.add(told)
+                return (seconds, struck), others
+
+            for name, values in rounds.go((plain, SURVIVOR), 1, solution).items():
+                results += [(kills, seed, name, *value) for value in values]
+    assert len(answers) == 1, f"different answers: {answers}"
+    section.note = rounds.note()
+
+    def seconds(name, kills):
+        return [row[3] for row in results if row[2] == name and row[0] == kills]
+
+    counts = sorted({row[0] for row in results})
+    head = ["kills", f"{plain.name}, started again by hand, s", "resurgo, pessimistic, s", "ratio"]
+    rows = []
+    for kills in counts:
+        by_plain, by_resurgo = seconds(plain.name, kills), seconds(SURVIVOR.name, kills)
+        rows.append([str(kills), spread(by_plain), spread(by_resurgo), f"{median(by_resurgo) / median(by_plain):.2f}"])
+        if kills:
+            section.at_most(f"{kills} kills: resurgo against {plain.name} from scratch", 1.0, by_resurgo, by_plain)
+    section.table(head, rows)
+    section.text(
+        f"`{' '.join(map(str, program))}`, {RANKS} ranks; every answer was the same. The ranks and the moments of the kills come from "
+        f"a seed, are the same for both, and lie in the first {number(span)} s. {plain.name} is the faster of MPICH's two modes here."
+    )
+    OUT.mkdir(parents=True, exist_ok=True)
+    with open(OUT / "kills.csv", "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["kills", "seed", "contender", "seconds", "kills_that_struck"])
+        writer.writerows([*row[:3], f"{row[3]:.3f}", row[4]] for row in results)
+    (OUT / "kills.md").write_text("\n".join(section.parts) + "\n")
+    draw(results, plain.name, program)
+    section.text("![time to solution](kills.svg)")
+    return section
+
+
+def draw(results, plain, program):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams |= {"svg.hashsalt": "resurgo", "svg.fonttype": "none", "font.size": 10}
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
+    counts = sorted({row[0] for row in results})
+    places = range(len(counts))
+    styles = {plain: (f"{plain}, started again by hand", "#8a8a8a", "s"), "resurgo": ("resurgo run, pessimistic", "#c1440e", "o")}
+    for name, (label, colour, marker) in styles.items():
+        points = [[row[3] for row in results if row[2] == name and row[0] == kills] for kills in counts]
+        axes.plot(places, [median(values) for values in points], color=colour, marker=marker, label=label)
+        for place, values in zip(places, points):
+            axes.plot([place] * len(values), values, color=colour, marker=marker, markersize=3, alpha=0.4, linestyle="none")
+    axes.set_xticks(places, [str(kills) for kills in counts])
+    axes.set_xlabel("processes killed during the run")
+    axes.set_ylabel("time to solution, s")
+    axes.set_ylim(bottom=0)
+    axes.set_title(f"{' '.join(map(str, program))}, {RANKS} ranks: medians and single runs", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(OUT / "kills.svg", metadata={"Date": None})
+    figure.savefig(OUT / "kills.png", dpi=150)
+    pyplot.close(figure)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole programs: conjugate gradient and heat equation, from launch to end."""
+
+from statistics import median
+
+from contenders import DEFAULT, NONE, PESSIMISTIC, TCP, Rounds, run
+from report import Section, spread
+
+PROGRAMS = {"cg": ("cg", 1024, 700), "heat": ("heat", 1024, 1024, 1800)}
+QUICK = {"cg": ("cg", 512, 500), "heat": ("heat", 512, 512, 2000)}
+CONTENDERS = (DEFAULT, TCP, NONE, PESSIMISTIC)
+SLOW = 2.0  # MPICH's slower mode is timed once when it takes so many times what the other takes
+
+
+def measure(quick):
+    section = Section("programs", "Whole programs, wall time", quick)
+    rounds = Rounds(quick)
+    rows = []
+    for name, line in (QUICK if quick else PROGRAMS).items():
+        for ranks in (2, 4):
+            times = {contender.name: [] for contender in CONTENDERS}
+            answers = set()
+
+            def seconds(contender, ranks=ranks, line=line, times=times, answers=answers):
+                rivals = {DEFAULT: TCP, TCP: DEFAULT}
+                if contender in rivals and times[contender.name] and times[rivals[contender].name]:
+                    if min(times[contender.name]) > SLOW * max(times[rivals[contender].name]):
+                        return None
+                output, taken, others = run(contender, ranks, *line)
+                answers.add(output.splitlines()[-1].split("=")[0])
+                times[contender.name].append(taken)
+                return taken, others
+
+            kept = rounds.go(CONTENDERS, 2 if quick else 7, seconds)
+            faster = min((DEFAULT, TCP), key=lambda contender: median(kept[contender.name]))
+            base, subject = median(kept[faster.name]), median(kept[PESSIMISTIC.name])
+            what = f"{name}, {ranks} ranks: pessimistic against the faster mode ({faster.name})"
+            section.figure(what, "≤ 1.00 ×", f"{subject / base:.3f} ×", subject <= base)
+            rows.append([" ".join(map(str, line)), str(ranks), *(spread(kept[contender.name]) for contender in CONTENDERS)])
+    section.table(["program", "ranks", *(f"{contender.name}, s" for contender in CONTENDERS)], rows)
+    section.text(f"A mode of MPICH that takes more than {SLOW:g} × the other's time is run once.")
+    section.note = rounds.note()
+    return section

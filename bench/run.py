@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures Resurgo against plain MPICH on this machine.
+
+    .deps/mpich/bin/python bench/run.py all [--quick]
+
+Every figure is a ratio to plain MPICH, or stands beside it, in the same run. The tables are written to bench/out.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+
+import kills
+import launch
+import machine
+import memory
+import oversubscribed
+import pingpong
+import programs
+import recovery
+from contenders import DEPS, MPICH, PROGRAMS, RESURGO, ROOT, Failed
+from report import write_results
+
+MEASUREMENTS = {
+    "pingpong": pingpong,
+    "oversubscribed": oversubscribed,
+    "programs": programs,
+    "recovery": recovery,
+    "launch": launch,
+    "memory": memory,
+    "kills": kills,
+}
+
+
+def say(text):
+    print(f"bench: {text}", flush=True)
+
+
+def prepare():
+    for needed, how in ((RESURGO, "build it"), (MPICH / "bin/mpicc", "run scripts/setup.sh")):
+        if not needed.exists():
+            sys.exit(f"bench: {needed} is missing: {how}")
+    make = ["make", "-s", "-C", str(ROOT / "bench/programs"), f"BUILD={PROGRAMS}", f"DEPS={DEPS}"]
+    if subprocess.run(make, check=False).returncode != 0:
+        sys.exit("bench: the programs could not be built")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("what", nargs="+", choices=["all", *MEASUREMENTS], help="what to measure")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter repetitions: shows that it works, no more")
+    parser.add_argument("--patience", type=float, default=20, help="seconds to wait for a quiet machine before each part")
+    options = parser.parse_args()
+    prepare()
+    say(machine.description())
+    failures = 0
+    for name in MEASUREMENTS if "all" in options.what else options.what:
+        machine.wait_until_quiet(0 if options.quick else options.patience, say)
+        say(f"{name} (load {machine.load()})")
+        start = time.monotonic()
+        try:
+            section = MEASUREMENTS[name].measure(options.quick)
+        except Failed as failure:
+            say(f"{name} failed: {failure}")
+            failures += 1
+            continue
+        section.save()
+        say(f"{name} took {time.monotonic() - start:.0f} s; {section.note}")
+    write_results()
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
