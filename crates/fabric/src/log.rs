@@ -495,3 +495,182 @@ impl Reader {
         (self.serial, self.slot)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::tests::pair;
+
+    const ENVELOPE: Envelope = Envelope {
+        kind: Kind::Tagged,
+        flags: HAS_DATA,
+        tag: 7,
+        data: 9,
+    };
+
+    fn pattern(length: usize, seed: usize) -> Vec<u8> {
+        (0..length)
+            .map(|index| (index * 31 + seed * 17 + index / 251) as u8)
+            .collect()
+    }
+
+    fn append(writer: &mut Writer, arena: &mut Arena, node: &Node, bytes: &[u8], progress: &mut Progress) -> bool {
+        // In two pieces, so that entries and pieces of memory do not end together.
+        let cut = bytes.len() / 3;
+        let piece = |part: &[u8]| libc::iovec {
+            iov_base: part.as_ptr().cast_mut().cast(),
+            iov_len: part.len(),
+        };
+        let iov = [piece(&bytes[..cut]), piece(&bytes[cut..])];
+        let message = Message {
+            envelope: ENVELOPE,
+            iov: &iov,
+            total: bytes.len(),
+        };
+        writer.append(arena, node, message, progress, false).0
+    }
+
+    /// Reads what there is of one message, after `done` bytes of it.
+    fn read(reader: &mut Reader, node: &Node, done: &mut Vec<u8>) -> Option<usize> {
+        let mut total = None;
+        while let Some(entry) = reader.peek(node) {
+            let at = done.len();
+            done.resize(at + entry.bytes, 0);
+            // SAFETY: room was just made.
+            unsafe { reader.copy_payload(node, 0, done[at..].as_mut_ptr(), entry.bytes) };
+            reader.advance(entry.bytes);
+            match entry.envelope.kind {
+                Kind::More => assert_eq!(entry.total as usize, at),
+                _ => {
+                    assert_eq!(entry.envelope, ENVELOPE);
+                    total = Some(entry.total as usize);
+                }
+            }
+            if total == Some(done.len()) {
+                break;
+            }
+        }
+        total
+    }
+
+    #[test]
+    fn messages_of_every_size_come_out_as_they_went_in() {
+        let (sender, receiver) = pair(256, true);
+        let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+        let mut reader = Reader::new(0, 1);
+        let sizes = [
+            0,
+            1,
+            31,
+            32,
+            33,
+            63,
+            64,
+            65,
+            4095,
+            32767,
+            32768,
+            65440,
+            65472,
+            65504,
+            65536,
+            65537,
+            1 << 20,
+            3,
+        ];
+        for (seed, &size) in sizes.iter().enumerate() {
+            let bytes = pattern(size, seed);
+            assert!(append(
+                &mut writer,
+                &mut arena,
+                &sender,
+                &bytes,
+                &mut Progress::default()
+            ));
+        }
+        for (seed, &size) in sizes.iter().enumerate() {
+            let mut got = Vec::new();
+            assert_eq!(read(&mut reader, &receiver, &mut got), Some(size));
+            assert_eq!(got, pattern(size, seed));
+        }
+        assert!(reader.peek(&receiver).is_none());
+        // A retained log is read again from its beginning by a receiver that has lost everything.
+        let mut again = Reader::new(0, 1);
+        let mut got = Vec::new();
+        assert_eq!(read(&mut again, &receiver, &mut got), Some(0));
+    }
+
+    #[test]
+    fn an_entry_whose_mark_was_not_stored_does_not_exist() {
+        let (sender, receiver) = pair(16, true);
+        let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+        let message = Message {
+            envelope: ENVELOPE,
+            iov: &[],
+            total: 0,
+        };
+        let (_, held) = writer.append(&mut arena, &sender, message, &mut Progress::default(), true);
+        let mut reader = Reader::new(0, 1);
+        assert!(reader.peek(&receiver).is_none());
+        held.expect("it was to be held").publish();
+        assert_eq!(reader.peek(&receiver).map(|entry| entry.envelope), Some(ENVELOPE));
+    }
+
+    #[test]
+    fn a_later_life_goes_on_behind_what_the_former_wrote() {
+        let (sender, receiver) = pair(64, true);
+        let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+        for seed in 0..5 {
+            append(
+                &mut writer,
+                &mut arena,
+                &sender,
+                &pattern(30_000, seed),
+                &mut Progress::default(),
+            );
+        }
+        let mut walk = Reader::new(0, 1);
+        while let Some(entry) = walk.peek(&sender) {
+            walk.advance(entry.bytes);
+        }
+        let mut second = Writer::behind(1, &walk);
+        append(
+            &mut second,
+            &mut arena,
+            &sender,
+            &pattern(100, 5),
+            &mut Progress::default(),
+        );
+        let mut reader = Reader::new(0, 1);
+        for (seed, size) in [
+            (0, 30_000),
+            (1, 30_000),
+            (2, 30_000),
+            (3, 30_000),
+            (4, 30_000),
+            (5, 100),
+        ] {
+            let mut got = Vec::new();
+            assert_eq!(read(&mut reader, &receiver, &mut got), Some(size));
+            assert_eq!(got, pattern(size, seed));
+        }
+    }
+
+    #[test]
+    fn without_retention_segments_come_back_when_they_are_read() {
+        let (sender, receiver) = pair(64, false);
+        let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+        let mut reader = Reader::new(0, 1);
+        let bytes = pattern(8 << 20, 1);
+        let (mut progress, mut got) = (Progress::default(), Vec::new());
+        let mut rounds = 0;
+        while got.len() < bytes.len() {
+            append(&mut writer, &mut arena, &sender, &bytes, &mut progress);
+            read(&mut reader, &receiver, &mut got);
+            rounds += 1;
+            assert!(rounds < 1000, "the writer waits for ever");
+        }
+        assert!(got == bytes);
+        assert!(rounds > 8, "a channel without retention is bounded");
+    }
+}

@@ -244,3 +244,123 @@ impl Matching {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receive(context: usize, source: Option<u32>, tag: u64, ignore: u64) -> Receive {
+        Receive {
+            context: context as *mut c_void,
+            room: Room::of(&[]),
+            source,
+            tag,
+            ignore,
+            multi: None,
+            last_of_multi: false,
+            completes: true,
+        }
+    }
+
+    fn tagged(tag: u64) -> Envelope {
+        Envelope {
+            kind: Kind::Tagged,
+            flags: 0,
+            tag,
+            data: 0,
+        }
+    }
+
+    fn met(matching: &mut Matching, source: u32, tag: u64) -> Option<usize> {
+        match matching.arrive(source, tagged(tag), 0, 0) {
+            Match::Receive(receive) => Some(receive.context as usize),
+            Match::None => None,
+        }
+    }
+
+    #[test]
+    fn the_oldest_receive_that_fits_gets_the_message() {
+        let mut matching = Matching::default();
+        matching.post(receive(1, Some(3), 5, 0), true);
+        matching.post(receive(2, None, 5, 0), true);
+        matching.post(receive(3, None, 0, u64::MAX), true);
+        assert_eq!(met(&mut matching, 4, 5), Some(2));
+        assert_eq!(met(&mut matching, 3, 5), Some(1));
+        assert_eq!(met(&mut matching, 3, 6), Some(3));
+        assert_eq!(met(&mut matching, 3, 6), None);
+    }
+
+    #[test]
+    fn the_oldest_message_that_fits_goes_to_the_receive() {
+        let mut matching = Matching::default();
+        for (source, tag) in [(1, 10), (2, 10), (1, 11), (1, 10)] {
+            matching.keep(Box::new(Unexpected {
+                source,
+                envelope: tagged(tag),
+                total: 0,
+                arrived: 0,
+                bytes: Vec::new(),
+                taken_by: None,
+                claimed_by: std::ptr::null_mut(),
+            }));
+        }
+        let probe = receive(0, None, 11, 0);
+        assert_eq!(matching.peek(&probe).map(|message| message.source), Some(1));
+        let take = |matching: &mut Matching, receive: Receive| {
+            matching
+                .take(&receive, true)
+                .map(|message| (message.source, message.envelope.tag))
+        };
+        assert_eq!(take(&mut matching, receive(0, Some(2), 0, u64::MAX)), Some((2, 10)));
+        assert_eq!(take(&mut matching, receive(0, None, 10, 0)), Some((1, 10)));
+        assert_eq!(take(&mut matching, receive(0, None, 0, u64::MAX)), Some((1, 11)));
+        assert_eq!(take(&mut matching, receive(0, Some(2), 0, u64::MAX)), None);
+    }
+
+    #[test]
+    fn a_multi_receive_buffer_is_used_up_part_by_part() {
+        let mut memory = [0u8; 100];
+        let mut buffer = receive(7, None, 0, u64::MAX);
+        buffer.room = Room::of(&[libc::iovec {
+            iov_base: memory.as_mut_ptr().cast(),
+            iov_len: 100,
+        }]);
+        buffer.multi = Some(0);
+        let mut matching = Matching::default();
+        matching.post(buffer, false);
+        let envelope = Envelope {
+            kind: Kind::Untagged,
+            ..tagged(0)
+        };
+        let mut next = |bytes| match matching.arrive(0, envelope, bytes, 30) {
+            Match::Receive(part) => Some((
+                part.room.start() as usize - memory.as_ptr() as usize,
+                part.room.bytes(),
+                part.last_of_multi,
+            )),
+            Match::None => None,
+        };
+        assert_eq!(next(40), Some((0, 40, false)));
+        assert_eq!(next(30), Some((40, 30, false)));
+        assert_eq!(next(10), Some((70, 10, true)));
+        assert_eq!(next(1), None);
+    }
+
+    #[test]
+    fn a_message_fills_scattered_room_in_order() {
+        let (mut first, mut second) = ([0u8; 3], [0u8; 5]);
+        let piece = |part: &mut [u8]| libc::iovec {
+            iov_base: part.as_mut_ptr().cast(),
+            iov_len: part.len(),
+        };
+        let room = Room::of(&[piece(&mut first), piece(&mut second)]);
+        let message = *b"abcdefghij";
+        for (from, bytes) in [(0, 2), (2, 4), (6, 4)] {
+            room.fill(from, bytes, |offset, to, run| {
+                // SAFETY: inside the message and the room.
+                unsafe { std::ptr::copy_nonoverlapping(message.as_ptr().add(from + offset), to, run) };
+            });
+        }
+        assert_eq!((&first, &second), (b"abc", b"defgh"));
+    }
+}

@@ -209,3 +209,44 @@ impl Node {
         unsafe { libc::_exit(nm::EXIT_REPORT) }
     }
 }
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    static NEXT_PLACE: Mutex<usize> = Mutex::new(nm::MAP_ADDRESS);
+
+    /// A node memory of a test's own, seen by two ranks; nobody writes a header, and every part is writable.
+    pub fn pair(log_segments: usize, pessimistic: bool) -> (Node, Node) {
+        let layout = Layout { size: 2, log_segments };
+        let mut place = NEXT_PLACE.lock().expect("no test panics while it holds the lock");
+        // SAFETY: anonymous memory at a place no other test has.
+        let base = unsafe {
+            libc::mmap(
+                *place as *mut _,
+                layout.total(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            )
+        };
+        assert_eq!(base as usize, *place);
+        *place += layout.total().next_multiple_of(1 << 30);
+        let seen_by = |rank| Node {
+            base: base.cast(),
+            layout,
+            rank,
+            size: 2,
+            pessimistic,
+            tolerate_node: false,
+            spill: false,
+            spin_ns: 0,
+            prefault_segments: 0,
+            event_logger_port: 0,
+            job_key: [0; 32],
+        };
+        (seen_by(0), seen_by(1))
+    }
+}

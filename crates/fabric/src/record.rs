@@ -107,3 +107,34 @@ impl Cursor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::tests::pair;
+
+    #[test]
+    fn a_later_life_reads_what_was_recorded_and_goes_on_behind_it() {
+        let (node, _) = pair(64, true);
+        let mut arena = Arena::new(&node);
+        let deliveries = |from: u64, to: u64| {
+            (from..to).map(|clock| Recorded {
+                source: (clock % 2) as u32,
+                polls: clock * clock,
+            })
+        };
+        let mut first = Cursor::start(&node);
+        // More than two segments, and ending exactly at the end of one.
+        let end = 3 * WORDS as u64;
+        deliveries(0, end).for_each(|recorded| first.write(&node, &mut arena, recorded));
+        let mut second = Cursor::start(&node);
+        let read: Vec<_> = std::iter::from_fn(|| second.read(&node)).collect();
+        assert!(read.into_iter().eq(deliveries(0, end)));
+        deliveries(end, end + 10).for_each(|recorded| second.write(&node, &mut arena, recorded));
+        let mut third = Cursor::start(&node);
+        assert!(std::iter::from_fn(|| third.read(&node)).eq(deliveries(0, end + 10)));
+        let mut slots = 0;
+        Cursor::slots(&node, |_| slots += 1);
+        assert_eq!(slots, 4);
+    }
+}

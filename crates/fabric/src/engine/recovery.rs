@@ -1,0 +1,128 @@
+//! What a later life of a rank finds in its arena, and what it does with it: the logs it had written and the record of its
+//! deliveries.
+
+use super::{Engine, Reader, Writer};
+use crate::arena::Arena;
+use crate::doorbell;
+use crate::log::{Entry, Envelope, Kind, Message, Pieces, Progress};
+use crate::node::Node;
+use crate::record::Cursor;
+use resurgo_wire::node_memory as nm;
+use std::sync::atomic::Ordering;
+
+impl Engine {
+    /// Reads what a former life left in the own arena: how many messages each channel holds and how many deliveries the
+    /// record does; puts the writers behind the one and frees segments that were taken but not linked.
+    pub(super) fn survey(
+        node: &Node,
+        arena: &mut Arena,
+        outgoing: &mut [Option<Box<Writer>>],
+        redo: &mut [Option<Box<Reader>>],
+    ) -> (Vec<u64>, u64) {
+        let taken = node.own(nm::arena::SLOTS_TAKEN).load(Ordering::Acquire) as usize;
+        let mut linked = vec![false; taken];
+        let mut full = Vec::new();
+        let mut sent_before = vec![0u64; node.size];
+        for destination in 0..node.size {
+            if node.channel(node.rank, destination).load(Ordering::Acquire) == 0 {
+                continue;
+            }
+            let mut reader = Reader::new(node.rank, destination);
+            let mut last = None;
+            while let Some(entry) = reader.peek(node) {
+                let position = reader.position();
+                if last != Some(position) {
+                    full.extend(last.take());
+                    last = Some(position);
+                }
+                if entry.envelope.kind != Kind::More {
+                    sent_before[destination] += 1;
+                }
+                reader.advance(entry.bytes);
+            }
+            // The walk may have gone on into a segment that is still empty.
+            let open = reader.position();
+            full.extend(last.filter(|&position| position != open));
+            linked[open.1] = true;
+            outgoing[destination] = Some(Box::new(Writer::behind(destination, &reader)));
+            redo[destination] = Some(Box::new(Reader::new(node.rank, destination)));
+        }
+        full.retain(|&(serial, slot)| node.serial_in(node.rank, slot).load(Ordering::Relaxed) == serial + 1);
+        for &(_, slot) in &full {
+            linked[slot] = true;
+        }
+        Cursor::slots(node, |slot| linked[slot] = true);
+        for (slot, linked) in linked.iter().enumerate() {
+            if !linked {
+                arena.free(slot);
+            }
+        }
+        if node.spill {
+            arena.adopt(full);
+        }
+        let mut deliveries = 0;
+        let mut cursor = Cursor::start(node);
+        while cursor.read(node).is_some() {
+            deliveries += 1;
+        }
+        (sent_before, deliveries)
+    }
+
+    /// A send that a former life made: must be the same, byte for byte.
+    #[cold]
+    pub(super) fn redo(&mut self, destination: usize, ssn: u64, message: Message) {
+        let mut reader = self.redo[destination]
+            .take()
+            .expect("a channel with sends to redo has a log");
+        let mut pieces = Pieces::new(message.iov);
+        let first = reader.peek(&self.node).expect("the log holds every send to redo");
+        if first.envelope != message.envelope {
+            self.diverged(destination, ssn, first, message, "its envelope");
+        }
+        if first.total != message.total as u64 {
+            self.diverged(destination, ssn, first, message, "its length");
+        }
+        let mut progress = Progress { done: 0, started: true };
+        let mut entry = Some(first);
+        while let Some(piece) = entry {
+            if !reader.payload_equals(&mut pieces, piece.bytes) {
+                self.diverged(destination, ssn, first, message, "its bytes");
+            }
+            reader.advance(piece.bytes);
+            progress.done += piece.bytes;
+            entry = if progress.done < message.total {
+                reader.peek(&self.node)
+            } else {
+                None
+            };
+        }
+        if progress.done < message.total {
+            // The former life was killed in the middle of this message: its receiver may be waiting for the rest.
+            self.append(destination, message, &mut progress, false);
+        }
+        self.redo[destination] = Some(reader);
+        doorbell::ring(&self.node, destination);
+    }
+
+    pub(super) fn diverged(&self, destination: usize, ssn: u64, before: Entry, now: Message, what: &str) -> ! {
+        let describe = |envelope: Envelope, bytes: u64| match envelope.kind {
+            Kind::Tagged => {
+                format!(
+                    "tag {} ({bytes} bytes, match bits {:#x})",
+                    envelope.tag & 0x7fff_ffff,
+                    envelope.tag
+                )
+            }
+            _ => format!("no tag, an internal message of MPI ({bytes} bytes)"),
+        };
+        self.node.report(&format!(
+            "the program is not piecewise deterministic: in its replay rank {} sent something else to rank {destination} as \
+             send number {ssn}; {what} differs: before the failure {}, now {}. Messages must not depend on measured time, \
+             unseeded random numbers, process ids or several threads calling MPI; find the source of that message, or run \
+             with --protocol none",
+            self.node.rank,
+            describe(before.envelope, before.total),
+            describe(now.envelope, now.total as u64),
+        ));
+    }
+}

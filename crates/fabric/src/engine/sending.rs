@@ -1,0 +1,208 @@
+//! Sends: appended to a channel's log, and what happens when one may not leave yet.
+
+use super::*;
+use crate::log::Pieces;
+
+impl Engine {
+    /// Sends one message. Answers 0 or -FI_EAGAIN (an inject that finds no room, only without retention).
+    pub fn send(&mut self, destination: usize, envelope: Envelope, iov: &[libc::iovec], context: SendContext) -> isize {
+        self.enter();
+        let message = Message {
+            envelope,
+            iov,
+            total: iov.iter().map(|piece| piece.iov_len).sum(),
+        };
+        let completion = Completion {
+            entry: FiCqTaggedEntry {
+                op_context: context.context,
+                flags: context.flags,
+                len: 0,
+                buf: std::ptr::null_mut(),
+                data: 0,
+                tag: 0,
+            },
+            error: 0,
+            overflow: 0,
+            source: 0,
+        };
+        let completion = context.completes.then_some(completion);
+        if !self.put(destination, message, completion, context.inject) {
+            return -FI_EAGAIN;
+        }
+        0
+    }
+
+    pub(super) fn put(
+        &mut self,
+        destination: usize,
+        message: Message,
+        completion: Option<Completion>,
+        inject: bool,
+    ) -> bool {
+        let mut progress = Progress::default();
+        self.pump_logger();
+        match self.protocol.as_mut().map(|protocol| protocol.send(destination as u32)) {
+            Some(Sending::Redo { ssn }) => self.redo(destination, ssn, message),
+            Some(Sending::Hold { .. }) => {
+                let held = self.append(destination, message, &mut progress, true).1;
+                if self.held.is_empty() {
+                    self.held_since = ticks();
+                }
+                self.held
+                    .push_back((destination as u32, held.expect("the first mark is held")));
+            }
+            Some(Sending::Now { .. }) => {
+                self.append(destination, message, &mut progress, false);
+                doorbell::ring(&self.node, destination);
+            }
+            None => {
+                let behind =
+                    !self.waiting.is_empty() && self.waiting.iter().any(|send| send.destination == destination);
+                let done = if behind {
+                    false
+                } else if inject && !self.writer_has_room(destination) {
+                    return false;
+                } else {
+                    let done = self.append(destination, message, &mut progress, false).0;
+                    if progress.started {
+                        doorbell::ring(&self.node, destination);
+                    }
+                    done
+                };
+                if !done {
+                    if inject && !progress.started {
+                        return false;
+                    }
+                    self.queue(destination, message, progress, completion, inject);
+                    self.count_send(message.total);
+                    return true;
+                }
+            }
+        }
+        self.count_send(message.total);
+        self.completions.extend(completion);
+        self.settle();
+        true
+    }
+
+    /// Exchanges with the event logger, if there is one and some delivery is not acknowledged; sends that waited for it
+    /// leave.
+    #[inline]
+    pub(super) fn pump_logger(&mut self) {
+        if self.logger.as_ref().is_some_and(EventLogger::is_behind) {
+            self.exchange();
+        }
+    }
+
+    #[cold]
+    pub(super) fn exchange(&mut self) {
+        let (Some(logger), Some(protocol)) = (&mut self.logger, &mut self.protocol) else {
+            return;
+        };
+        logger.pump(&self.node);
+        protocol.acknowledge(logger.acknowledged());
+        while protocol.release().is_some() {
+            let (destination, mark) = self
+                .held
+                .pop_front()
+                .expect("the protocol and the queue hold the same sends");
+            mark.publish();
+            doorbell::ring(&self.node, destination as usize);
+            if self.held.is_empty() {
+                self.held_ticks += ticks() - self.held_since;
+                self.node
+                    .set(control::HELD_NS, self.held_ticks * 1000 / self.ticks_per_us);
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn count_send(&mut self, total: usize) {
+        self.sends += 1;
+        self.sent_bytes += total as u64;
+        self.node.set(control::SENDS, self.sends);
+        self.node.set(control::SENT_BYTES, self.sent_bytes);
+        self.count_event();
+    }
+
+    pub(super) fn writer_has_room(&mut self, destination: usize) -> bool {
+        let writer = self.outgoing[destination].get_or_insert_with(|| Box::new(Writer::new(destination)));
+        writer.has_room(&mut self.arena, &self.node)
+    }
+
+    pub(super) fn append(
+        &mut self,
+        destination: usize,
+        message: Message,
+        progress: &mut Progress,
+        hold: bool,
+    ) -> (bool, Option<HeldMark>) {
+        let writer = self.outgoing[destination].get_or_insert_with(|| Box::new(Writer::new(destination)));
+        writer.append(&mut self.arena, &self.node, message, progress, hold)
+    }
+
+    #[cold]
+    pub(super) fn queue(
+        &mut self,
+        destination: usize,
+        message: Message,
+        progress: Progress,
+        completion: Option<Completion>,
+        inject: bool,
+    ) {
+        let Message { envelope, total, .. } = message;
+        let mut iov: Box<[libc::iovec]> = message.iov.into();
+        let mut copy = Box::default();
+        if inject {
+            // The caller takes its memory back. Injected messages are small.
+            copy = vec![0u8; total].into_boxed_slice();
+            Pieces::new(&iov).copy_all(&mut copy);
+            iov = Box::new([libc::iovec {
+                iov_base: copy.as_mut_ptr().cast(),
+                iov_len: total,
+            }]);
+        }
+        self.waiting.push_back(Waiting {
+            destination,
+            envelope,
+            iov,
+            _copy: copy,
+            total,
+            progress,
+            completion,
+        });
+    }
+
+    /// Goes on with sends that had found no room.
+    pub(super) fn progress_sends(&mut self) {
+        let mut blocked: Vec<usize> = Vec::new();
+        let mut index = 0;
+        while index < self.waiting.len() {
+            let destination = self.waiting[index].destination;
+            if blocked.contains(&destination) {
+                index += 1;
+                continue;
+            }
+            let mut send = self.waiting.remove(index).expect("index is in range");
+            let before = send.progress.done;
+            let iov = std::mem::take(&mut send.iov);
+            let message = Message {
+                envelope: send.envelope,
+                iov: &iov,
+                total: send.total,
+            };
+            let done = self.append(destination, message, &mut send.progress, false).0;
+            if send.progress.done > before || done {
+                doorbell::ring(&self.node, destination);
+            }
+            if done {
+                self.completions.extend(send.completion);
+            } else {
+                send.iov = iov;
+                self.waiting.insert(index, send);
+                blocked.push(destination);
+                index += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What a rank does while nothing has come: look again, then give its core away until another rank rings.
+
+use super::*;
+
+impl Engine {
+    #[cold]
+    pub(super) fn output_seen(&mut self) -> bool {
+        if self
+            .node
+            .control(self.node.rank, control::OUTPUT_BEHIND)
+            .load(Ordering::Acquire)
+            == 0
+        {
+            self.output_gate = false;
+            return true;
+        }
+        // The program may not have printed it yet: let it run on, slowly.
+        doorbell::sleep(&self.node, 100_000, || false);
+        false
+    }
+
+    /// True: waited inside this read, look again.
+    ///
+    /// Reads that follow one another quickly and find nothing come from a program that waits. It polls for as long as
+    /// `--spin` says and then gives its core away, never for longer than it has polled in vain: a program that does a
+    /// little work between its polls is slowed down by a factor of two at most.
+    pub(super) fn wait_if_idle(&mut self) -> bool {
+        let now = ticks();
+        if now.wrapping_sub(self.last_read) > self.ticks_per_us * QUICK_US {
+            self.idle_since = now;
+            return false;
+        }
+        let idle = now - self.idle_since;
+        if !self.held.is_empty() {
+            // Own sends wait for the event logger, and others for them: its answer is what to wait for.
+            if idle > self.spin_ticks
+                && let Some(logger) = &mut self.logger
+            {
+                logger.wait(1);
+            }
+            return false;
+        }
+        if idle < self.spin_ticks {
+            // A round through the MPI library's own wait loop costs more than looking again here.
+            let until = now + idle.min(self.ticks_per_us * LOOK_US);
+            while ticks() < until {
+                if self.has_entry(self.hot as usize) || doorbell::any_ready(&self.node) {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            return false;
+        }
+        let idle_ns = idle * 1000 / self.ticks_per_us;
+        // Another thread of this process may want MPI's lock: do not sleep on it for long.
+        let longest = if self.thread_changes > 0 {
+            SHORT_SLEEP_NS
+        } else {
+            LONGEST_SLEEP_NS
+        };
+        self.doze(idle_ns.clamp(SHORT_SLEEP_NS, longest));
+        if !self.waiting.is_empty() {
+            self.progress_sends();
+        }
+        true
+    }
+
+    pub(super) fn doze(&mut self, longest_ns: u64) {
+        self.sleeps += 1;
+        self.node.set(control::SLEEPS, self.sleeps);
+        let hot = self.hot as usize;
+        let mut incoming = self.incoming[hot].take();
+        let node = &self.node;
+        doorbell::sleep(node, longest_ns, || {
+            doorbell::any_ready(node)
+                || incoming
+                    .as_mut()
+                    .is_some_and(|incoming| incoming.reader.peek(node).is_some())
+        });
+        self.incoming[hot] = incoming;
+    }
+
+    /// Waits until channel `source` has an entry: the record says that the next delivery is from there.
+    pub(super) fn wait_for(&mut self, source: usize) {
+        self.incoming(source);
+        if self.has_entry(source) {
+            return;
+        }
+        let mut incoming = self.incoming[source].take().expect("made above");
+        while incoming.reader.peek(&self.node).is_none() {
+            self.pump_logger();
+            self.pause_for(&mut incoming);
+        }
+        self.incoming[source] = Some(incoming);
+    }
+
+    /// Spins and then sleeps until the channel has another entry, or a while has passed.
+    pub(super) fn pause_for(&mut self, incoming: &mut Incoming) {
+        let until = ticks() + self.spin_ticks;
+        while ticks() < until {
+            if incoming.reader.peek(&self.node).is_some() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let node = &self.node;
+        doorbell::sleep(node, FIRST_SLEEP_NS, || incoming.reader.peek(node).is_some());
+    }
+}
