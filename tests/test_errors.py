@@ -72,7 +72,7 @@ def test_wrong_variable_in_the_environment(jobs, program):
 
 
 def test_no_such_program(jobs):
-    refused(jobs.resurgo("run", "-n", "2", "./nothing"), "./nothing", code=127)
+    refused(jobs.resurgo("run", "-n", "2", "./nothing"), "nothing", code=127)
     refused(jobs.resurgo("run", "-n", "2", "nothing-of-the-kind"), "nothing-of-the-kind", code=127)
     refused(jobs.resurgo("run", "-n", "2", "/etc/passwd"), "/etc/passwd", code=126)
     refused(jobs.resurgo("run", "-n", "2", "/etc"), "/etc", code=126)
