@@ -15,6 +15,7 @@ mod matching;
 mod node;
 mod objects;
 mod ofi;
+mod padding;
 mod record;
 mod rma;
 

@@ -157,15 +157,27 @@ impl<'a> Pieces<'a> {
         });
     }
 
-    /// True when the next `bytes` bytes equal those at `there`.
-    unsafe fn equal(&mut self, there: *const u8, bytes: usize) -> bool {
-        let (mut done, mut same) = (0, true);
+    /// Calls `differs` with the offset of every one of the next `bytes` bytes that is not as it is at `there`.
+    unsafe fn compare(&mut self, there: *const u8, bytes: usize, mut differs: impl FnMut(usize)) {
+        let mut done = 0;
         self.take(bytes, |from, run| {
             // SAFETY: both sides are readable for `run` bytes.
-            same &= unsafe { libc::memcmp(from.cast(), there.add(done).cast(), run) } == 0;
+            let (now, before) = unsafe {
+                (
+                    std::slice::from_raw_parts(from, run),
+                    std::slice::from_raw_parts(there.add(done), run),
+                )
+            };
+            if now != before {
+                let unequal = now
+                    .iter()
+                    .zip(before)
+                    .enumerate()
+                    .filter(|(_, (now, before))| now != before);
+                unequal.for_each(|(at, _)| differs(done + at));
+            }
             done += run;
         });
-        same
     }
 }
 
@@ -465,10 +477,17 @@ impl Reader {
         }
     }
 
-    /// True when the payload of the entry `peek` returned equals the next bytes of `pieces`. Only for own logs.
-    pub fn payload_equals(&mut self, pieces: &mut Pieces, bytes: usize) -> bool {
+    /// Calls `differs` with every offset at which the payload of the entry `peek` returned is not as the next bytes of
+    /// `pieces`. Only for own logs.
+    pub fn compare(&mut self, pieces: &mut Pieces, bytes: usize, differs: impl FnMut(usize)) {
         // SAFETY: an own segment is recycled by nobody else meanwhile.
-        unsafe { pieces.equal(self.segment.add(self.place + HEADER), bytes) }
+        unsafe { pieces.compare(self.segment.add(self.place + HEADER), bytes, differs) }
+    }
+
+    /// First bytes of the payload of the entry `peek` returned. Only for own logs.
+    pub fn beginning(&self, bytes: usize) -> &[u8] {
+        // SAFETY: as above; every entry has room for a header's worth of bytes behind it.
+        unsafe { std::slice::from_raw_parts(self.segment.add(self.place + HEADER), bytes) }
     }
 
     /// Steps over an entry of `bytes` payload bytes.

@@ -6,6 +6,7 @@ use crate::arena::Arena;
 use crate::doorbell;
 use crate::log::{Entry, Envelope, Kind, Message, Pieces, Progress};
 use crate::node::Node;
+use crate::padding;
 use crate::record::Cursor;
 use resurgo_wire::node_memory as nm;
 use std::sync::atomic::Ordering;
@@ -82,11 +83,28 @@ impl Engine {
         if first.total != message.total as u64 {
             self.diverged(destination, ssn, first, message, "its length");
         }
+        let unset = match first.envelope.kind {
+            Kind::Untagged => padding::unset(reader.beginning(first.bytes.min(padding::HEADER))),
+            _ => padding::NONE,
+        };
         let mut progress = Progress { done: 0, started: true };
         let mut entry = Some(first);
         while let Some(piece) = entry {
-            if !reader.payload_equals(&mut pieces, piece.bytes) {
-                self.diverged(destination, ssn, first, message, "its bytes");
+            let mut different = None;
+            reader.compare(&mut pieces, piece.bytes, |at| {
+                let at = progress.done + at;
+                if different.is_none() && !unset.contains(at) {
+                    different = Some(at);
+                }
+            });
+            if let Some(at) = different {
+                self.diverged(
+                    destination,
+                    ssn,
+                    first,
+                    message,
+                    &format!("its content from byte {at} on"),
+                );
             }
             reader.advance(piece.bytes);
             progress.done += piece.bytes;

@@ -1,0 +1,117 @@
+//! Bytes of MPI's internal messages that nobody sets.
+//!
+//! MPICH builds the headers of its active messages (one-sided communication, part of its control traffic) in structures on
+//! the stack and sends them whole. Padding between their fields, and fields that a message does not use, hold whatever lay
+//! on the stack: they differ between the lives of a rank and mean nothing. They are left out when a send is compared with
+//! the one a former life made; everything else of the message is compared.
+//!
+//! An active message is a 24-byte header (handler, type and size of the handler's structure in bytes 0, 1 and 2), the
+//! structure, and data. The table is for `src/mpid/ch4/src/ch4_types.h` of MPICH 5.0; a message whose structure has another
+//! size is compared whole.
+
+/// Bytes of the header of an active message.
+pub const HEADER: usize = 24;
+
+/// Offsets in a message that are left out of the comparison, behind the header.
+#[derive(Clone, Copy)]
+pub struct Unset {
+    structure: &'static [(usize, usize)],
+    /// Where a message that offers its data for reading describes them: one field is never used.
+    offer: (usize, usize),
+}
+
+/// Nothing is left out.
+pub const NONE: Unset = Unset {
+    structure: &[],
+    offer: (0, 0),
+};
+
+impl Unset {
+    /// True for an offset that nobody has set.
+    pub fn contains(&self, at: usize) -> bool {
+        self.0
+            .iter()
+            .any(|&(from, to)| (HEADER + from..HEADER + to).contains(&at))
+    }
+}
+
+/// Handlers (first, last), size of their structure, and its unset ranges.
+type Handlers = (u8, u8, u8, &'static [(usize, usize)]);
+const TABLE: [Handlers; 11] = [
+    // Answer to a long send: padding at the end.
+    (1, 1, 24, &[(20, 24)]),
+    // Start of a partitioned send.
+    (4, 4, 32, &[(12, 16)]),
+    // Put and get: behind the source's rank and the size of a flattened datatype.
+    (7, 7, 72, &[(4, 8), (60, 64)]),
+    (9, 9, 72, &[(4, 8), (60, 64)]),
+    (12, 12, 64, &[(4, 8), (60, 64)]),
+    // Answers to datatypes sent ahead.
+    (11, 11, 24, &[(4, 8)]),
+    (18, 18, 24, &[(4, 8)]),
+    (23, 23, 24, &[(4, 8)]),
+    // Accumulate and get-accumulate: also behind the operation, and a count of pieces that is never used.
+    (14, 21, 72, &[(4, 8), (44, 48), (64, 68)]),
+    // Compare and swap.
+    (24, 24, 40, &[(4, 8), (36, 40)]),
+    // Window control: the kind of lock is set by lock requests only, and padding follows it.
+    (26, 35, 16, &[(12, 16)]),
+];
+/// A lock request: its kind of lock counts.
+const LOCK_REQUEST: u8 = 28;
+/// The kind of message that offers its data for reading.
+const OFFER: u8 = 4;
+
+/// What to leave out of an untagged message that begins with `header`.
+pub fn unset(header: &[u8]) -> Unset {
+    let &[handler, kind, size, ..] = header else {
+        return NONE;
+    };
+    if header.len() < HEADER {
+        return NONE;
+    }
+    let offer = if kind == OFFER {
+        (size as usize + 24, size as usize + 32)
+    } else {
+        (0, 0)
+    };
+    if handler == LOCK_REQUEST && size == 16 {
+        return Unset {
+            structure: &[(14, 16)],
+            offer,
+        };
+    }
+    TABLE
+        .iter()
+        .find(|&&(first, last, bytes, _)| (first..=last).contains(&handler) && bytes == size)
+        .map_or(NONE, |&(_, _, _, structure)| Unset { structure, offer })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(handler: u8, size: u8) -> [u8; HEADER] {
+        let mut header = [0; HEADER];
+        (header[0], header[2]) = (handler, size);
+        header
+    }
+
+    #[test]
+    fn only_padding_is_left_out() {
+        // A get-accumulate: rank, padding, window, request, counts, types, operation, padding, …
+        let unset = unset(&message(19, 72));
+        let left_out: Vec<usize> = (0..HEADER + 72 + 8)
+            .filter(|&at| unset.contains(at))
+            .map(|at| at - HEADER)
+            .collect();
+        assert_eq!(left_out, [4, 5, 6, 7, 44, 45, 46, 47, 64, 65, 66, 67]);
+    }
+
+    #[test]
+    fn a_structure_of_another_size_is_compared_whole() {
+        assert!((0..200).all(|at| !unset(&message(19, 80)).contains(at)));
+        assert!((0..200).all(|at| !unset(&[19, 2]).contains(at)));
+        assert!(unset(&message(28, 16)).contains(HEADER + 14) && !unset(&message(28, 16)).contains(HEADER + 12));
+    }
+}
