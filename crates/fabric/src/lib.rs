@@ -9,6 +9,7 @@ mod endpoint;
 mod engine;
 mod event_logger;
 mod heap;
+mod imports;
 mod info;
 mod log;
 mod matching;

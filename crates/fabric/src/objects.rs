@@ -126,6 +126,9 @@ unsafe extern "C" fn open_domain(
             return -FI_EOTHER;
         }
     };
+    if node.pessimistic {
+        crate::imports::fix_clock_and_pid(&node);
+    }
     let mut engine = Engine::new(node);
     // SAFETY: the info that getinfo made, with its attributes.
     let mr_mode = unsafe { (*info).domain_attr.as_ref().map_or(0, |attributes| attributes.mr_mode) };

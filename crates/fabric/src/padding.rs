@@ -29,9 +29,8 @@ pub const NONE: Unset = Unset {
 impl Unset {
     /// True for an offset that nobody has set.
     pub fn contains(&self, at: usize) -> bool {
-        self.0
-            .iter()
-            .any(|&(from, to)| (HEADER + from..HEADER + to).contains(&at))
+        let inside = |&(from, to): &(usize, usize)| (HEADER + from..HEADER + to).contains(&at);
+        self.structure.iter().any(inside) || inside(&self.offer)
     }
 }
 

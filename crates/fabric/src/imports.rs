@@ -1,0 +1,123 @@
+//! What the MPI library itself asks the system for and puts into messages: the time of day and its process id.
+//!
+//! ROMIO, inside the MPI library, names the file of a shared file pointer after both (`MPL_create_pathname`) and broadcasts
+//! the name at every MPI_File_open. A later life has another process id and another time, and would send another name.
+//! So the MPI library's own imports of `time` and `getpid` are pointed to functions that answer the same in every life of
+//! a rank. The program's imports, and those of all other libraries, stay as they are.
+
+use crate::node::Node;
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicI64, Ordering};
+
+static TIME: AtomicI64 = AtomicI64::new(0);
+static PID: AtomicI64 = AtomicI64::new(0);
+
+unsafe extern "C" fn fixed_time(place: *mut libc::time_t) -> libc::time_t {
+    let time = TIME.load(Ordering::Relaxed);
+    if !place.is_null() {
+        // SAFETY: time(2)'s contract.
+        unsafe { *place = time };
+    }
+    time
+}
+
+extern "C" fn fixed_pid() -> libc::pid_t {
+    PID.load(Ordering::Relaxed) as libc::pid_t
+}
+
+/// Points the MPI library's imports of `time` and `getpid` to constants: a time of the job's own, and a number per rank.
+pub fn fix_clock_and_pid(node: &Node) {
+    let job = u32::from_le_bytes(node.job_key[..4].try_into().expect("four bytes"));
+    TIME.store(job as i64, Ordering::Relaxed);
+    PID.store(node.rank as i64 + 1, Ordering::Relaxed);
+    // SAFETY: the callback looks only at what the loader hands it, and the loader keeps it in place meanwhile.
+    unsafe { libc::dl_iterate_phdr(Some(patch_if_mpi), std::ptr::null_mut()) };
+}
+
+unsafe extern "C" fn patch_if_mpi(info: *mut libc::dl_phdr_info, _size: usize, _data: *mut c_void) -> c_int {
+    // SAFETY: the loader's description of one loaded object.
+    unsafe {
+        let info = &*info;
+        let name = CStr::from_ptr(info.dlpi_name).to_bytes();
+        let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
+        if file.starts_with(b"libmpi.so") || file.starts_with(b"libmpi_abi.so") || file.starts_with(b"libmpich.so") {
+            patch(info);
+        }
+    }
+    0
+}
+
+const DT_PLTRELSZ: i64 = 2;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_JMPREL: i64 = 23;
+const R_X86_64_GLOB_DAT: u64 = 6;
+const R_X86_64_JUMP_SLOT: u64 = 7;
+
+/// # Safety
+/// `info` describes an object that is loaded and relocated.
+unsafe fn patch(info: &libc::dl_phdr_info) {
+    let entry = |tag: i64| -> usize {
+        for index in 0..info.dlpi_phnum as usize {
+            // SAFETY: one of the object's program headers, and its dynamic section, which ends with a zero tag.
+            unsafe {
+                let header = &*info.dlpi_phdr.add(index);
+                if header.p_type != libc::PT_DYNAMIC {
+                    continue;
+                }
+                let mut dynamic = (info.dlpi_addr + header.p_vaddr) as *const [i64; 2];
+                while (*dynamic)[0] != 0 {
+                    if (*dynamic)[0] == tag {
+                        return (*dynamic)[1] as usize;
+                    }
+                    dynamic = dynamic.add(1);
+                }
+            }
+        }
+        0
+    };
+    let (strings, symbols) = (entry(DT_STRTAB), entry(DT_SYMTAB));
+    if strings == 0 || symbols == 0 {
+        return;
+    }
+    for (table, bytes) in [
+        (entry(DT_JMPREL), entry(DT_PLTRELSZ)),
+        (entry(DT_RELA), entry(DT_RELASZ)),
+    ] {
+        if table == 0 {
+            continue;
+        }
+        for index in 0..bytes / std::mem::size_of::<libc::Elf64_Rela>() {
+            // SAFETY: inside the object's relocation table; symbol and name are the object's own.
+            unsafe {
+                let relocation = &*(table as *const libc::Elf64_Rela).add(index);
+                let kind = relocation.r_info & 0xffff_ffff;
+                if kind != R_X86_64_JUMP_SLOT && kind != R_X86_64_GLOB_DAT {
+                    continue;
+                }
+                let symbol = &*(symbols as *const libc::Elf64_Sym).add((relocation.r_info >> 32) as usize);
+                let name = CStr::from_ptr((strings + symbol.st_name as usize) as *const _);
+                let target = match name.to_bytes() {
+                    b"time" => fixed_time as *const () as usize,
+                    b"getpid" => fixed_pid as *const () as usize,
+                    _ => continue,
+                };
+                write_slot((info.dlpi_addr + relocation.r_offset) as *mut usize, target);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `slot` is an entry of a loaded object's table of imports.
+unsafe fn write_slot(slot: *mut usize, target: usize) {
+    let page = slot as usize & !4095;
+    // SAFETY: the page belongs to the object's data; the loader may have made it read-only after relocation.
+    unsafe {
+        if libc::mprotect(page as *mut c_void, 4096, libc::PROT_READ | libc::PROT_WRITE) == 0 {
+            *slot = target;
+        }
+    }
+}
