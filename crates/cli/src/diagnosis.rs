@@ -356,7 +356,6 @@ impl Diagnosis {
         if maker != Some(Maker::Mpich) {
             environment::set(variables, "I_MPI_FABRICS", "ofi");
             environment::set(variables, "I_MPI_OFI_PROVIDER", "resurgo");
-            environment::set(variables, "I_MPI_OFI_LIBRARY_INTERNAL", "0");
         }
         environment::set_default(variables, "PYTHONHASHSEED", "0");
     }

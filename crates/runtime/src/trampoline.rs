@@ -11,7 +11,7 @@ use std::process::Command;
 use nix::sys::personality::{self, Persona};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::getppid;
 use resurgo_wire::node_memory::{NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
@@ -58,6 +58,10 @@ fn try_exec(arguments: Vec<OsString>) -> Result<Never, (i32, String)> {
     close_strangers().map_err(|error| failed("list the open descriptors", &error))?;
     std::env::set_current_dir(&directory)
         .map_err(|error| failed(&format!("change to {}", directory.display()), &error))?;
+    // The launcher reads its signals from a descriptor and blocks them for that; the program gets them delivered.
+    SigSet::empty()
+        .thread_set_mask()
+        .map_err(|error| failed("unblock signals", &error))?;
     let error = Command::new(&path).arg0(name).args(arguments).exec();
     let code = if error.kind() == io::ErrorKind::NotFound {
         127

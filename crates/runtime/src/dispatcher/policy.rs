@@ -55,6 +55,7 @@ pub fn signal_name(number: i32) -> String {
 /// "was killed by SIGKILL".
 pub fn describe(ended: &Ended) -> String {
     match ended.end {
+        _ if ended.report.is_some() => "ended itself".to_string(),
         End::Signalled(signal) => format!("killed by {}", signal_name(signal)),
         End::Exited(code) if ended.initialised => format!("exited with code {code} without MPI_Finalize"),
         End::Exited(code) => format!("exited with code {code} before MPI_Init"),
