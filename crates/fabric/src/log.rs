@@ -23,7 +23,7 @@ pub const HEADER: usize = 32;
 const ALIGN: usize = 64;
 /// Most payload bytes in one entry: a long message is published in pieces, so that the receiver copies one out while
 /// the sender copies the next one in.
-const PIECE: usize = 32 << 10;
+const PIECE: usize = 12 << 10;
 /// Longest stretch of the log that is prefetched.
 const PREFETCH: usize = 8 << 10;
 /// No payload reaches beyond this: the last 64 bytes of a segment are for the JUMP.
