@@ -226,8 +226,8 @@ def run(contender, ranks, *program, options=(), timeout=TIMEOUT):
 
 
 class Rounds:
-    """Contenders in turn, A B C A B C …: what changes on the machine meanwhile hits all alike. What others disturbed is
-    measured again when they have become quiet, as long as there is patience."""
+    """Contenders in turn, A B C A B C …: what changes on the machine meanwhile hits all alike. What others disturbed
+    is measured again when they have become quiet, as long as there is patience."""
 
     PATIENCE = 45.0  # seconds for one measurement
 
@@ -237,8 +237,8 @@ class Rounds:
         self.repeated = 0
 
     def go(self, contenders, repetitions, measure):
-        """`measure(contender)` returns (value, share used by others), or None to leave this contender out from then on.
-        The answer: a list of values for each contender's name."""
+        """`measure(contender)` returns (value, share used by others), or None to leave this contender out from then
+        on. The answer: a list of values for each contender's name."""
         values = {contender.name: [] for contender in contenders}
         left_out = set()
         for _ in range(repetitions):

@@ -112,8 +112,9 @@ def measure(quick):
             section.at_most(f"{kills} kills: resurgo against {plain.name} from scratch", 1.0, by_resurgo, by_plain)
     section.table(head, rows)
     section.text(
-        f"`{' '.join(map(str, program))}`, {RANKS} ranks; every answer was the same. The ranks and the moments of the kills come from "
-        f"a seed, are the same for both, and lie in the first {number(span)} s. {plain.name} is the faster of MPICH's two modes here."
+        f"`{' '.join(map(str, program))}`, {RANKS} ranks; every answer was the same. The ranks and the moments of the "
+        f"kills come from a seed, are the same for both, and lie in the first {number(span)} s. {plain.name} is the "
+        "faster of MPICH's two modes here."
     )
     OUT.mkdir(parents=True, exist_ok=True)
     with open(OUT / "kills.csv", "w", newline="") as file:
@@ -136,12 +137,16 @@ def draw(results, plain, program):
     figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
     counts = sorted({row[0] for row in results})
     places = range(len(counts))
-    styles = {plain: (f"{plain}, started again by hand", "#8a8a8a", "s"), "resurgo": ("resurgo run, pessimistic", "#c1440e", "o")}
+    styles = {
+        plain: (f"{plain}, started again by hand", "#8a8a8a", "s"),
+        SURVIVOR.name: ("resurgo run, pessimistic", "#c1440e", "o"),
+    }
     for name, (label, colour, marker) in styles.items():
         points = [[row[3] for row in results if row[2] == name and row[0] == kills] for kills in counts]
         axes.plot(places, [median(values) for values in points], color=colour, marker=marker, label=label)
         for place, values in zip(places, points):
-            axes.plot([place] * len(values), values, color=colour, marker=marker, markersize=3, alpha=0.4, linestyle="none")
+            single = {"marker": marker, "markersize": 3, "alpha": 0.4, "linestyle": "none"}
+            axes.plot([place] * len(values), values, color=colour, **single)
     axes.set_xticks(places, [str(kills) for kills in counts])
     axes.set_xlabel("processes killed during the run")
     axes.set_ylabel("time to solution, s")

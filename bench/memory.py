@@ -101,8 +101,8 @@ def measure(quick):
     rows.append([f"a rank of 2 that sends {TRAFFIC} MiB, the most", *(spread(sizes[one.name]) for one in under)])
     section.table(["MiB", *(contender.name for contender in CONTENDERS)], rows)
     section.text(
-        "The PSS of the ranks without their mappings of the node memory, and the node memory's pages in use shared out evenly. "
-        "The launcher: mpiexec and its proxy; `resurgo run` and its agent."
+        "The PSS of the ranks without their mappings of the node memory, and the node memory's pages in use shared "
+        "out evenly. The launcher: mpiexec and its proxy; `resurgo run` and its agent."
     )
     section.note = rounds.note()
     return section

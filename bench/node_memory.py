@@ -27,7 +27,7 @@ class NodeMemory:
     def __init__(self, pid):
         self.fd = os.open(f"/proc/{pid}/fd/{FD}", os.O_RDONLY)
         magic, version = struct.unpack("<8sI", os.pread(self.fd, 12, 0))
-        assert (magic, version) == (MAGIC, VERSION), f"a node memory of version {version}: bench/node_memory.py is older"
+        assert (magic, version) == (MAGIC, VERSION), f"bench/node_memory.py is not for version {version}"
 
     def __enter__(self):
         return self

@@ -37,9 +37,8 @@ def measure(quick):
             for base, bound in ((DEFAULT, 10), (TCP, 2)):
                 gains = {subject.name: middle[base.name] / middle[subject.name] for subject in (NONE, PREFAULTED)}
                 measured = ", ".join(f"{name} {number(gain)} ×" for name, gain in gains.items())
-                section.figure(
-                    f"{ranks} ranks, {what}: faster than {base.name}", f"≥ {bound} ×", measured, min(gains.values()) >= bound
-                )
+                name = f"{ranks} ranks, {what}: faster than {base.name}"
+                section.figure(name, f"≥ {bound} ×", measured, min(gains.values()) >= bound)
             rows.append([str(ranks), what, *(spread(times[contender.name]) for contender in CONTENDERS)])
     section.table(["ranks", "µs", *(contender.name for contender in CONTENDERS)], rows)
     section.note = rounds.note()

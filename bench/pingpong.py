@@ -33,7 +33,8 @@ def measure(quick):
     section = Section("pingpong", "Ping-pong, 2 ranks", quick)
     rounds = Rounds(quick)
     runs = rounds.go(CONTENDERS, 3 if quick else 9, half_round_trips)
-    times = {name: {size: [run[size] for run in values] for size in LATENCY | BANDWIDTH} for name, values in runs.items()}
+    sizes = LATENCY | BANDWIDTH
+    times = {name: {size: [one[size] for one in values] for size in sizes} for name, values in runs.items()}
 
     def ratio(name, size):
         return median(times[name][size]) / median(times["MPICH"][size])
@@ -66,7 +67,7 @@ def measure(quick):
         rows.append([size_name(size), *row])
     section.table(["bandwidth, GB/s", *head[1:]], rows)
     section.text(
-        "The log of a protocol with logging grows with every message. Memory that a rank has touched before (`--log-prefault`, "
+        "The log of `pessimistic` grows with every message. Memory that a rank has touched before (`--log-prefault`, "
         "here 1 GiB) costs nothing more; fresh memory costs the kernel's work for new pages, which the last column has."
     )
     section.note = rounds.note()

@@ -36,7 +36,8 @@ def measure(quick):
             base, subject = median(kept[faster.name]), median(kept[PESSIMISTIC.name])
             what = f"{name}, {ranks} ranks: pessimistic against the faster mode ({faster.name})"
             section.figure(what, "≤ 1.00 ×", f"{subject / base:.3f} ×", subject <= base)
-            rows.append([" ".join(map(str, line)), str(ranks), *(spread(kept[contender.name]) for contender in CONTENDERS)])
+            row = [spread(kept[contender.name]) for contender in CONTENDERS]
+            rows.append([" ".join(map(str, line)), str(ranks), *row])
     section.table(["program", "ranks", *(f"{contender.name}, s" for contender in CONTENDERS)], rows)
     section.text(f"A mode of MPICH that takes more than {SLOW:g} × the other's time is run once.")
     section.note = rounds.note()

@@ -49,8 +49,8 @@ def prepare():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("what", nargs="+", choices=["all", *MEASUREMENTS], help="what to measure")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter repetitions: shows that it works, no more")
-    parser.add_argument("--patience", type=float, default=20, help="seconds to wait for a quiet machine before each part")
+    parser.add_argument("--quick", action="store_true", help="few and short repetitions: shows that it works, no more")
+    parser.add_argument("--patience", type=float, default=20, help="seconds to wait for a quiet machine at each part")
     options = parser.parse_args()
     prepare()
     say(machine.description())
