@@ -1,7 +1,7 @@
 //! The command line of `resurgo run`: what people type at mpiexec, and options of our own.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub struct Options {
     pub faults: Vec<String>,
     pub quiet: bool,
     pub json_events: Option<PathBuf>,
-    pub event_logger: SocketAddr,
+    pub event_logger: SocketAddrV4,
     /// Chosen from the number of cores when absent.
     pub spin: Option<Duration>,
 }
@@ -155,7 +155,7 @@ impl Options {
             faults: Vec::new(),
             quiet: false,
             json_events: None,
-            event_logger: SocketAddr::from(([127, 0, 0, 1], 0)),
+            event_logger: SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0),
             spin: None,
         }
     }
@@ -385,7 +385,7 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         "event-logger" => {
             options.event_logger = value
                 .parse()
-                .map_err(|_| format!("{value:?} is not an address and a port, as in 127.0.0.1:7000"))?;
+                .map_err(|_| format!("{value:?} is not an IPv4 address and a port, as in 127.0.0.1:7000"))?;
         }
         "spin" => {
             // The option is in microseconds; a unit may be written all the same.

@@ -97,6 +97,7 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
         spin_ns,
         spill_directory: options.spill_directory.map(PathBuf::into_os_string),
         event_logger_port: 0,
+        event_logger_address: 0,
         key: [0; 32],
         stdin: Stdin::Nothing,
         open_files,

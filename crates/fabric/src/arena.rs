@@ -70,9 +70,9 @@ impl Arena {
         } else if node.spill {
             self.spill_oldest(node)
         } else {
-            let gib = (node.layout.log_segments * SEGMENT) as f64 / (1u64 << 30) as f64;
+            let mib = (node.layout.log_segments * SEGMENT) >> 20;
             node.report(&format!(
-                "the message log of rank {} is full ({gib:.2} GiB): give it more with --log-memory, or let it spill to a \
+                "the message log of rank {} is full ({mib} MiB): give it more with --log-memory, or let it spill to a \
                  file with --spill-dir",
                 node.rank
             ));

@@ -25,9 +25,9 @@ pub struct EventLogger {
 
 fn lost(node: &Node, what: &str) -> ! {
     node.report(&format!(
-        "rank {} has lost the event logger on 127.0.0.1:{}: {what}. Deliveries can no longer be made safe against the loss \
+        "rank {} has lost the event logger on {}:{}: {what}. Deliveries can no longer be made safe against the loss \
          of a node, so the job ends",
-        node.rank, node.event_logger_port
+        node.rank, node.event_logger_address, node.event_logger_port
     ));
 }
 
@@ -50,7 +50,7 @@ fn connect(node: &Node) -> std::io::Result<i32> {
         let mut address: libc::sockaddr_in = std::mem::zeroed();
         address.sin_family = libc::AF_INET as u16;
         address.sin_port = (node.event_logger_port as u16).to_be();
-        address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+        address.sin_addr.s_addr = u32::from_ne_bytes(node.event_logger_address.octets());
         let bytes = std::mem::size_of_val(&address) as u32;
         if libc::connect(socket, (&raw const address).cast(), bytes) != 0 {
             return Err(last_error());

@@ -15,6 +15,7 @@ pub struct Node {
     pub spin_ns: u64,
     pub prefault_segments: usize,
     pub event_logger_port: u32,
+    pub event_logger_address: std::net::Ipv4Addr,
     pub job_key: [u8; 32],
 }
 
@@ -106,6 +107,7 @@ impl Node {
             spin_ns: word(header::SPIN_NS),
             prefault_segments: half(header::PREFAULT_SEGMENTS) as usize,
             event_logger_port: half(header::EVENT_LOGGER_PORT),
+            event_logger_address: half(header::EVENT_LOGGER_ADDRESS).into(),
             job_key: page[header::JOB_KEY..header::JOB_KEY + 32]
                 .try_into()
                 .expect("32 bytes"),
@@ -245,6 +247,7 @@ pub mod tests {
             spin_ns: 0,
             prefault_segments: 0,
             event_logger_port: 0,
+            event_logger_address: std::net::Ipv4Addr::LOCALHOST,
             job_key: [0; 32],
         };
         (seen_by(0), seen_by(1))

@@ -48,7 +48,7 @@ pub struct Settings {
     pub quiet: bool,
     pub json_events: Option<PathBuf>,
     /// Where the event logger listens.
-    pub event_logger: std::net::SocketAddr,
+    pub event_logger: std::net::SocketAddrV4,
 }
 
 /// Exit status when the launcher itself fails.
@@ -121,8 +121,15 @@ impl Dispatcher {
         let mut event_logger = None;
         if job.tolerate_node {
             let address = settings.event_logger;
-            let server = EventLoggerServer::start(address, size, job.key).map_err(|error| error.to_string())?;
+            let server = EventLoggerServer::start(address.into(), size, job.key).map_err(|error| error.to_string())?;
             job.event_logger_port = server.port();
+            // A logger that listens on every address is reached through this one.
+            let reached = if address.ip().is_unspecified() {
+                std::net::Ipv4Addr::LOCALHOST
+            } else {
+                *address.ip()
+            };
+            job.event_logger_address = reached.to_bits();
             event_logger = Some(server);
         }
         let mut faults = Schedule::new(&settings.faults, size);

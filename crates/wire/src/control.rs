@@ -32,6 +32,8 @@ pub struct Job {
     pub spill_directory: Option<OsString>,
     /// TCP port of the event logger, 0 when there is none.
     pub event_logger_port: u16,
+    /// IPv4 address of the event logger as ranks reach it, first number in the high byte.
+    pub event_logger_address: u32,
     pub key: [u8; 32],
     pub stdin: Stdin,
     /// Soft and hard limit of open files that ranks get.

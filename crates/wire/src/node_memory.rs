@@ -63,8 +63,10 @@ pub mod header {
     pub const SPIN_NS: usize = 56;
     /// `u64` next free segment of the spill file; ranks take from it with an atomic add.
     pub const SPILL_NEXT: usize = 64;
-    /// `u32` TCP port of the event logger on 127.0.0.1, 0 when there is none.
+    /// `u32` TCP port of the event logger, 0 when there is none.
     pub const EVENT_LOGGER_PORT: usize = 72;
+    /// `u32` IPv4 address of the event logger, first number in the high byte.
+    pub const EVENT_LOGGER_ADDRESS: usize = 76;
     /// 32 bytes: the job's key.
     pub const JOB_KEY: usize = 80;
     /// Bytes of the header.

@@ -40,6 +40,7 @@ impl NodeMemory {
         memory.write_u64(header::SPIN_NS, job.spin_ns)?;
         memory.write_u64(header::SPILL_NEXT, 0)?;
         memory.write_u32(header::EVENT_LOGGER_PORT, u32::from(job.event_logger_port))?;
+        memory.write_u32(header::EVENT_LOGGER_ADDRESS, job.event_logger_address)?;
         memory.file.write_all_at(&job.key, header::JOB_KEY as u64)?;
         Ok(memory)
     }
@@ -149,6 +150,7 @@ mod tests {
             spin_ns: 1000,
             spill_directory: None,
             event_logger_port: 0,
+            event_logger_address: 0,
             key: [7; 32],
             stdin: Stdin::Nothing,
             open_files: (1024, 1024),
