@@ -37,8 +37,8 @@ def test_part_of_the_suite(jobs):
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_whole_suite_passes_as_under_plain_mpich(jobs, size, protocol):
-    """Programs that start others while they run (MPI_Comm_spawn, name publishing) are not offered."""
-    excluded = ["-e", r"test_(spawn|dynproc|util_pool)\.py$"]
+    """Programs that start others while they run (MPI_Comm_spawn) are not offered."""
+    excluded = ["-e", r"test_(spawn|util_pool)\.py$"]
     ours = run_suite(jobs.run, size, *excluded, protocol=protocol, timeout=900)
     theirs = run_suite(jobs.mpiexec, size, *excluded, timeout=900)
     jobs.jobs[-1].destroyed = True  # plain MPICH leaves shared memory behind when tests fail
@@ -47,9 +47,9 @@ def test_the_whole_suite_passes_as_under_plain_mpich(jobs, size, protocol):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
-def test_dynamic_processes_as_under_plain_mpich(jobs, size):
-    ours = run_suite(jobs.run, size, "-i", r"test_(spawn|dynproc|util_pool)\.py$", timeout=900)
-    theirs = run_suite(jobs.mpiexec, size, "-i", r"test_(spawn|dynproc|util_pool)\.py$", timeout=900)
+def test_spawned_processes_as_under_plain_mpich(jobs, size):
+    ours = run_suite(jobs.run, size, "-i", r"test_(spawn|util_pool)\.py$", timeout=900)
+    theirs = run_suite(jobs.mpiexec, size, "-i", r"test_(spawn|util_pool)\.py$", timeout=900)
     assert verdicts(ours) == verdicts(theirs), ours.describe()
 
 

@@ -1,6 +1,7 @@
 //! The server's state: key-value space, barriers, and what each rank has been told.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use crate::line::{Command, LineError, escaped};
 
@@ -18,7 +19,7 @@ pub enum Notice {
     Abort { rank: usize, code: i32 },
     /// The rank sent something that is not PMI-1; it got an error for an answer where one was possible.
     Malformed { rank: usize, error: String },
-    /// The rank asked for something this server refuses (spawning, name publishing).
+    /// The rank asked for something this server refuses (spawning).
     Refused { rank: usize, command: String },
 }
 
@@ -45,6 +46,9 @@ struct RankState {
     /// Gets that were answered with another version than the first, by number: 0 is "not found".
     unusual_gets: HashMap<u64, u32>,
     arrived: bool,
+    /// Commands about published names in the present life, and the answers they had in any.
+    name_commands: usize,
+    name_answers: Vec<String>,
 }
 
 /// The PMI-1 server of one job.
@@ -57,6 +61,8 @@ pub struct Server {
     appnums: Vec<u32>,
     barriers_done: u64,
     arrived: usize,
+    /// Ports by the service name they are published under.
+    published: HashMap<String, String>,
 }
 
 const KEY_MAX: usize = 64;
@@ -74,6 +80,7 @@ impl Server {
             appnums,
             barriers_done: 0,
             arrived: 0,
+            published: HashMap::new(),
         }
     }
 
@@ -89,8 +96,41 @@ impl Server {
         state.barriers = 0;
         state.puts = 0;
         state.gets = 0;
+        state.name_commands = 0;
         // It stays counted in the barrier it died in, but nobody listens for the answer now.
         state.waiting = false;
+    }
+
+    /// Name publishing (MPI 5.0, §11.5.4). A later life gets the answers that a former one had: the name may have been
+    /// taken back by another rank since.
+    fn name_command(&mut self, rank: usize, command: &Command) -> String {
+        let state = &mut self.ranks[rank];
+        let number = state.name_commands;
+        state.name_commands += 1;
+        if let Some(answer) = state.name_answers.get(number) {
+            return answer.clone();
+        }
+        let service = command.get("service").unwrap_or_default().to_string();
+        let answer = match (command.name.as_str(), command.get("port")) {
+            ("publish_name", Some(port)) if !service.is_empty() => match self.published.entry(service) {
+                Entry::Occupied(_) => "cmd=publish_result rc=1 msg=already_published\n".to_string(),
+                Entry::Vacant(free) => {
+                    free.insert(port.to_string());
+                    "cmd=publish_result info=ok rc=0 msg=success\n".to_string()
+                }
+            },
+            ("publish_name", _) => "cmd=publish_result rc=1 msg=incomplete\n".to_string(),
+            ("unpublish_name", _) => match self.published.remove(&service) {
+                Some(_) => "cmd=unpublish_result info=ok rc=0 msg=success\n".to_string(),
+                None => "cmd=unpublish_result rc=1 msg=not_published\n".to_string(),
+            },
+            _ => match self.published.get(&service) {
+                Some(port) => format!("cmd=lookup_result info=ok rc=0 port={port}\n"),
+                None => "cmd=lookup_result rc=1 msg=not_published\n".to_string(),
+            },
+        };
+        self.ranks[rank].name_answers.push(answer.clone());
+        answer
     }
 
     /// Bytes of `rank` that are no command.
@@ -130,18 +170,13 @@ impl Server {
                 let code = command.get("exitcode").and_then(|code| code.parse().ok()).unwrap_or(1);
                 return (Vec::new(), Some(Notice::Abort { rank, code }));
             }
-            refused @ ("spawn" | "publish_name" | "unpublish_name" | "lookup_name") => {
+            "publish_name" | "unpublish_name" | "lookup_name" => self.name_command(rank, command),
+            "spawn" => {
                 notice = Some(Notice::Refused {
                     rank,
-                    command: refused.to_string(),
+                    command: "spawn".to_string(),
                 });
-                let answer = match refused {
-                    "spawn" => "spawn_result",
-                    "publish_name" => "publish_result",
-                    "unpublish_name" => "unpublish_result",
-                    _ => "lookup_result",
-                };
-                format!("cmd={answer} rc=1 msg=not_supported\n")
+                "cmd=spawn_result rc=1 msg=not_supported\n".to_string()
             }
             other => {
                 notice = Some(Notice::Malformed {
@@ -383,8 +418,22 @@ mod tests {
                 command: "spawn".into()
             })
         );
-        assert!(answer(&mut s, 0, "cmd=lookup_name service=x").starts_with("cmd=lookup_result rc=1"));
-        assert!(answer(&mut s, 0, "cmd=publish_name service=x port=y").starts_with("cmd=publish_result rc=1"));
+    }
+
+    #[test]
+    fn a_published_name_is_found_also_by_a_later_life() {
+        let mut s = server(2);
+        assert!(answer(&mut s, 1, "cmd=lookup_name service=x").starts_with("cmd=lookup_result rc=1"));
+        assert!(answer(&mut s, 0, "cmd=publish_name service=x port=y$z").contains("rc=0"));
+        assert!(answer(&mut s, 1, "cmd=publish_name service=x port=other").contains("rc=1"));
+        assert!(answer(&mut s, 1, "cmd=lookup_name service=x").contains("port=y$z"));
+        assert!(answer(&mut s, 0, "cmd=unpublish_name service=x").contains("rc=0"));
+        assert!(answer(&mut s, 0, "cmd=unpublish_name service=x").contains("rc=1"));
+        s.restarted(1);
+        assert!(answer(&mut s, 1, "cmd=lookup_name service=x").contains("rc=1"));
+        assert!(answer(&mut s, 1, "cmd=publish_name service=x port=other").contains("rc=1"));
+        assert!(answer(&mut s, 1, "cmd=lookup_name service=x").contains("port=y$z"));
+        assert!(answer(&mut s, 1, "cmd=lookup_name service=x").contains("rc=1"));
     }
 
     #[test]
