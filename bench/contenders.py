@@ -78,6 +78,7 @@ class Job:
         self.mark = f"RESURGO_BENCH_MARK={uuid.uuid4().hex}"
         self.folder = tempfile.TemporaryDirectory(prefix="resurgo-bench-", dir=directory)
         self.directory = Path(self.folder.name)
+        self.files = set()
         self.events_file = self.directory / "events.json"
         options = [*options, "--json-events", self.events_file] if contender.is_resurgo else options
         self.line = contender.command(ranks, program, options)
@@ -200,10 +201,12 @@ class Job:
                 found |= set(re.findall(r"(/dev/shm/\S+)", Path(f"/proc/{pid}/maps").read_text(errors="replace")))
         return found
 
+    def remember_shared_memory(self):
+        """To be called before one of the job's processes is killed."""
+        self.files |= self.shared_memory()
+
     def destroy(self):
-        if self.over() and not self.processes():
-            return
-        files = self.shared_memory()
+        self.remember_shared_memory()
         for _ in range(50):
             pids = self.processes()
             for pid in pids:
@@ -213,7 +216,7 @@ class Job:
             time.sleep(0.02)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
-        for name in files:
+        for name in self.files:
             with contextlib.suppress(OSError):
                 os.unlink(name)
 

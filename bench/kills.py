@@ -63,7 +63,12 @@ def by_hand(contender, program, blows):
     struck, others = 0, 0.0
     for due, rank in [*blows, (None, None)]:
         with Job(contender, RANKS, *program) as job:
-            if due is not None and strike(job, due, rank, start, lambda rank, job=job: job.ranks().get(rank)):
+
+            def find(rank, job=job):
+                job.remember_shared_memory()
+                return job.ranks().get(rank)
+
+            if due is not None and strike(job, due, rank, start, find):
                 struck += 1
                 job.wait(any_code=True)
                 continue

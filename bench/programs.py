@@ -31,7 +31,7 @@ def measure(quick):
                 times[contender.name].append(taken)
                 return taken, others
 
-            kept = rounds.go(CONTENDERS, 2 if quick else 7, seconds)
+            kept = rounds.go(CONTENDERS, 2 if quick else 5, seconds)
             faster = min((DEFAULT, TCP), key=lambda contender: median(kept[contender.name]))
             base, subject = median(kept[faster.name]), median(kept[PESSIMISTIC.name])
             what = f"{name}, {ranks} ranks: pessimistic against the faster mode ({faster.name})"

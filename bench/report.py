@@ -5,7 +5,6 @@ import json
 import subprocess
 import time
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import median
 
 import machine
@@ -87,8 +86,8 @@ def version():
     return f"{told or 'resurgo'} ({commit})" if commit else told
 
 
-def write_results():
-    """Puts together what the sections have saved, this time or earlier."""
+def saved_sections():
+    """What has been measured, this time or earlier."""
     sections = []
     for name in ORDER:
         path = OUT / f"{name}.json"
@@ -96,6 +95,10 @@ def write_results():
             saved = json.loads(path.read_text())
             saved["figures"] = [Figure(**figure) for figure in saved["figures"]]
             sections.append(Section(**saved))
+    return sections
+
+
+def write_results():
     lines = [
         "# Results",
         "",
@@ -103,7 +106,7 @@ def write_results():
         "Medians; in brackets the smallest and the largest of the repetitions.",
         "",
     ]
-    for section in sections:
+    for section in saved_sections():
         lines += [f"## {section.title}", ""]
         lines.append(f"*{section.made}{', quick' if section.quick else ''}; load {section.load}; {section.note}.*")
         lines += ["", "| figure | target | measured | verdict |", "|---|---|---|---|"]
@@ -114,8 +117,9 @@ def write_results():
         for part in section.parts:
             lines += ["", part]
         lines.append("")
-    path = Path(OUT / "results.md")
-    path.write_text("\n".join(lines))
-    met = sum(figure.met for section in sections for figure in section.figures)
-    total = sum(len(section.figures) for section in sections)
-    print(f"{met} of {total} targets met; written to {path}")
+    (OUT / "results.md").write_text("\n".join(lines))
+
+
+def summary():
+    verdicts = [figure.met for section in saved_sections() for figure in section.figures]
+    return f"{sum(verdicts)} of {len(verdicts)} targets met; written to {OUT / 'results.md'}"

@@ -7,6 +7,7 @@ Every figure is a ratio to plain MPICH, or stands beside it, in the same run. Th
 """
 
 import argparse
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ import pingpong
 import programs
 import recovery
 from contenders import DEPS, MPICH, PROGRAMS, RESURGO, ROOT, Failed
-from report import write_results
+from report import summary, write_results
 
 MEASUREMENTS = {
     "pingpong": pingpong,
@@ -52,6 +53,8 @@ def main():
     parser.add_argument("--quick", action="store_true", help="few and short repetitions: shows that it works, no more")
     parser.add_argument("--patience", type=float, default=20, help="seconds to wait for a quiet machine at each part")
     options = parser.parse_args()
+    # Ended from outside, it still ends the job that it is measuring.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     prepare()
     say(machine.description())
     failures = 0
@@ -66,8 +69,9 @@ def main():
             failures += 1
             continue
         section.save()
+        write_results()
         say(f"{name} took {time.monotonic() - start:.0f} s; {section.note}")
-    write_results()
+    print(summary())
     return 1 if failures else 0
 
 
