@@ -506,7 +506,7 @@ mod tests {
             ("--log-memory 1T ./a", "too much"),
             ("--tolerate disk ./a", "neither process nor node"),
             ("--tolerate node --protocol none ./a", "tolerates nothing"),
-            ("--event-logger here ./a", "not an address"),
+            ("--event-logger here ./a", "not an IPv4 address"),
             ("--spin soon ./a", "not a duration"),
         ] {
             match parse_words(line) {
