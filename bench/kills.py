@@ -10,7 +10,7 @@ from contenders import DEFAULT, PESSIMISTIC, TCP, Job, Rounds, run
 from report import OUT, Section, number, spread
 
 RANKS = 4
-PROGRAM = ("heat", 1024, 1024, 4000)
+PROGRAM = ("heat", 1024, 1024, 8000)
 QUICK = ("heat", 512, 512, 3000)
 KILLS = (0, 1, 2, 4, 8)
 SURVIVOR = PESSIMISTIC.with_options("resurgo", "--max-restarts", "1000", "--max-restarts-per-rank", "1000")
