@@ -7,6 +7,9 @@
 //! A life that recovers passes through three states: it repeats the record; then, with the record used up, it
 //! delivers nothing until it has redone every send that a former life made visible (that life made no
 //! delivery there, and its later messages may depend on how many reads found nothing); then it is live.
+//!
+//! A process image holds this value as plain memory of the process. The process that wakes up from it calls
+//! [`Pessimistic::restored`]; a life without an image is one restored from its beginning.
 
 use std::collections::VecDeque;
 
@@ -40,7 +43,8 @@ pub enum Sending {
         ssn: u64,
     },
     /// A former life made this send visible: compare with the log where it is kept, append where it is lost,
-    /// and do not hand it to a receiver that has seen it.
+    /// and do not hand it to a receiver that has seen it. Where the receiver's checkpoint covers it, it may have
+    /// been dropped from the log: then there is nothing to compare, and nothing to append.
     Redo {
         /// Its number on the channel, from 1.
         ssn: u64,
@@ -88,7 +92,8 @@ pub struct Pessimistic {
     /// Deliveries that the record holds.
     recorded: u64,
     expected: Option<Recorded>,
-    /// Per destination, the messages that former lives made visible; empty in a first life.
+    /// Per destination, the messages that former lives made visible; empty in a first life. As all counts here,
+    /// from the beginning of the job.
     sent_before: Vec<u64>,
     /// How many of them this life has not redone.
     to_redo: u64,
@@ -117,24 +122,65 @@ impl Pessimistic {
         }
     }
 
-    /// A later life. `deliveries`: how many the record holds; all count as stable. A record that was not read from the
-    /// event logger may be longer than what that holds: under [`Tolerate::Node`], call [`Self::event_logger_lost`]
-    /// at once. `sent_before[d]`: messages to `d` that former lives made visible; one that was still held is not.
+    /// A later life without an image: it starts at the beginning of its program. For the arguments see
+    /// [`Self::restored`].
     pub fn recovering(rank: Rank, size: usize, tolerate: Tolerate, deliveries: u64, sent_before: Vec<u64>) -> Self {
+        let mut life = Self::new(rank, size, tolerate);
+        life.restored(deliveries, sent_before);
+        life
+    }
+
+    /// Whether an image of the process may be taken now: nothing of former lives is left to repeat, no frame is
+    /// held, and every delivery made is stable.
+    ///
+    /// A frame held in an image would be neither visible nor to be sent again. A delivery that the event logger
+    /// has not would be in this image, but could not be repeated from an older one. To come to such a moment a
+    /// live rank may deliver nothing for some reads.
+    pub fn may_checkpoint(&self) -> bool {
+        self.live && self.held.is_empty() && self.stable >= self.rclock
+    }
+
+    /// This value comes from an image, taken when [`Self::may_checkpoint`], and its process wakes up as a later life.
+    ///
+    /// All counts are from the beginning of the job. `deliveries`: how many the record knows of, with those that
+    /// were dropped from it; at least [`Self::rclock`]; all count as stable. A record that was not read from the
+    /// event logger may be longer than what that holds: under [`Tolerate::Node`], call [`Self::event_logger_lost`]
+    /// at once. `sent_before[d]`: messages to `d` that former lives made visible, at least [`Self::sent`]; one that
+    /// was still held is not.
+    pub fn restored(&mut self, deliveries: u64, sent_before: Vec<u64>) {
+        let size = self.channels.len();
         assert!(
             sent_before.len() == size,
             "{} channels counted in a job of {size} ranks",
             sent_before.len()
         );
-        let mut life = Self::new(rank, size, tolerate);
-        life.recorded = deliveries;
-        life.to_redo = sent_before.iter().sum();
-        life.sent_before = sent_before;
-        if tolerate == Tolerate::Node {
-            life.stable = deliveries;
+        assert!(
+            self.may_checkpoint(),
+            "rank {}: the image was taken while replaying, with frames held, or with deliveries that are not stable",
+            self.rank
+        );
+        assert!(
+            self.rclock <= deliveries,
+            "rank {}: the image has {} deliveries, the record {deliveries}",
+            self.rank,
+            self.rclock
+        );
+        self.to_redo = 0;
+        for (to, (channel, before)) in self.channels.iter().zip(&sent_before).enumerate() {
+            assert!(
+                channel.sent <= *before,
+                "rank {}: the image has {} sends to {to}, of which {before} were visible",
+                self.rank,
+                channel.sent
+            );
+            self.to_redo += before - channel.sent;
         }
-        life.live = deliveries == 0 && life.to_redo == 0;
-        life
+        self.recorded = deliveries;
+        self.sent_before = sent_before;
+        if self.tolerate == Tolerate::Node {
+            self.stable = deliveries;
+        }
+        self.settle();
     }
 
     /// A completion-queue read begins.
@@ -306,7 +352,7 @@ impl Pessimistic {
         !self.live
     }
 
-    /// Deliveries made in this life.
+    /// Deliveries made, with those before the image this life began from.
     #[inline]
     pub fn rclock(&self) -> u64 {
         self.rclock
@@ -317,13 +363,14 @@ impl Pessimistic {
         self.recorded
     }
 
-    /// Messages of channel (source → this rank) delivered in this life.
+    /// Messages of channel (source → this rank) delivered, with those before the image this life began from. Once
+    /// an image is complete and will never be passed over for an older one, `source` may drop its log up to this.
     #[inline]
     pub fn delivered(&self, source: Rank) -> u64 {
         self.channels[source as usize].delivered
     }
 
-    /// Messages that this life has sent to `destination`.
+    /// Messages sent to `destination`, with those before the image this life began from.
     #[inline]
     pub fn sent(&self, destination: Rank) -> u64 {
         self.channels[destination as usize].sent
