@@ -4,7 +4,7 @@
 //! back to a later life. It knows nothing of payloads.
 //!
 //! **Loss.** A logger that replaces a lost one starts empty, in a later epoch. Every live rank then sends all it
-//! has once more. Until a rank has refilled what lost loggers had acknowledged to it, its history here is not
+//! has once more, after having told what its images cover ([`EventLogger::forget`]). Until a rank has refilled what lost loggers had acknowledged to it, its history here is not
 //! whole and [`EventLogger::query`] refuses it: others may depend on deliveries that are not here.
 
 use crate::{Rank, Recorded};
@@ -162,7 +162,8 @@ impl EventLogger {
         })
     }
 
-    /// Deliveries of `receiver` after the first `above_rclock`, in order.
+    /// Deliveries of `receiver` after the first `above_rclock`, in order. A life that was restored from the newer
+    /// of two images asks above the older one: its own record must be able to refill a replacement.
     pub fn query(&self, receiver: Rank, above_rclock: u64) -> Result<&[Recorded], Error> {
         let history = self.history(receiver)?;
         let stored = history.stored();
@@ -186,16 +187,23 @@ impl EventLogger {
         self.histories.iter().map(History::stored)
     }
 
-    /// Drops the deliveries of `receiver` with an rclock below `rclock`: an image of it covers them.
-    pub fn forget_below(&mut self, receiver: Rank, rclock: u64) -> Result<(), Error> {
+    /// Drops the first `rclock` deliveries of `receiver`: no recovery begins before them any more, since the older
+    /// of its two images covers them. Where they never were here, in a replacement, they count as stored from
+    /// now on. It is true for good, so it may come from a replaced life too.
+    pub fn forget(&mut self, receiver: Rank, rclock: u64) -> Result<Ack, Error> {
         let history = self.history_mut(receiver)?;
-        let dropped = rclock
-            .saturating_sub(1)
-            .saturating_sub(history.forgotten)
-            .min(history.records.len() as u64);
-        history.records.drain(..dropped as usize);
+        let dropped = rclock.saturating_sub(history.forgotten);
+        let here = dropped.min(history.records.len() as u64);
+        history.records.drain(..here as usize);
         history.forgotten += dropped;
-        Ok(())
+        Ok(Ack {
+            rclock: history.stored(),
+        })
+    }
+
+    /// Deliveries of `receiver` that take room here now.
+    pub fn kept(&self, receiver: Rank) -> Result<u64, Error> {
+        Ok(self.history(receiver)?.records.len() as u64)
     }
 
     /// The latest life of `receiver` that has introduced itself; 0: none.
@@ -318,7 +326,8 @@ mod tests {
     #[test]
     fn what_an_image_covers_is_forgotten() {
         let mut logger = logger();
-        assert_eq!(logger.forget_below(1, 4), Ok(()));
+        assert_eq!(logger.forget(1, 3), Ok(Ack { rclock: 5 }));
+        assert_eq!((logger.kept(1), logger.kept(0)), (Ok(2), Ok(0)));
         assert_eq!(logger.query(1, 3), Ok(&records(5)[3..]));
         assert_eq!(
             logger.query(1, 2),
@@ -329,11 +338,23 @@ mod tests {
             })
         );
         assert_eq!(logger.log(1, 1, 2, &records(7)[1..]), Ok(Ack { rclock: 7 }));
-        assert_eq!(logger.forget_below(1, 2), Ok(()));
-        assert_eq!(logger.forget_below(1, 100), Ok(()));
+        assert_eq!(logger.forget(1, 1), Ok(Ack { rclock: 7 }));
+        assert_eq!(logger.query(1, 3), Ok(&records(7)[3..]));
+        assert_eq!(logger.forget(1, 7), Ok(Ack { rclock: 7 }));
         assert_eq!(
             (logger.query(1, 7), logger.stable_clocks().last()),
             (Ok(&[][..]), Some(7))
         );
+    }
+
+    #[test]
+    fn a_replacement_is_refilled_from_what_the_images_do_not_cover() {
+        let mut logger = EventLogger::replacement(2, 2);
+        assert_eq!(logger.admit(1, 1, Some(5)), Ok(()));
+        assert_eq!(logger.forget(1, 3), Ok(Ack { rclock: 3 }));
+        assert_eq!(logger.query(1, 3), Err(Error::NotWhole { rank: 1, stored: 3 }));
+        assert_eq!(logger.log(1, 1, 4, &records(5)[3..]), Ok(Ack { rclock: 5 }));
+        assert_eq!(logger.query(1, 3), Ok(&records(5)[3..]));
+        assert_eq!(logger.query(1, 4), Ok(&records(5)[4..]));
     }
 }
