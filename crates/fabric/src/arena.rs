@@ -89,6 +89,21 @@ impl Arena {
         self.free.push(slot);
     }
 
+    /// Nobody can ask for segment `serial` again; if it has not been spilled, its slot is free.
+    pub fn forget(&mut self, node: &Node, serial: u64, slot: usize) {
+        let lies_in = node.serial_in(node.rank, slot);
+        if lies_in.load(Ordering::Relaxed) == serial + 1 {
+            lies_in.store(0, Ordering::Relaxed);
+            self.free.push(slot);
+        }
+    }
+
+    /// The next segment can only come from memory that is given back.
+    #[inline]
+    pub fn is_exhausted(&self, node: &Node) -> bool {
+        self.free.is_empty() && self.taken == node.layout.log_segments
+    }
+
     /// The segment at `start` is full: it may be spilled from now on.
     pub fn closed(&mut self, node: &Node, start: *mut u8) {
         if self.retains && node.spill {
@@ -105,7 +120,10 @@ impl Arena {
     }
 
     fn spill_oldest(&mut self, node: &Node) -> usize {
-        let Some((serial, slot)) = self.full.pop_front() else {
+        // Some may have been forgotten since they were closed.
+        let oldest = std::iter::from_fn(|| self.full.pop_front())
+            .find(|(serial, slot)| node.serial_in(node.rank, *slot).load(Ordering::Relaxed) == serial + 1);
+        let Some((serial, slot)) = oldest else {
             node.report(&format!(
                 "the message log of rank {} is full of segments still being written: give it more with --log-memory",
                 node.rank

@@ -3,6 +3,7 @@
 //! The two rules on which replay stands: a delivery happens only inside a completion-queue read ([`Engine::poll`]), and a
 //! send under a logging protocol is finished when the call returns.
 
+pub mod images;
 mod receiving;
 mod recovery;
 mod sending;
@@ -17,6 +18,8 @@ use crate::node::Node;
 use crate::ofi::*;
 use crate::record::Cursor;
 use crate::rma::Rma;
+use recovery::Survey;
+use resurgo_image::Guard;
 use resurgo_protocol::{Next, Pessimistic, Recorded, Sending};
 use resurgo_wire::node_memory::{self as nm, control};
 use std::collections::VecDeque;
@@ -115,6 +118,9 @@ pub struct Engine {
     record: Cursor,
     /// Where the log of each channel is compared with what is sent again.
     redo: Vec<Option<Box<Reader>>>,
+    /// Per destination, messages at the beginning of the channel that the log does not hold any more, because an image of
+    /// the receiver's covers them: there is nothing to compare them with.
+    forgotten: Vec<u64>,
     /// Where determinants must be before a send leaves, when the loss of a node is tolerated.
     logger: Option<EventLogger>,
     held: VecDeque<(u32, HeldMark)>,
@@ -130,6 +136,8 @@ pub struct Engine {
     replaying: bool,
     /// The agent has not seen again all that former lives printed: nothing new may be delivered yet.
     output_gate: bool,
+    /// In this life.
+    has_delivered: bool,
     deliveries: u64,
     sends: u64,
     sent_bytes: u64,
@@ -174,13 +182,19 @@ fn thread_pointer() -> usize {
     pointer
 }
 
+/// A former life may have taken ready bits without reading what they announced: every channel is looked at once.
+fn channels_with_entries(node: &Node) -> VecDeque<u32> {
+    (0..node.size as u32)
+        .filter(|&source| node.channel(source as usize, node.rank).load(Ordering::Acquire) != 0)
+        .collect()
+}
+
 impl Engine {
     /// Takes over the rank's part of the node memory: new in a first life, as the former life left it in a later one.
     pub fn new(node: Node) -> Engine {
         let size = node.size;
         let mut arena = Arena::new(&node);
-        let mut outgoing: Vec<Option<Box<Writer>>> = (0..size).map(|_| None).collect();
-        let mut redo: Vec<Option<Box<Reader>>> = (0..size).map(|_| None).collect();
+        let mut found = Survey::nothing(size);
         let mut record = Cursor::start(&node);
         let mut protocol = None;
         let mut logger = None;
@@ -191,8 +205,10 @@ impl Engine {
             } else {
                 resurgo_protocol::Tolerate::Process
             };
-            let (sent_before, deliveries) = Self::survey(&node, &mut arena, &mut outgoing, &mut redo);
+            found = Survey::of(&node, &mut arena, |_| 0);
+            let deliveries = record.clone().count(&node);
             node.set(control::REPLAY_DELIVERIES, deliveries);
+            let sent_before = std::mem::take(&mut found.sent_before);
             let mut recovering = Pessimistic::recovering(rank, size, tolerate, deliveries, sent_before);
             if node.tolerate_node {
                 let kept: Vec<Recorded> = std::iter::from_fn(|| record.read(&node)).collect();
@@ -215,18 +231,16 @@ impl Engine {
         let ticks_per_us = measure_ticks();
         let mut engine = Engine {
             arena,
-            outgoing,
+            outgoing: found.outgoing,
             incoming: (0..size).map(|_| None).collect(),
-            // A former life may have taken ready bits without reading what they announced: look at every channel once.
-            ready: (0..size as u32)
-                .filter(|&source| node.channel(source as usize, node.rank).load(Ordering::Acquire) != 0)
-                .collect(),
+            ready: channels_with_entries(&node),
             queued: vec![false; size],
             hot: node.rank as u32,
             hot_run: 0,
             protocol,
             record,
-            redo,
+            redo: found.redo,
+            forgotten: found.forgotten,
             logger,
             held: VecDeque::new(),
             held_since: 0,
@@ -239,6 +253,7 @@ impl Engine {
             endpoints: 0,
             replaying,
             output_gate,
+            has_delivered: false,
             deliveries: 0,
             sends: 0,
             sent_bytes: 0,
@@ -275,6 +290,9 @@ impl Engine {
 
     /// The endpoint is closed: sends that were reported as finished must leave first.
     pub fn close(&mut self) {
+        resurgo_image::disable();
+        let _guard = Guard::new();
+        self.enter();
         while !self.held.is_empty() {
             self.pump_logger();
             if let Some(logger) = &mut self.logger
@@ -299,6 +317,9 @@ impl Engine {
     /// Every call of the program passes here: an injected fault strikes, and threads are noticed.
     #[inline]
     fn enter(&mut self) {
+        if resurgo_image::take_restored() {
+            self.restored();
+        }
         let thread = thread_pointer();
         if thread != self.thread {
             self.thread_changed(thread);
@@ -333,6 +354,7 @@ impl Engine {
 
     /// One completion-queue read that found no finished operation: delivers what has come, or waits a little.
     pub fn poll(&mut self) {
+        let _guard = Guard::new();
         self.enter();
         if self.protocol.is_some() {
             self.poll_logged();

@@ -10,6 +10,8 @@
 //! 32  ...  payload
 //! ```
 //!
+//! The first 64 bytes of a segment say how many messages of the channel begin before it.
+//!
 //! A message is one FIRST entry and, when it does not fit, MORE entries right behind it. The mark is stored last: an entry
 //! whose sender was killed before that does not exist. The place of the next mark is cleared before an entry is
 //! published, so that old bytes of a recycled segment are never taken for an entry.
@@ -17,6 +19,7 @@
 use crate::arena::Arena;
 use crate::node::Node;
 use resurgo_wire::node_memory::{self as nm, SEGMENT};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 pub const HEADER: usize = 32;
@@ -186,9 +189,11 @@ pub struct Writer {
     destination: usize,
     segment: *mut u8,
     place: usize,
-    /// Segments of this channel, oldest first, that the receiver may still read (only without retention).
-    outstanding: std::collections::VecDeque<usize>,
+    /// Segments of this channel, oldest first, the open one included: serial and slot.
+    outstanding: VecDeque<(u64, usize)>,
     consumed: u64,
+    /// Messages begun on this channel.
+    begun: u64,
 }
 
 /// A published or held entry's mark, to be stored later.
@@ -220,12 +225,15 @@ impl Writer {
             place: 0,
             outstanding: Default::default(),
             consumed: 0,
+            begun: 0,
         }
     }
 
-    /// Continues a log that a former life began, behind everything `reader` has read.
-    pub fn behind(destination: usize, reader: &Reader) -> Self {
+    /// Continues a log that a former life began, behind everything `reader` has read: `begun` messages, in these segments.
+    pub fn behind(destination: usize, reader: &Reader, begun: u64, segments: VecDeque<(u64, usize)>) -> Self {
         let mut writer = Writer::new(destination);
+        writer.begun = begun;
+        writer.outstanding = segments;
         if !reader.segment.is_null() {
             assert!(reader.copy.is_none(), "the open segment of a channel is never spilled");
             writer.segment = reader.segment.cast_mut();
@@ -236,18 +244,29 @@ impl Writer {
 
     /// True when the channel may take another segment (without retention a channel is bounded).
     pub fn has_room(&mut self, arena: &mut Arena, node: &Node) -> bool {
-        if arena.retains() || self.segment.is_null() || self.place < PAYLOAD_END {
+        if arena.retains() || !self.is_full() {
             return true;
         }
         self.reclaim(arena, node);
         self.outstanding.len() < Arena::WINDOW
     }
 
-    fn reclaim(&mut self, arena: &mut Arena, node: &Node) {
+    /// The next entry needs another segment.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.segment.is_null() || self.place + HEADER > PAYLOAD_END || self.place >= PAYLOAD_END
+    }
+
+    /// Gives back the segments that nobody can ask for again.
+    pub fn reclaim(&mut self, arena: &mut Arena, node: &Node) {
+        if arena.retains() {
+            self.forget(arena, node);
+            return;
+        }
         let consumed = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
         while self.consumed < consumed {
             self.consumed += 1;
-            let slot = self
+            let (_, slot) = self
                 .outstanding
                 .pop_front()
                 .expect("only segments handed over are consumed");
@@ -255,20 +274,48 @@ impl Writer {
         }
     }
 
+    /// With retention: the receiver's oldest usable image has read beyond them.
+    fn forget(&mut self, arena: &mut Arena, node: &Node) {
+        let needed = node.needed_from(node.rank, self.destination);
+        let mut forgotten = self
+            .outstanding
+            .iter()
+            .take_while(|(serial, _)| *serial < needed)
+            .count();
+        if forgotten == 0 {
+            return;
+        }
+        assert!(
+            forgotten < self.outstanding.len(),
+            "a receiver cannot have read beyond the open segment"
+        );
+        // The channel begins behind them before they are used for anything else.
+        let (serial, slot) = self.outstanding[forgotten];
+        node.channel(node.rank, self.destination)
+            .store(nm::reference(serial, slot), Ordering::Release);
+        while forgotten > 0 {
+            if let Some((serial, slot)) = self.outstanding.pop_front() {
+                arena.forget(node, serial, slot);
+            }
+            forgotten -= 1;
+        }
+    }
+
     /// Moves to a fresh segment; false when the channel may not have one now.
     fn next_segment(&mut self, arena: &mut Arena, node: &Node) -> bool {
-        if !arena.retains() {
-            self.reclaim(arena, node);
-            if self.outstanding.len() >= Arena::WINDOW {
-                return false;
-            }
+        self.reclaim(arena, node);
+        if !arena.retains() && self.outstanding.len() >= Arena::WINDOW {
+            return false;
         }
         let Some((reference, slot)) = arena.take(node) else {
             return false;
         };
         let fresh = node.segment(node.rank, slot);
-        // SAFETY: start of an own segment.
-        unsafe { atomic(fresh) }.store(0, Ordering::Relaxed);
+        // SAFETY: start of an own segment, and the place of its first entry.
+        unsafe {
+            atomic(fresh).store(self.begun, Ordering::Relaxed);
+            atomic(fresh.add(ALIGN)).store(0, Ordering::Relaxed);
+        }
         if self.segment.is_null() {
             node.channel(node.rank, self.destination)
                 .store(reference, Ordering::Release);
@@ -281,11 +328,9 @@ impl Writer {
             }
             arena.closed(node, self.segment);
         }
-        if !arena.retains() {
-            self.outstanding.push_back(slot);
-        }
+        self.outstanding.push_back((nm::dereference(reference).0, slot));
         self.segment = fresh;
-        self.place = 0;
+        self.place = ALIGN;
         true
     }
 
@@ -305,9 +350,7 @@ impl Writer {
         let mut held = None;
         while !progress.started || progress.done < total {
             // A first piece in the last line of a segment would carry nothing but its header: fine for small messages.
-            if (self.segment.is_null() || self.place + HEADER > PAYLOAD_END || self.place >= PAYLOAD_END)
-                && !self.next_segment(arena, node)
-            {
+            if self.is_full() && !self.next_segment(arena, node) {
                 return (false, held);
             }
             let room = PAYLOAD_END - self.place - HEADER;
@@ -325,6 +368,7 @@ impl Writer {
                     atomic(entry.add(8)).store(envelope.tag, Ordering::Relaxed);
                     atomic(entry.add(16)).store(total as u64, Ordering::Relaxed);
                     atomic(entry.add(24)).store(envelope.data, Ordering::Relaxed);
+                    self.begun += 1;
                     mark(envelope.kind, envelope.flags, bytes)
                 };
                 if hold && !progress.started {
@@ -395,7 +439,36 @@ impl Reader {
         (self.serial, self.slot) = nm::dereference(reference);
         self.copy = None;
         self.segment = node.segment(self.source, self.slot);
-        self.place = 0;
+        self.place = ALIGN;
+    }
+
+    /// Messages that begin before the segment being read. Call after a `peek` that found something.
+    pub fn begun_before(&self) -> u64 {
+        // SAFETY: the start of the segment or of its copy.
+        unsafe { atomic(self.segment) }.load(Ordering::Relaxed)
+    }
+
+    /// Goes to the first segment of a channel that has one.
+    pub fn open(&mut self, node: &Node) {
+        if self.segment.is_null() {
+            self.enter(
+                node,
+                node.channel(self.source, self.destination).load(Ordering::Acquire),
+            );
+            if !self.in_memory(node) {
+                self.copy_from_spill(node);
+            }
+        }
+    }
+
+    /// Another reader at the same place. Only for own logs.
+    pub fn again(&self) -> Reader {
+        let copy = self.copy.clone();
+        Reader {
+            segment: copy.as_ref().map_or(self.segment, |copy| copy.as_ptr()),
+            copy,
+            ..*self
+        }
     }
 
     /// False when the owner has recycled the slot since: what was read from it must be read again from the file.
@@ -509,9 +582,14 @@ impl Reader {
         self.copy = Some(copy);
     }
 
-    /// The segment being read, for whoever rebuilds the state of an own log.
+    /// The segment being read: serial and slot.
     pub fn position(&self) -> (u64, usize) {
         (self.serial, self.slot)
+    }
+
+    /// Serial of the segment being read; what lies before it is not needed any more. 0 before the first entry.
+    pub fn serial(&self) -> u64 {
+        self.serial
     }
 }
 
@@ -652,7 +730,7 @@ mod tests {
         while let Some(entry) = walk.peek(&sender) {
             walk.advance(entry.bytes);
         }
-        let mut second = Writer::behind(1, &walk);
+        let mut second = Writer::behind(1, &walk, 0, VecDeque::new());
         append(
             &mut second,
             &mut arena,

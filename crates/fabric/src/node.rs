@@ -160,6 +160,43 @@ impl Node {
         self.u64_at(self.layout.arena(destination) + self.layout.consumed() + source * 8)
     }
 
+    /// Serial of the first segment of the channel `source` → `destination` that `destination` can still ask for: what the
+    /// oldest image it may recover from was reading.
+    pub fn needed_from(&self, source: usize, destination: usize) -> u64 {
+        let arena = self.layout.arena(destination);
+        let oldest = self.u32_at(arena + arena::OLDEST_IMAGE);
+        loop {
+            let image = oldest.load(Ordering::Acquire);
+            if image == 0 {
+                return 0;
+            }
+            let cursors = arena + self.layout.cursors(image as usize - 1);
+            let serial = self.u64_at(cursors + source * 8).load(Ordering::Acquire);
+            // A slot is used again only when its image has stopped being the oldest.
+            if oldest.load(Ordering::SeqCst) == image {
+                return serial;
+            }
+        }
+    }
+
+    /// Where this rank notes how far it has read `source`'s channel in the image of `slot`.
+    pub fn image_cursor(&self, slot: usize, source: usize) -> &AtomicU64 {
+        self.u64_at(self.layout.arena(self.rank) + self.layout.cursors(slot) + source * 8)
+    }
+
+    /// Reference of the record's segment that this rank's oldest usable image goes on in, 0: all are needed.
+    pub fn record_needed_from(&self) -> u64 {
+        match self
+            .u32_at(self.layout.arena(self.rank) + arena::OLDEST_IMAGE)
+            .load(Ordering::Acquire)
+        {
+            0 => 0,
+            image => self
+                .own(arena::RECORD_CURSORS + (image as usize - 1) * 8)
+                .load(Ordering::Acquire),
+        }
+    }
+
     /// 1 + serial of what lies in `slot` of `owner`'s arena.
     #[inline]
     pub fn serial_in(&self, owner: usize, slot: usize) -> &AtomicU64 {

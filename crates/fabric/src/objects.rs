@@ -139,13 +139,10 @@ unsafe extern "C" fn open_domain(
         ops: &DOMAIN,
         mr: &DOMAIN_MR,
     };
+    let engine = hand_out(engine);
+    crate::engine::images::enable(engine);
     // SAFETY: the caller's place for the answer.
-    unsafe {
-        *domain = hand_out(Domain {
-            object,
-            engine: hand_out(engine),
-        })
-    };
+    unsafe { *domain = hand_out(Domain { object, engine }) };
     0
 }
 

@@ -1,7 +1,7 @@
 //! The record: a rank's own deliveries, in order, in its arena.
 //!
-//! A chain of segments of 64-bit words: `(source + 1) << 40 | polls`, 0 where nothing is recorded yet; the last word of a
-//! segment is the reference of the next. One store publishes a determinant whole. The record is never spilled.
+//! A chain of segments of 64-bit words. The first says how many deliveries lie before the segment; then come
+//! `(source + 1) << 40 | polls`, 0 where nothing is recorded yet; the last word is the reference of the next segment. One store publishes a determinant whole. The record is never spilled.
 
 use crate::arena::Arena;
 use crate::node::Node;
@@ -9,12 +9,17 @@ use resurgo_protocol::Recorded;
 use resurgo_wire::node_memory::{self as nm, SEGMENT, arena};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Index of the last word, and of the first determinant.
 const WORDS: usize = SEGMENT / 8 - 1;
+const FIRST: usize = 1;
 const POLLS: u32 = 40;
 
 /// A place in the record: where the next determinant is read or written.
+#[derive(Clone)]
 pub struct Cursor {
     segment: *const AtomicU64,
+    /// Reference of the segment, 0: none.
+    reference: u64,
     index: usize,
 }
 
@@ -22,6 +27,7 @@ impl Cursor {
     pub fn start(node: &Node) -> Self {
         let mut cursor = Cursor {
             segment: std::ptr::null(),
+            reference: 0,
             index: 0,
         };
         cursor.enter(node, node.own(arena::DETERMINANTS).load(Ordering::Acquire));
@@ -31,7 +37,25 @@ impl Cursor {
     fn enter(&mut self, node: &Node, reference: u64) {
         if reference != 0 {
             self.segment = node.segment(node.rank, nm::dereference(reference).1).cast();
-            self.index = 0;
+            self.reference = reference;
+            self.index = FIRST;
+        }
+    }
+
+    /// Reference of the segment the cursor is in, 0: none yet.
+    pub fn reference(&self) -> u64 {
+        self.reference
+    }
+
+    /// Deliveries recorded before this place.
+    fn clock(&self) -> u64 {
+        self.word(0).load(Ordering::Relaxed) + (self.index - FIRST) as u64
+    }
+
+    /// Whether a later life may have begun the record that was not there when this cursor was kept in an image.
+    pub fn refresh(&mut self, node: &Node) {
+        if self.segment.is_null() {
+            *self = Cursor::start(node);
         }
     }
 
@@ -63,6 +87,11 @@ impl Cursor {
         }
     }
 
+    /// Determinants from here to the end.
+    pub fn count(mut self, node: &Node) -> u64 {
+        std::iter::from_fn(|| self.read(node)).count() as u64
+    }
+
     /// Appends a determinant; it survives this process from here on.
     #[inline]
     pub fn write(&mut self, node: &Node, arena: &mut Arena, recorded: Recorded) {
@@ -79,18 +108,43 @@ impl Cursor {
 
     #[cold]
     fn extend(&mut self, node: &Node, arena: &mut Arena) {
+        Self::forget(node, arena);
         let (reference, slot) = arena
             .take(node)
             .expect("an arena with retention always gives or reports");
         let fresh = node.segment(node.rank, slot);
-        // SAFETY: a whole own segment.
-        unsafe { fresh.write_bytes(0, SEGMENT) };
+        let clock = if self.segment.is_null() { 0 } else { self.clock() };
+        // SAFETY: a whole own segment, aligned.
+        unsafe {
+            fresh.write_bytes(0, SEGMENT);
+            fresh.cast::<u64>().write(clock);
+        }
         if self.segment.is_null() {
             node.own(arena::DETERMINANTS).store(reference, Ordering::Release);
         } else {
             self.word(WORDS).store(reference, Ordering::Release);
         }
         self.enter(node, reference);
+    }
+
+    /// Gives back the segments before that which the oldest usable image goes on in.
+    fn forget(node: &Node, arena: &mut Arena) {
+        let needed = node.record_needed_from();
+        if needed == 0 {
+            return;
+        }
+        loop {
+            let first = node.own(arena::DETERMINANTS).load(Ordering::Relaxed);
+            if first == needed {
+                return;
+            }
+            let cursor = Cursor::start(node);
+            let next = cursor.word(WORDS).load(Ordering::Relaxed);
+            assert!(next != 0, "an image goes on in a segment of the record");
+            node.own(arena::DETERMINANTS).store(next, Ordering::Release);
+            let (serial, slot) = nm::dereference(first);
+            arena.forget(node, serial, slot);
+        }
     }
 
     /// Calls `each` with the slot of every segment of the record.
@@ -101,6 +155,7 @@ impl Cursor {
             each(slot);
             let cursor = Cursor {
                 segment: node.segment(node.rank, slot).cast(),
+                reference,
                 index: 0,
             };
             reference = cursor.word(WORDS).load(Ordering::Acquire);
@@ -125,7 +180,7 @@ mod tests {
         };
         let mut first = Cursor::start(&node);
         // More than two segments, and ending exactly at the end of one.
-        let end = 3 * WORDS as u64;
+        let end = 3 * (WORDS - FIRST) as u64;
         deliveries(0, end).for_each(|recorded| first.write(&node, &mut arena, recorded));
         let mut second = Cursor::start(&node);
         let read: Vec<_> = std::iter::from_fn(|| second.read(&node)).collect();

@@ -4,4 +4,5 @@
 #[cfg(feature = "control")]
 pub mod control;
 pub mod event_logger;
+pub mod image;
 pub mod node_memory;

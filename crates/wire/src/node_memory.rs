@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -23,6 +23,8 @@ pub const PMI_FD: i32 = 30;
 pub const NODE_MEMORY_FD: i32 = 31;
 /// File descriptor of the node's spill file in every rank, when there is one.
 pub const SPILL_FD: i32 = 32;
+/// File descriptor of the socket on which the agent asks for process images ([`crate::image`]), when it may.
+pub const IMAGE_FD: i32 = 33;
 
 /// Environment variable with the rank's number in the job.
 pub const ENV_RANK: &str = "RESURGO_RANK";
@@ -163,8 +165,10 @@ pub struct Layout {
 ///
 /// ```text
 /// 0             arena header (one page)
-/// CHANNELS      channel table: one `u64` a destination: reference of the channel's first segment, 0: none yet
+/// CHANNELS      channel table: one `u64` a destination: reference of the channel's first segment that is kept, 0: none yet
 /// consumed      per source a `u64`: segments of that channel this rank has read to their end (protocol none)
+/// cursors       IMAGE_SLOTS times, per source a `u64`: serial of the segment of that channel that this rank was reading
+///               when the image in that slot was taken; everything before it is not needed by that image
 /// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
 /// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled
 /// segments      log_segments × SEGMENT bytes
@@ -179,6 +183,13 @@ pub mod arena {
     pub const DETERMINANTS: usize = 8;
     /// `u64` slots taken so far; slots are taken in order and then reused.
     pub const SLOTS_TAKEN: usize = 16;
+    /// `u32` 1 + slot of the oldest image that a recovery may begin from, 0: the beginning of the program. What that image
+    /// does not need may be forgotten, here and by senders to this rank. Written by the agent, the only word it writes here.
+    pub const OLDEST_IMAGE: usize = 24;
+    /// `u64` × [`IMAGE_SLOTS`]: reference of the record's segment that the image in that slot goes on in, 0: its first.
+    pub const RECORD_CURSORS: usize = 32;
+    /// Images whose cursors are kept; the image with number n has slot n modulo this. More than are ever of use at once.
+    pub const IMAGE_SLOTS: usize = 4;
     pub const CHANNELS: usize = 4096;
     /// Entries of the spill table: 16 TiB of log a rank.
     pub const SPILL_ENTRIES: usize = 1 << 28;
@@ -207,9 +218,13 @@ impl Layout {
     pub const fn consumed(&self) -> usize {
         arena::CHANNELS + page_up(self.size * 8)
     }
+    /// Offset of the cursors of the images in `slot` in an arena.
+    pub const fn cursors(&self, slot: usize) -> usize {
+        self.consumed() + page_up(self.size * 8) * (1 + slot)
+    }
     /// Offset of the serial table in an arena.
     pub const fn serials(&self) -> usize {
-        self.consumed() + page_up(self.size * 8)
+        self.cursors(arena::IMAGE_SLOTS)
     }
     /// Offset of the spill table in an arena.
     pub const fn spill_table(&self) -> usize {

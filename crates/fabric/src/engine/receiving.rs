@@ -169,7 +169,7 @@ impl Engine {
                 }
             }
         }
-        if self.deliveries == 0 {
+        if !std::mem::replace(&mut self.has_delivered, true) {
             self.node.set(control::FIRST_DELIVERY_NS, monotonic_ns());
         }
         self.deliveries += 1;

@@ -9,44 +9,43 @@ use crate::node::Node;
 use crate::padding;
 use crate::record::Cursor;
 use resurgo_wire::node_memory as nm;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-impl Engine {
-    /// Reads what a former life left in the own arena: how many messages each channel holds and how many deliveries the
-    /// record does; puts the writers behind the one and frees segments that were taken but not linked.
-    pub(super) fn survey(
-        node: &Node,
-        arena: &mut Arena,
-        outgoing: &mut [Option<Box<Writer>>],
-        redo: &mut [Option<Box<Reader>>],
-    ) -> (Vec<u64>, u64) {
+/// What a rank finds of former lives in its own logs.
+pub(super) struct Survey {
+    /// Writers behind everything that was published.
+    pub outgoing: Vec<Option<Box<Writer>>>,
+    /// Where messages that are sent again are found in the logs.
+    pub redo: Vec<Option<Box<Reader>>>,
+    /// Per destination, messages made visible, from the beginning of the job.
+    pub sent_before: Vec<u64>,
+    /// Per destination, messages that the log does not hold any more, from the beginning of the job.
+    pub forgotten: Vec<u64>,
+}
+
+impl Survey {
+    pub fn nothing(size: usize) -> Survey {
+        Survey {
+            outgoing: (0..size).map(|_| None).collect(),
+            redo: (0..size).map(|_| None).collect(),
+            sent_before: vec![0; size],
+            forgotten: vec![0; size],
+        }
+    }
+
+    /// Walks all channels of the own arena to their ends. `sent`: how many messages to a rank need not be sent again. Frees
+    /// segments that were taken but not linked.
+    pub fn of(node: &Node, arena: &mut Arena, sent: impl Fn(usize) -> u64) -> Survey {
         let taken = node.own(nm::arena::SLOTS_TAKEN).load(Ordering::Acquire) as usize;
         let mut linked = vec![false; taken];
         let mut full = Vec::new();
-        let mut sent_before = vec![0u64; node.size];
+        let mut survey = Survey::nothing(node.size);
         for destination in 0..node.size {
             if node.channel(node.rank, destination).load(Ordering::Acquire) == 0 {
                 continue;
             }
-            let mut reader = Reader::new(node.rank, destination);
-            let mut last = None;
-            while let Some(entry) = reader.peek(node) {
-                let position = reader.position();
-                if last != Some(position) {
-                    full.extend(last.take());
-                    last = Some(position);
-                }
-                if entry.envelope.kind != Kind::More {
-                    sent_before[destination] += 1;
-                }
-                reader.advance(entry.bytes);
-            }
-            // The walk may have gone on into a segment that is still empty.
-            let open = reader.position();
-            full.extend(last.filter(|&position| position != open));
-            linked[open.1] = true;
-            outgoing[destination] = Some(Box::new(Writer::behind(destination, &reader)));
-            redo[destination] = Some(Box::new(Reader::new(node.rank, destination)));
+            survey.walk(node, destination, sent(destination), &mut linked, &mut full);
         }
         full.retain(|&(serial, slot)| node.serial_in(node.rank, slot).load(Ordering::Relaxed) == serial + 1);
         for &(_, slot) in &full {
@@ -61,17 +60,46 @@ impl Engine {
         if node.spill {
             arena.adopt(full);
         }
-        let mut deliveries = 0;
-        let mut cursor = Cursor::start(node);
-        while cursor.read(node).is_some() {
-            deliveries += 1;
-        }
-        (sent_before, deliveries)
+        survey
     }
 
+    fn walk(&mut self, node: &Node, destination: usize, sent: u64, linked: &mut [bool], full: &mut Vec<(u64, usize)>) {
+        let mut reader = Reader::new(node.rank, destination);
+        let mut redo = None;
+        let mut segments = VecDeque::new();
+        reader.open(node);
+        let mut begun = reader.begun_before();
+        self.forgotten[destination] = begun;
+        loop {
+            let entry = reader.peek(node);
+            if segments.back() != Some(&reader.position()) {
+                segments.push_back(reader.position());
+            }
+            let Some(entry) = entry else { break };
+            if entry.envelope.kind != Kind::More {
+                if begun >= sent && redo.is_none() {
+                    redo = Some(reader.again());
+                }
+                begun += 1;
+            }
+            reader.advance(entry.bytes);
+        }
+        // The walk may have gone on into a segment that is still empty.
+        full.extend(segments.iter().rev().skip(1));
+        linked[reader.position().1] = true;
+        self.redo[destination] = Some(Box::new(redo.unwrap_or_else(|| reader.again())));
+        self.outgoing[destination] = Some(Box::new(Writer::behind(destination, &reader, begun, segments)));
+        self.sent_before[destination] = begun;
+    }
+}
+
+impl Engine {
     /// A send that a former life made: must be the same, byte for byte.
     #[cold]
     pub(super) fn redo(&mut self, destination: usize, ssn: u64, message: Message) {
+        if ssn <= self.forgotten[destination] {
+            return;
+        }
         let mut reader = self.redo[destination]
             .take()
             .expect("a channel with sends to redo has a log");

@@ -6,6 +6,7 @@ use crate::log::Pieces;
 impl Engine {
     /// Sends one message. Answers 0 or -FI_EAGAIN (an inject that finds no room, only without retention).
     pub fn send(&mut self, destination: usize, envelope: Envelope, iov: &[libc::iovec], context: SendContext) -> isize {
+        let _guard = Guard::new();
         self.enter();
         let message = Message {
             envelope,
@@ -138,6 +139,15 @@ impl Engine {
         hold: bool,
     ) -> (bool, Option<HeldMark>) {
         let writer = self.outgoing[destination].get_or_insert_with(|| Box::new(Writer::new(destination)));
+        if writer.is_full() && self.arena.is_exhausted(&self.node) {
+            // What other channels do not need any more, before anything is spilled.
+            let (arena, node) = (&mut self.arena, &self.node);
+            self.outgoing
+                .iter_mut()
+                .flatten()
+                .for_each(|writer| writer.reclaim(arena, node));
+        }
+        let writer = self.outgoing[destination].as_mut().expect("made above");
         writer.append(&mut self.arena, &self.node, message, progress, hold)
     }
 

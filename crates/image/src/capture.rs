@@ -1,0 +1,231 @@
+//! One image, from the signal to the answer: the capturing thread.
+//!
+//! It exists only while an image is taken. The signal's handler starts it, on a stack of its own, unknown to glibc, with
+//! all signals blocked.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use resurgo_wire::image::{Datagram, Kind};
+use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
+
+use crate::descriptors::{self, Refusal};
+use crate::sys::{self, Errno, call};
+use crate::talk::{self, Received};
+use crate::{gate, mappings, snapshot, stop, threads};
+
+/// What the provider has to say about an image.
+#[derive(Clone, Copy)]
+pub struct Hooks {
+    /// Why there can be none now, if so. All threads stand still, outside of every [`crate::Guard`].
+    pub refuses: fn() -> Option<&'static str>,
+    /// Note the cursors of the image in this slot of the rank's arena.
+    pub note_cursors: fn(slot: u64),
+}
+
+struct Place<T>(UnsafeCell<T>);
+// SAFETY: written by `enable` before the signal is in use, or used by the one capturing thread.
+unsafe impl<T> Sync for Place<T> {}
+
+static HOOKS: Place<Option<Hooks>> = Place(UnsafeCell::new(None));
+
+const STACK: usize = 256 << 10;
+
+/// Stack and thread pointer of a capturing thread. There are two: a woken copy of a snapshot still stands on the first when
+/// the next image may already be asked for.
+#[repr(C, align(4096))]
+struct Area {
+    stack: [u8; STACK],
+    /// What lies below a thread pointer: glibc's errno, should anything ever write it.
+    below: [u8; 8192],
+    /// The thread control block: its own address first, and at 16.
+    control_block: [usize; 512],
+}
+
+static AREAS: [Place<Area>; 2] = [const {
+    Place(UnsafeCell::new(Area {
+        stack: [0; STACK],
+        below: [0; 8192],
+        control_block: [0; 512],
+    }))
+}; 2];
+static NEXT_AREA: AtomicU32 = AtomicU32::new(0);
+/// The thread id of the capturing thread; the kernel clears it when it has left its stack.
+static RUNNING: AtomicU32 = AtomicU32::new(0);
+
+/// Lets the agent take images of this process from now on, if it has given the process a socket for that.
+pub fn enable(hooks: Hooks) {
+    if sys::fcntl(IMAGE_FD, libc::F_GETFD, 0).is_err() {
+        return;
+    }
+    let _ = sys::fcntl(IMAGE_FD, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+    // SAFETY: nobody reads it before the handler is installed.
+    unsafe { *HOOKS.0.get() = Some(hooks) };
+    threads::find_rseq();
+    stay_loaded();
+    gate::enable();
+    stop::install();
+}
+
+/// The MPI library may unload the provider when it ends, and the signal's handler with it.
+fn stay_loaded() {
+    // SAFETY: asks the loader about this very function.
+    unsafe {
+        let mut about: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(enable as *const libc::c_void, &raw mut about) != 0 && !about.dli_fname.is_null() {
+            libc::dlopen(
+                about.dli_fname,
+                libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE,
+            );
+        }
+    }
+}
+
+/// In the signal handler: starts the capturing thread.
+pub fn start() -> Result<(), Errno> {
+    // The last one may be about to leave.
+    loop {
+        match RUNNING.load(Ordering::SeqCst) {
+            0 => break,
+            tid => sys::futex_wait(&RUNNING, tid, Some(1_000_000)),
+        }
+    }
+    let area = AREAS[(NEXT_AREA.fetch_add(1, Ordering::SeqCst) % 2) as usize].0.get();
+    // SAFETY: nobody else uses the area: the thread that had it before last has left.
+    unsafe {
+        let control_block = (&raw mut (*area).control_block).cast::<usize>();
+        *control_block = control_block as usize;
+        *control_block.add(2) = control_block as usize;
+        let stack = (&raw mut (*area).stack) as usize + STACK;
+        // Signals stay blocked in the new thread: it inherits the mask of the handler.
+        threads::start_service(stack, control_block as usize, &RUNNING, run)?;
+    }
+    Ok(())
+}
+
+/// In a copy of the process: the capturing thread is not running there.
+pub fn reset() {
+    RUNNING.store(0, Ordering::SeqCst);
+}
+
+extern "C" fn run(_: usize) -> ! {
+    let refusal = match talk::receive(IMAGE_FD, libc::MSG_DONTWAIT) {
+        Ok(Some(request)) if request.datagram.kind == Kind::Checkpoint => {
+            take(&request).err().map(|why| (request, why))
+        }
+        // A signal from nowhere.
+        _ => None,
+    };
+    // Threads that are on their way to stop for nothing find the epoch changed or start an empty capture.
+    stop::release();
+    if let Some((request, refusal)) = refusal {
+        let mut buffer = [0u8; 64];
+        let mut answer = Datagram::new(Kind::Refused, request.datagram.a, 0, 0);
+        if refusal.fd >= 0 {
+            let fd = sys::path(&mut buffer, "descriptor ", refusal.fd, "");
+            let mut text = [0u8; 200];
+            let mut length = 0;
+            for part in [refusal.why.as_bytes(), b": ", &fd[..fd.len() - 1]] {
+                text[length..length + part.len()].copy_from_slice(part);
+                length += part.len();
+            }
+            answer = answer.with_text(std::str::from_utf8(&text[..length]).unwrap_or(refusal.why));
+        } else {
+            answer = answer.with_text(refusal.why);
+        }
+        let _ = talk::send(IMAGE_FD, &answer, None);
+    }
+    leave()
+}
+
+fn leave() -> ! {
+    loop {
+        // SAFETY: ends this thread only; the kernel clears RUNNING behind it.
+        let _ = unsafe { call!(libc::SYS_exit, 0) };
+    }
+}
+
+fn refuse(why: &'static str) -> Refusal {
+    Refusal::new(why, -1)
+}
+
+/// Takes the image. On success the answer has been sent.
+fn take(request: &Received) -> Result<(), Refusal> {
+    let number = request.datagram.a;
+    let file = if request.count > 0 { request.descriptors[0] } else { -1 };
+    // What the agent saw of the main thread, to whom the signal went.
+    let first = stop::parse_call(request.datagram.text().as_bytes()).unwrap_or((-1, 0));
+    let start = sys::now_ns();
+    let stopped = stop::all(sys::gettid(), first).map_err(refuse);
+    let result = stopped.and_then(|()| copy(number, request.datagram.b, file));
+    if file >= 0 {
+        sys::close(file);
+    }
+    let (pid, socket) = result?;
+    stop::release();
+    let taken = Datagram::new(Kind::Taken, number, pid as u64, sys::now_ns() - start);
+    let _ = talk::send(IMAGE_FD, &taken, Some(socket));
+    sys::close(socket);
+    Ok(())
+}
+
+/// With all threads standing still: copies the process. Returns the copy's number and this end of its socket.
+fn copy(number: u64, slot: u64, file: i32) -> Result<(i32, i32), Refusal> {
+    // SAFETY: written before the first signal.
+    let hooks = unsafe { (*HOOKS.0.get()).ok_or(refuse("it has left MPI"))? };
+    if gate::is_disabled() {
+        return Err(refuse("it has left MPI"));
+    }
+    if let Some(why) = (hooks.refuses)() {
+        return Err(refuse(why));
+    }
+    if has_children() {
+        return Err(refuse("it has started other processes that still run"));
+    }
+    if sys::readable_bytes(PMI_FD) > 0 {
+        return Err(refuse("it is talking to the process manager"));
+    }
+    if !threads::parked().iter().any(|thread| thread.is_main) {
+        return Err(refuse("its main thread has ended"));
+    }
+    snapshot::note_timers().map_err(refuse)?;
+    mappings::make_private().map_err(refuse)?;
+    descriptors::note(&[file])?;
+    (hooks.note_cursors)(slot);
+    let (own, others) = talk::pair().map_err(|_| refuse("it has no descriptor left for a socket"))?;
+    let give_up = |why: &'static str| {
+        sys::close(own);
+        sys::close(others);
+        refuse(why)
+    };
+    // The agent accounts for what has been printed while the process is being copied.
+    talk::send(IMAGE_FD, &Datagram::new(Kind::Stopped, number, 0, 0), None)
+        .map_err(|_| give_up("the agent does not listen"))?;
+    let copied = snapshot::fork(number, own, others, file);
+    let answer = talk::receive(IMAGE_FD, 0);
+    let go = matches!(&answer, Ok(Some(answer)) if answer.datagram.kind == Kind::Go && answer.datagram.a == number);
+    let pid = copied.map_err(|_| give_up("there is not enough memory or not enough processes for a copy of it"))?;
+    if !go {
+        // SAFETY: the process just made; the agent, its parent, reaps it.
+        let _ = unsafe { call!(libc::SYS_kill, pid, libc::SIGKILL) };
+        return Err(give_up("it is talking to the process manager"));
+    }
+    sys::close(others);
+    Ok((pid, own))
+}
+
+/// True when the program has child processes.
+fn has_children() -> bool {
+    let mut name = [0u8; 64];
+    let mut any = false;
+    for thread in threads::parked().iter() {
+        let path = sys::path(&mut name, "/proc/self/task/", thread.tid, "/children");
+        let Ok(file) = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC) else {
+            continue;
+        };
+        let mut byte = [0u8; 1];
+        any |= sys::read(file, &mut byte).unwrap_or(0) > 0;
+        sys::close(file);
+    }
+    any
+}

@@ -1,0 +1,117 @@
+//! Where a thread may be stopped for an image, and where not.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use crate::sys::{self, call};
+
+/// Thread pointer of the thread that must not be stopped now, 0: nobody.
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+/// A thread was asked to stop inside, and does so when it leaves.
+static PENDING: AtomicBool = AtomicBool::new(false);
+/// This process has woken up from an image and the provider has not noticed.
+static RESTORED: AtomicU32 = AtomicU32::new(0);
+/// No images any more (the endpoint is closed).
+static DISABLED: AtomicBool = AtomicBool::new(false);
+
+#[inline]
+pub(crate) fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: on x86-64 Linux the first word of the thread control block is its own address.
+    unsafe { std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    pointer
+}
+
+/// While it lives, the calling thread is not stopped for an image. The provider lets one thread in at a time, as the
+/// MPI library above does.
+///
+/// ```
+/// let guard = resurgo_image::Guard::new();
+/// // change private and shared state together
+/// drop(guard);
+/// ```
+pub struct Guard {
+    /// Not inside another guard of the same thread.
+    outermost: bool,
+}
+
+impl Guard {
+    #[inline]
+    #[allow(clippy::new_without_default)] // It does something.
+    pub fn new() -> Guard {
+        let thread = thread_pointer();
+        let outermost = INSIDE.load(Ordering::Relaxed) != thread;
+        INSIDE.store(thread, Ordering::Relaxed);
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        Guard { outermost }
+    }
+}
+
+impl Drop for Guard {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.outermost {
+            return;
+        }
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        INSIDE.store(0, Ordering::Relaxed);
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        if PENDING.load(Ordering::Relaxed) {
+            stop_now();
+        }
+    }
+}
+
+#[cold]
+fn stop_now() {
+    PENDING.store(false, Ordering::Relaxed);
+    // SAFETY: a signal to this very thread; its handler parks it.
+    let _ = unsafe { call!(libc::SYS_tgkill, sys::getpid(), sys::gettid(), crate::SIGNAL) };
+}
+
+/// In the signal handler: true when the calling thread must not stop here. It will come back.
+pub(crate) fn must_go_on() -> bool {
+    let inside = INSIDE.load(Ordering::Relaxed) == thread_pointer();
+    if inside {
+        PENDING.store(true, Ordering::Relaxed);
+    }
+    inside
+}
+
+/// True while some thread has been asked to stop and is inside: whoever sleeps there should be woken.
+pub(crate) fn is_pending() -> bool {
+    PENDING.load(Ordering::Relaxed)
+}
+
+/// Nobody needs to stop any more.
+pub(crate) fn clear_pending() {
+    PENDING.store(false, Ordering::Relaxed);
+}
+
+pub(crate) fn set_restored() {
+    RESTORED.store(1, Ordering::Release);
+}
+
+/// True once after the process has woken up from an image.
+#[inline]
+pub fn take_restored() -> bool {
+    RESTORED.load(Ordering::Relaxed) != 0 && RESTORED.swap(0, Ordering::AcqRel) != 0
+}
+
+/// True until [`take_restored`] has said so.
+pub fn is_restored() -> bool {
+    RESTORED.load(Ordering::Acquire) != 0
+}
+
+/// From here on every image is refused.
+pub fn disable() {
+    DISABLED.store(true, Ordering::Release);
+}
+
+pub(crate) fn is_disabled() -> bool {
+    DISABLED.load(Ordering::Acquire)
+}
+
+/// The endpoint is open (again).
+pub(crate) fn enable() {
+    DISABLED.store(false, Ordering::Release);
+}

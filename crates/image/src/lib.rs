@@ -1,0 +1,21 @@
+//! Images of a running process, taken from inside, without privileges: docs/internals/image.md has the algorithm.
+//!
+//! The provider calls [`enable`] once and holds a [`Guard`] wherever its private state and the memory it shares with other
+//! ranks disagree for a moment. Everything else happens when the agent sends [`SIGNAL`].
+
+mod capture;
+mod descriptors;
+mod gate;
+mod mappings;
+mod snapshot;
+mod stop;
+mod sys;
+mod talk;
+mod threads;
+
+pub use capture::{Hooks, enable};
+pub use gate::{Guard, disable, is_restored, take_restored};
+
+/// The signal that stops threads: glibc's own SIGSETXID, which no program can block by way of glibc. glibc uses it only
+/// when a process with several threads changes its user.
+pub const SIGNAL: i32 = 33;

@@ -1,0 +1,194 @@
+//! Shared mappings, which a copied process would go on sharing with the original.
+
+use crate::sys::{self, Errno, call};
+
+/// Where MPI libraries keep memory that they share with ranks of the same node. Every rank is told that it is alone on
+/// its node, so nobody else has it.
+const OF_ONE_RANK: [&str; 3] = ["/dev/shm/mpich_", "/dev/shm/Intel_MPI_", "/dev/shm/impi_"];
+
+/// Turns shared memory that only this process has into private memory with the same content. The error says what stands in
+/// the way of an image. Threads must stand still.
+pub fn make_private() -> Result<(), &'static str> {
+    const UNREADABLE: &str = "its memory map cannot be read";
+    let file = sys::open(b"/proc/self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC).map_err(|_| UNREADABLE)?;
+    let mut found = [(0usize, 0usize, 0i32); 64];
+    let mut count = 0;
+    let mut lines = Lines::new(file);
+    let mut result = Ok(());
+    while let Some(line) = lines.next_line().map_err(|_| UNREADABLE)? {
+        let Some(mapping) = Mapping::parse(line) else { continue };
+        if !mapping.shared || !mapping.only_ours() {
+            continue;
+        }
+        if count == found.len() {
+            result = Err("it has more than 64 shared memory areas");
+            break;
+        }
+        found[count] = (mapping.start, mapping.end, mapping.protection);
+        count += 1;
+    }
+    sys::close(file);
+    for &(start, end, protection) in &found[..count] {
+        // SAFETY: the mapping was just listed, and nobody runs.
+        unsafe { privatise(start, end, protection) }
+            .map_err(|_| "there is not enough memory to copy its shared memory")?;
+    }
+    result
+}
+
+unsafe fn privatise(start: usize, end: usize, protection: i32) -> Result<(), Errno> {
+    let bytes = end - start;
+    // SAFETY: new memory at a place of the kernel's choice, filled and then moved over the old mapping, which is
+    // `bytes` long; pages that were never touched read as zero and stay so.
+    unsafe {
+        let copy = call!(
+            libc::SYS_mmap,
+            0,
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1i64,
+            0
+        )?;
+        let (from, to) = (start as *const u64, copy as *mut u64);
+        for page in (0..bytes / 8).step_by(512) {
+            let words = std::slice::from_raw_parts(from.add(page), 512);
+            if words.iter().any(|word| *word != 0) {
+                std::ptr::copy_nonoverlapping(words.as_ptr(), to.add(page), 512);
+            }
+        }
+        call!(libc::SYS_mprotect, copy, bytes, protection)?;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        call!(libc::SYS_mremap, copy, bytes, bytes, flags, start)?;
+    }
+    Ok(())
+}
+
+/// A line of /proc/self/maps.
+#[derive(Debug, PartialEq, Eq)]
+struct Mapping<'a> {
+    start: usize,
+    end: usize,
+    protection: i32,
+    shared: bool,
+    path: &'a str,
+}
+
+impl<'a> Mapping<'a> {
+    fn parse(line: &'a [u8]) -> Option<Mapping<'a>> {
+        let line = std::str::from_utf8(line).ok()?;
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let rights = words.next()?.as_bytes();
+        let path = words.nth(3).unwrap_or("").trim_start();
+        let mut protection = 0;
+        for (letter, bit) in [
+            (b'r', libc::PROT_READ),
+            (b'w', libc::PROT_WRITE),
+            (b'x', libc::PROT_EXEC),
+        ] {
+            if rights.contains(&letter) {
+                protection |= bit;
+            }
+        }
+        Some(Mapping {
+            start: usize::from_str_radix(start, 16).ok()?,
+            end: usize::from_str_radix(end, 16).ok()?,
+            protection,
+            shared: rights.get(3) == Some(&b's'),
+            path,
+        })
+    }
+
+    /// Shared memory without a name is shared with child processes only, and a rank with children has no image taken.
+    fn only_ours(&self) -> bool {
+        self.path.starts_with("/dev/zero") || OF_ONE_RANK.iter().any(|prefix| self.path.starts_with(prefix))
+    }
+}
+
+/// Reads a file line by line, without allocating. Longer lines are cut.
+struct Lines {
+    file: i32,
+    buffer: [u8; 8192],
+    from: usize,
+    to: usize,
+}
+
+impl Lines {
+    fn new(file: i32) -> Lines {
+        Lines {
+            file,
+            buffer: [0; 8192],
+            from: 0,
+            to: 0,
+        }
+    }
+
+    fn next_line(&mut self) -> Result<Option<&[u8]>, Errno> {
+        loop {
+            let end = self.buffer[self.from..self.to].iter().position(|byte| *byte == b'\n');
+            if let Some(length) = end {
+                let line = self.from..self.from + length;
+                self.from += length + 1;
+                return Ok(Some(&self.buffer[line]));
+            }
+            self.buffer.copy_within(self.from..self.to, 0);
+            self.to -= self.from;
+            self.from = 0;
+            if self.to == self.buffer.len() {
+                return Err(libc::E2BIG);
+            }
+            match sys::read(self.file, &mut self.buffer[self.to..])? {
+                0 => return Ok(None),
+                length => self.to += length,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_map_are_understood() {
+        let line =
+            b"7ffff5410000-7ffff5514000 rw-s 00000000 00:1a 39367                      /dev/shm/mpich_shm_744293fe_0";
+        let mapping = Mapping::parse(line).unwrap();
+        assert_eq!((mapping.start, mapping.end), (0x7ffff5410000, 0x7ffff5514000));
+        assert_eq!(mapping.protection, libc::PROT_READ | libc::PROT_WRITE);
+        assert!(mapping.shared && mapping.only_ours());
+        let heap = Mapping::parse(b"55555555a000-5555555be000 rw-p 00000000 00:00 0      [heap]").unwrap();
+        assert!(!heap.shared && heap.path == "[heap]");
+        let nameless = Mapping::parse(b"80000000000-90000000000 rw-p 00000000 00:00 0").unwrap();
+        assert!(nameless.path.is_empty());
+    }
+
+    #[test]
+    fn shared_memory_becomes_private_and_keeps_its_content() {
+        // SAFETY: a mapping of this test's own.
+        unsafe {
+            let place = libc::mmap(
+                std::ptr::null_mut(),
+                1 << 20,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            let bytes = std::slice::from_raw_parts_mut(place.cast::<u8>(), 1 << 20);
+            bytes[5000] = 7;
+            bytes[(1 << 20) - 1] = 9;
+            make_private().unwrap();
+            assert!(bytes[5000] == 7 && bytes[(1 << 20) - 1] == 9 && bytes[0] == 0);
+            let child = libc::fork();
+            if child == 0 {
+                bytes[5000] = 1;
+                libc::_exit(0);
+            }
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+            assert_eq!(bytes[5000], 7);
+            libc::munmap(place, 1 << 20);
+        }
+    }
+}

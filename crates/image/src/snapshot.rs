@@ -1,0 +1,169 @@
+//! A snapshot: a copy of the process that sleeps until the rank has failed, and then lets a copy of itself go on in the
+//! rank's place.
+//!
+//! The copy is a child of the agent, not of the rank (CLONE_PARENT): the program's own wait never sees it, and the agent
+//! learns of its end as of any rank's. It shares memory with the original until either writes.
+
+use std::cell::UnsafeCell;
+
+use resurgo_wire::image::{Datagram, Kind};
+use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
+
+use crate::descriptors::{self, Given};
+use crate::sys::{self, Errno, call};
+use crate::talk::{self, Received};
+use crate::{gate, stop, threads};
+
+struct Timers(UnsafeCell<[libc::itimerval; 3]>);
+// SAFETY: only the capturing thread uses it.
+unsafe impl Sync for Timers {}
+const NO_TIME: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 0 };
+const NO_TIMER: libc::itimerval = libc::itimerval {
+    it_interval: NO_TIME,
+    it_value: NO_TIME,
+};
+static TIMERS: Timers = Timers(UnsafeCell::new([NO_TIMER; 3]));
+
+/// Keeps the interval timers (alarm, setitimer), which a copied process does not inherit. The error names timers that
+/// cannot be kept.
+pub fn note_timers() -> Result<(), &'static str> {
+    for which in 0..3 {
+        // SAFETY: writes to the place for this timer.
+        let _ = unsafe {
+            call!(
+                libc::SYS_getitimer,
+                which,
+                (TIMERS.0.get() as *mut libc::itimerval).add(which)
+            )
+        };
+    }
+    let Ok(file) = sys::open(b"/proc/self/timers\0", libc::O_RDONLY | libc::O_CLOEXEC) else {
+        return Ok(());
+    };
+    let any = sys::read(file, &mut [0u8; 1]).unwrap_or(0) > 0;
+    sys::close(file);
+    if any {
+        Err("it has POSIX timers (timer_create)")
+    } else {
+        Ok(())
+    }
+}
+
+fn set_timers() {
+    for which in 0..3 {
+        // SAFETY: reads what `note_timers` has written.
+        unsafe {
+            let timer = (TIMERS.0.get() as *const libc::itimerval).add(which);
+            if (*timer).it_value.tv_sec != 0 || (*timer).it_value.tv_usec != 0 {
+                let _ = call!(libc::SYS_setitimer, which, timer, 0);
+            }
+        }
+    }
+}
+
+/// A copy of this process whose parent is this one's parent. 0: this is the copy.
+fn copy_process() -> Result<i32, Errno> {
+    // SAFETY: no new stack: the copy goes on here, alone in its copy of the memory.
+    unsafe { call!(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0, 0, 0, 0) }.map(|pid| pid as i32)
+}
+
+/// Dies with the agent, and belongs to no group of the rank's.
+fn become_independent(agent: i32) {
+    // SAFETY: about the calling process only.
+    unsafe {
+        let _ = call!(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        let _ = call!(libc::SYS_setpgid, 0, 0);
+    }
+    if sys::getppid() != agent {
+        exit(1);
+    }
+}
+
+fn exit(code: i32) -> ! {
+    loop {
+        // SAFETY: ends the process.
+        let _ = unsafe { call!(libc::SYS_exit_group, code) };
+    }
+}
+
+/// Copies the process for image `number`: the copy sleeps. `own` and `others` are the ends of its socket: the first stays
+/// with the original, which gives it to the agent.
+pub fn fork(number: u64, own: i32, others: i32, file: i32) -> Result<i32, Errno> {
+    let agent = sys::getppid();
+    match copy_process()? {
+        0 => {}
+        pid => return Ok(pid),
+    }
+    become_independent(agent);
+    // The original's sockets must not stay open here: whoever talks to it has to see its end.
+    for fd in [own, IMAGE_FD, PMI_FD] {
+        sys::close(fd);
+    }
+    stop::reset();
+    crate::capture::reset();
+    // SAFETY: names the process for whoever lists processes.
+    let _ = unsafe { call!(libc::SYS_prctl, libc::PR_SET_NAME, c"resurgo-image".as_ptr()) };
+    let _ = (number, file);
+    sleep(others, agent)
+}
+
+/// Waits to be woken, again and again, until the agent closes the socket.
+fn sleep(socket: i32, agent: i32) -> ! {
+    loop {
+        let Ok(Some(request)) = talk::receive(socket, 0) else {
+            exit(0)
+        };
+        if request.datagram.kind == Kind::Wake && request.count >= 4 {
+            match copy_process() {
+                Ok(0) => wake(socket, agent, &request),
+                Ok(pid) => {
+                    let _ = talk::send(socket, &Datagram::new(Kind::Woken, pid as u64, 0, 0), None);
+                }
+                Err(errno) => {
+                    let failed = Datagram::new(Kind::Failed, errno as u64, 0, 0);
+                    let _ = talk::send(socket, &failed.with_text("cannot make a process"), None);
+                }
+            }
+        }
+        request.descriptors[..request.count]
+            .iter()
+            .for_each(|fd| sys::close(*fd));
+    }
+}
+
+/// In the copy of a snapshot: becomes the rank.
+fn wake(socket: i32, agent: i32, request: &Received) -> ! {
+    become_independent(agent);
+    let [stdout, stderr, pmi, image, stdin] = request.descriptors;
+    let given = Given {
+        stdout,
+        stderr,
+        pmi,
+        image,
+        stdin: if request.count > 4 { stdin } else { -1 },
+    };
+    if let Err((fd, errno)) = descriptors::rebuild(&given) {
+        let failed = Datagram::new(Kind::Failed, errno as u64, fd as u64, 0);
+        let _ = talk::send(socket, &failed.with_text("an open file cannot be opened again"), None);
+        exit(1);
+    }
+    sys::close(socket);
+    gate::set_restored();
+    set_timers();
+    let mut main = None;
+    for thread in threads::parked().iter() {
+        if thread.is_main {
+            main = Some(thread);
+        } else {
+            // SAFETY: the memory is the image's, and each thread is revived once.
+            if unsafe { threads::revive(thread) }.is_err() {
+                exit(1);
+            }
+        }
+    }
+    match main {
+        // SAFETY: as above.
+        Some(main) => unsafe { threads::become_thread(main) },
+        None => exit(1),
+    }
+}

@@ -1,0 +1,214 @@
+//! System calls without libc: no errno, no thread-local storage, no cancellation points.
+//!
+//! The code of this crate runs in signal handlers, in a thread that glibc does not know, and in a process whose other
+//! threads have vanished in the middle of whatever they held.
+
+use std::arch::asm;
+use std::sync::atomic::AtomicU32;
+
+/// A system call that failed, as the positive error number.
+pub type Errno = i32;
+
+/// # Safety
+/// As the system call itself.
+#[inline]
+pub unsafe fn syscall(number: i64, a: [usize; 6]) -> Result<usize, Errno> {
+    let result: isize;
+    // SAFETY: the caller answers for what the call does; the kernel clobbers only rcx and r11.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    if (-4095..0).contains(&result) {
+        Err(-result as Errno)
+    } else {
+        Ok(result as usize)
+    }
+}
+
+/// A system call with its arguments; missing ones are 0.
+macro_rules! call {
+    ($number:expr $(, $argument:expr)*) => {{
+        let given = [$($argument as usize),*];
+        let mut all = [0usize; 6];
+        all[..given.len()].copy_from_slice(&given);
+        $crate::sys::syscall($number, all)
+    }};
+}
+pub(crate) use call;
+
+pub fn gettid() -> i32 {
+    // SAFETY: reads a number.
+    unsafe { call!(libc::SYS_gettid) }.unwrap_or(0) as i32
+}
+
+pub fn getpid() -> i32 {
+    // SAFETY: reads a number.
+    unsafe { call!(libc::SYS_getpid) }.unwrap_or(0) as i32
+}
+
+pub fn getppid() -> i32 {
+    // SAFETY: reads a number.
+    unsafe { call!(libc::SYS_getppid) }.unwrap_or(0) as i32
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the struct.
+    let _ = unsafe { call!(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Waits until `word` is not `expected`, somebody wakes, or the time is over.
+pub fn futex_wait(word: &AtomicU32, expected: u32, nanoseconds: Option<u64>) {
+    let timeout = nanoseconds.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), |time| time as *const _);
+    // SAFETY: reads the word and the time. Whatever the answer, callers look at the word again.
+    let _ = unsafe {
+        call!(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            expected,
+            timeout
+        )
+    };
+}
+
+pub fn futex_wake(word: &AtomicU32) {
+    // SAFETY: wakes who waits there.
+    let _ = unsafe {
+        call!(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            i32::MAX
+        )
+    };
+}
+
+pub fn close(fd: i32) {
+    // SAFETY: callers own the descriptor.
+    let _ = unsafe { call!(libc::SYS_close, fd) };
+}
+
+/// Opens `path` (with its terminating zero).
+pub fn open(path: &[u8], flags: i32) -> Result<i32, Errno> {
+    assert!(path.last() == Some(&0), "a path for the kernel ends with a zero");
+    // SAFETY: the path is terminated.
+    unsafe { call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) }.map(|fd| fd as i32)
+}
+
+/// Reads what fits, from the descriptor's own offset.
+pub fn read(fd: i32, to: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: writes to the slice.
+    unsafe { call!(libc::SYS_read, fd, to.as_mut_ptr(), to.len()) }
+}
+
+pub fn fcntl(fd: i32, what: i32, argument: usize) -> Result<usize, Errno> {
+    // SAFETY: only used with commands that take numbers.
+    unsafe { call!(libc::SYS_fcntl, fd, what, argument) }
+}
+
+pub fn lseek(fd: i32, offset: i64, whence: i32) -> Result<i64, Errno> {
+    // SAFETY: moves an offset.
+    unsafe { call!(libc::SYS_lseek, fd, offset, whence) }.map(|offset| offset as i64)
+}
+
+/// Bytes that can be read from a pipe or socket now.
+pub fn readable_bytes(fd: i32) -> usize {
+    let mut bytes = 0i32;
+    // SAFETY: writes the number.
+    let _ = unsafe { call!(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut bytes) };
+    bytes as usize
+}
+
+/// `prefix`, a number in decimal, `suffix`, and a zero, in `buffer`.
+pub fn path<'a>(buffer: &'a mut [u8; 64], prefix: &str, number: i32, suffix: &str) -> &'a [u8] {
+    let mut length = 0;
+    let mut push = |bytes: &[u8]| {
+        buffer[length..length + bytes.len()].copy_from_slice(bytes);
+        length += bytes.len();
+    };
+    push(prefix.as_bytes());
+    let mut digits = [0u8; 10];
+    let mut from = digits.len();
+    let mut rest = number as u32;
+    loop {
+        from -= 1;
+        digits[from] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    push(&digits[from..]);
+    push(suffix.as_bytes());
+    push(b"\0");
+    &buffer[..length]
+}
+
+/// Calls `each` with every number that names an entry of an open directory such as /proc/self/task.
+pub fn numbers_in(directory: i32, mut each: impl FnMut(i32)) -> Result<(), Errno> {
+    #[repr(align(8))]
+    struct Buffer([u8; 4096]);
+    let mut buffer = Buffer([0; 4096]);
+    lseek(directory, 0, libc::SEEK_SET)?;
+    loop {
+        // SAFETY: writes to the buffer.
+        let length = unsafe { call!(libc::SYS_getdents64, directory, buffer.0.as_mut_ptr(), buffer.0.len()) }?;
+        if length == 0 {
+            return Ok(());
+        }
+        let mut at = 0;
+        while at < length {
+            let entry = &buffer.0[at..length];
+            // struct linux_dirent64: inode, offset, u16 length at 16, type, name from 19 on.
+            let size = u16::from_le_bytes([entry[16], entry[17]]) as usize;
+            let name = &entry[19..size];
+            let mut number = None;
+            for byte in name.iter().take_while(|byte| **byte != 0) {
+                number = match (byte, number) {
+                    (b'0'..=b'9', number) => Some(number.unwrap_or(0) * 10 + i32::from(byte - b'0')),
+                    _ => break,
+                };
+            }
+            if let Some(number) = number {
+                each(number);
+            }
+            at += size;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_come_back_as_numbers() {
+        assert_eq!(open(b"/nowhere at all\0", libc::O_RDONLY), Err(libc::ENOENT));
+        assert_eq!(fcntl(9999, libc::F_GETFD, 0), Err(libc::EBADF));
+    }
+
+    #[test]
+    fn threads_are_listed() {
+        let directory = open(b"/proc/self/task\0", libc::O_RDONLY | libc::O_DIRECTORY).unwrap();
+        let mut found = Vec::new();
+        numbers_in(directory, |number| found.push(number)).unwrap();
+        close(directory);
+        assert!(found.contains(&gettid()) && found.contains(&getpid()));
+        let mut buffer = [0; 64];
+        assert_eq!(path(&mut buffer, "/proc/", 1203, "/fd"), b"/proc/1203/fd\0");
+        assert_eq!(path(&mut buffer, "", 0, ""), b"0\0");
+    }
+}

@@ -1,0 +1,286 @@
+//! The threads of the program: what of each must be kept besides its memory, and how it is brought back.
+
+use std::arch::naked_asm;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::gate::thread_pointer;
+use crate::sys::{self, Errno, call};
+
+/// Most threads of a rank.
+pub const MOST: usize = 1024;
+
+/// A thread that stands still in its signal handler. Registers, vector state, signal mask and alternate stack lie in the
+/// frame that the kernel has put on its stack.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Thread {
+    pub tid: i32,
+    /// The thread whose number is the process's.
+    pub is_main: bool,
+    /// The frame: an address of a `ucontext_t`.
+    pub context: usize,
+    pub fs: usize,
+    /// Where the kernel writes 0 and wakes when the thread ends: glibc's copy of the thread id.
+    tid_address: usize,
+    robust_list: usize,
+    robust_length: usize,
+    name: [u8; 16],
+    affinity: [u64; 16],
+    affinity_bytes: usize,
+}
+
+const NOBODY: Thread = Thread {
+    tid: 0,
+    is_main: false,
+    context: 0,
+    fs: 0,
+    tid_address: 0,
+    robust_list: 0,
+    robust_length: 0,
+    name: [0; 16],
+    affinity: [0; 16],
+    affinity_bytes: 0,
+};
+
+struct Table(UnsafeCell<[Thread; MOST]>);
+// SAFETY: every stopping thread writes the entry whose index it alone has drawn; others read after it has said so.
+unsafe impl Sync for Table {}
+
+static TABLE: Table = Table(UnsafeCell::new([NOBODY; MOST]));
+/// Entries drawn.
+static DRAWN: AtomicU32 = AtomicU32::new(0);
+/// Entries written.
+pub(crate) static PARKED: AtomicU32 = AtomicU32::new(0);
+/// Offset of the restartable-sequence area from the thread pointer, and 1 + its size; 0: glibc does not use it.
+static RSEQ: AtomicU64 = AtomicU64::new(0);
+
+/// What the kernel and glibc agree on for restartable sequences.
+const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+
+/// Finds out where glibc has its restartable-sequence area. Call once, in ordinary circumstances.
+pub fn find_rseq() {
+    // SAFETY: looks up two constants of glibc 2.35 and later.
+    unsafe {
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
+        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
+        if !offset.is_null() && !size.is_null() && *size > 0 {
+            RSEQ.store((*offset as u32 as u64) << 32 | (1 + *size as u64), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Forgets all entries.
+pub fn clear() {
+    DRAWN.store(0, Ordering::SeqCst);
+    PARKED.store(0, Ordering::SeqCst);
+}
+
+/// The threads that stand still.
+pub fn parked() -> &'static [Thread] {
+    let count = (PARKED.load(Ordering::SeqCst) as usize).min(MOST);
+    // SAFETY: entries are written before they are counted in PARKED, and only the capturing thread asks.
+    unsafe { std::slice::from_raw_parts(TABLE.0.get().cast::<Thread>(), count) }
+}
+
+/// Too many threads for the table: the others go on and the image is refused.
+pub fn overflowed() -> bool {
+    DRAWN.load(Ordering::SeqCst) as usize > MOST
+}
+
+/// In the signal handler: notes the calling thread.
+pub fn park(context: usize) {
+    let index = DRAWN.fetch_add(1, Ordering::SeqCst) as usize;
+    if index >= MOST {
+        return;
+    }
+    let mut thread = NOBODY;
+    thread.tid = sys::gettid();
+    thread.is_main = thread.tid == sys::getpid();
+    thread.context = context;
+    thread.fs = thread_pointer();
+    // SAFETY: each call writes to the place it is given, which is long enough.
+    unsafe {
+        let _ = call!(libc::SYS_prctl, libc::PR_GET_TID_ADDRESS, &raw mut thread.tid_address);
+        let _ = call!(
+            libc::SYS_get_robust_list,
+            0,
+            &raw mut thread.robust_list,
+            &raw mut thread.robust_length
+        );
+        let _ = call!(libc::SYS_prctl, libc::PR_GET_NAME, thread.name.as_mut_ptr());
+        thread.affinity_bytes = call!(
+            libc::SYS_sched_getaffinity,
+            0,
+            size_of_val(&thread.affinity),
+            thread.affinity.as_mut_ptr()
+        )
+        .unwrap_or(0);
+        TABLE.0.get().cast::<Thread>().add(index).write(thread);
+    }
+    // Entries become visible in order, so that PARKED says how many from the first are whole.
+    while PARKED.load(Ordering::SeqCst) as usize != index {
+        // SAFETY: gives the core away.
+        let _ = unsafe { call!(libc::SYS_sched_yield) };
+    }
+    PARKED.store(index as u32 + 1, Ordering::SeqCst);
+    sys::futex_wake(&PARKED);
+}
+
+/// If the signal has broken off a system call which does not start again by itself (poll, nanosleep…), lets it start again.
+/// `number` and `pc`: what the kernel said of the thread before it got the signal.
+pub fn restart_call(thread: &Thread, number: i64, pc: u64) {
+    let context = thread.context as *mut libc::ucontext_t;
+    // SAFETY: the frame of a thread that stands still.
+    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+    let register = |name: libc::c_int| name as usize;
+    if registers[register(libc::REG_RAX)] != -i64::from(libc::EINTR) || registers[register(libc::REG_RIP)] as u64 != pc
+    {
+        return;
+    }
+    if number == libc::SYS_clock_nanosleep || number == libc::SYS_nanosleep {
+        // The kernel has written what is left to where the program asked for it: sleep that long.
+        let (request, rest, absolute) = if number == libc::SYS_nanosleep {
+            (libc::REG_RDI, libc::REG_RSI, false)
+        } else {
+            (
+                libc::REG_RDX,
+                libc::REG_R10,
+                registers[register(libc::REG_RSI)] & i64::from(libc::TIMER_ABSTIME) != 0,
+            )
+        };
+        if !absolute && registers[register(rest)] != 0 {
+            registers[register(request)] = registers[register(rest)];
+        }
+    }
+    registers[register(libc::REG_RAX)] = number;
+    registers[register(libc::REG_RIP)] -= 2;
+}
+
+/// Makes the calling thread, new and unknown to glibc, the one that stood still: it goes on where it stopped.
+///
+/// # Safety
+/// The memory is that of the image, and no other thread has become this one.
+pub unsafe fn become_thread(thread: &Thread) -> ! {
+    // SAFETY: as required: these areas belong to the thread that this one becomes.
+    unsafe {
+        let tid = call!(libc::SYS_set_tid_address, thread.tid_address).unwrap_or(0);
+        if thread.tid_address != 0 {
+            // glibc keeps the number there, and mutexes and pthread_kill use it.
+            *(thread.tid_address as *mut i32) = tid as i32;
+        }
+        let _ = call!(libc::SYS_set_robust_list, thread.robust_list, thread.robust_length);
+        let _ = call!(libc::SYS_arch_prctl, 0x1002, thread.fs); // ARCH_SET_FS
+        let rseq = RSEQ.load(Ordering::Relaxed);
+        if rseq != 0 {
+            let area = thread.fs.wrapping_add_signed((rseq >> 32) as u32 as i32 as isize);
+            // cpu_id_start, cpu_id and rseq_cs are the kernel's to fill.
+            std::ptr::write_bytes(area as *mut u8, 0, 16);
+            let size = ((rseq as u32) - 1).max(32);
+            let _ = call!(libc::SYS_rseq, area, size, 0, RSEQ_SIGNATURE);
+        }
+        let _ = call!(libc::SYS_prctl, libc::PR_SET_NAME, thread.name.as_ptr());
+        let _ = call!(
+            libc::SYS_sched_setaffinity,
+            0,
+            thread.affinity_bytes,
+            thread.affinity.as_ptr()
+        );
+        go_on(thread.context)
+    }
+}
+
+/// Returns from the signal whose frame lies at `context`.
+#[unsafe(naked)]
+unsafe extern "C" fn go_on(context: usize) -> ! {
+    naked_asm!("mov rsp, rdi", "mov eax, 15", "syscall", "ud2")
+}
+
+const THREAD_FLAGS: i32 = libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM;
+
+/// Starts a thread that becomes `thread`. It begins on that thread's own stack, below its frame.
+///
+/// # Safety
+/// As for [`become_thread`].
+pub unsafe fn revive(thread: &'static Thread) -> Result<(), Errno> {
+    extern "C" fn begin(thread: usize) -> ! {
+        // SAFETY: `revive` gave the address of an entry of the table.
+        unsafe { become_thread(&*(thread as *const Thread)) }
+    }
+    // The handler's own frames below the context are of no more use.
+    let stack = (thread.context - 512) & !15;
+    // SAFETY: as required by this function.
+    unsafe { start(THREAD_FLAGS, stack, begin, thread as *const Thread as usize, None) }.map(|_| ())
+}
+
+/// Starts a thread that shares everything and runs `run(argument)` on the stack that ends at `stack`, with `tls` as its
+/// thread pointer; `ended` becomes 0 when it has left its stack.
+///
+/// # Safety
+/// The stack is nobody else's; `run` does without glibc's thread-local storage.
+pub unsafe fn start_service(
+    stack: usize,
+    tls: usize,
+    ended: &AtomicU32,
+    run: extern "C" fn(usize) -> !,
+) -> Result<i32, Errno> {
+    let flags = THREAD_FLAGS | libc::CLONE_SETTLS | libc::CLONE_CHILD_CLEARTID | libc::CLONE_PARENT_SETTID;
+    // SAFETY: as required.
+    unsafe { start(flags, stack, run, 0, Some((tls, ended.as_ptr() as usize))) }
+}
+
+unsafe fn start(
+    flags: i32,
+    stack: usize,
+    run: extern "C" fn(usize) -> !,
+    argument: usize,
+    extra: Option<(usize, usize)>,
+) -> Result<i32, Errno> {
+    let (tls, tid) = extra.unwrap_or((0, 0));
+    // SAFETY: the caller answers for stack and function.
+    let result = unsafe { raw_start(flags as usize, stack, tid, tls, run as usize, argument) };
+    if result < 0 {
+        Err(-result as Errno)
+    } else {
+        Ok(result as i32)
+    }
+}
+
+/// clone(flags, stack, tid, tid, tls); the new thread calls `run(argument)`.
+#[unsafe(naked)]
+unsafe extern "C" fn raw_start(
+    flags: usize,
+    stack: usize,
+    tid: usize,
+    tls: usize,
+    run: usize,
+    argument: usize,
+) -> isize {
+    // Arguments arrive in rdi, rsi, rdx, rcx, r8, r9; clone wants flags, stack, parent tid, child tid, tls.
+    naked_asm!(
+        "push r12",
+        "push r13",
+        "mov r12, r8",
+        "mov r13, r9",
+        "mov r8, rcx",
+        "mov r10, rdx",
+        "mov eax, 56",
+        "syscall",
+        "test rax, rax",
+        "jz 2f",
+        "pop r13",
+        "pop r12",
+        "ret",
+        "2:",
+        "xor ebp, ebp",
+        "mov rdi, r13",
+        "and rsp, -16",
+        "call r12",
+        "ud2",
+    )
+}

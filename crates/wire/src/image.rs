@@ -1,0 +1,157 @@
+//! What an agent and the process of a rank say to each other about process images, over a socket of datagrams
+//! ([`crate::node_memory::IMAGE_FD`]), and an agent and a sleeping snapshot over a socket of the snapshot's own.
+//!
+//! ```text
+//! 0   u32  kind
+//! 4   u32  length of the text
+//! 8   u64  first number
+//! 16  u64  second number
+//! 24  u64  third number
+//! 32  ...  text, UTF-8
+//! ```
+//!
+//! Plain bytes of a fixed shape: the rank's side is read and written where no memory can be allocated.
+
+/// Longest text.
+pub const TEXT: usize = 224;
+/// Bytes of the longest datagram.
+pub const BYTES: usize = 32 + TEXT;
+
+/// What a datagram says. Descriptors travel beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// Agent to rank: take image `a`; its cursors go to slot `b`. Then comes the signal. With a descriptor: write the
+    /// image there as well.
+    Checkpoint = 1,
+    /// Rank to agent: all threads stand still for image `a`.
+    Stopped = 2,
+    /// Agent to rank: what you have said to PMI and printed is accounted for, go on with image `a`.
+    Go = 3,
+    /// Agent to rank: not now.
+    Abandon = 4,
+    /// Rank to agent: image `a` cannot be taken; the text says why.
+    Refused = 5,
+    /// Rank to agent: snapshot `a` sleeps as process `b`, after `c` nanoseconds of standstill; beside it comes the
+    /// socket to talk to it.
+    Taken = 6,
+    /// Agent to snapshot: copy yourself and let the copy go on as the rank, whose standard output, standard error, PMI
+    /// socket, image socket and (if there is a fifth) standard input come beside it.
+    Wake = 7,
+    /// Snapshot to agent: the rank lives again as process `b`.
+    Woken = 8,
+    /// Snapshot to agent: it cannot be woken; the text says why.
+    Failed = 9,
+    /// Snapshot to agent: image `a` is written, `b` bytes in `c` nanoseconds.
+    Written = 10,
+    /// Snapshot to agent: image `a` could not be written; `b` is the error number, the text says at what.
+    WriteFailed = 11,
+}
+
+const KINDS: [Kind; 11] = [
+    Kind::Checkpoint,
+    Kind::Stopped,
+    Kind::Go,
+    Kind::Abandon,
+    Kind::Refused,
+    Kind::Taken,
+    Kind::Wake,
+    Kind::Woken,
+    Kind::Failed,
+    Kind::Written,
+    Kind::WriteFailed,
+];
+
+/// One datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Datagram {
+    pub kind: Kind,
+    pub a: u64,
+    pub b: u64,
+    pub c: u64,
+    text: [u8; TEXT],
+    length: usize,
+}
+
+impl Datagram {
+    pub fn new(kind: Kind, a: u64, b: u64, c: u64) -> Datagram {
+        Datagram {
+            kind,
+            a,
+            b,
+            c,
+            text: [0; TEXT],
+            length: 0,
+        }
+    }
+
+    /// The same with a text, cut to what fits.
+    pub fn with_text(mut self, text: &str) -> Datagram {
+        let mut length = text.len().min(TEXT);
+        while !text.is_char_boundary(length) {
+            length -= 1;
+        }
+        self.text[..length].copy_from_slice(&text.as_bytes()[..length]);
+        self.length = length;
+        self
+    }
+
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.text[..self.length]).unwrap_or("?")
+    }
+
+    pub fn encode(&self) -> ([u8; BYTES], usize) {
+        let mut bytes = [0u8; BYTES];
+        bytes[..4].copy_from_slice(&(self.kind as u32).to_le_bytes());
+        bytes[4..8].copy_from_slice(&(self.length as u32).to_le_bytes());
+        for (place, number) in [(8, self.a), (16, self.b), (24, self.c)] {
+            bytes[place..place + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        bytes[32..32 + self.length].copy_from_slice(&self.text[..self.length]);
+        (bytes, 32 + self.length)
+    }
+
+    /// None: not one of ours.
+    pub fn decode(bytes: &[u8]) -> Option<Datagram> {
+        let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let number = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let kind = *KINDS.get((word(0)? as usize).checked_sub(1)?)?;
+        let text = bytes.get(32..)?;
+        let length = word(4)? as usize;
+        if length != text.len() || length > TEXT {
+            return None;
+        }
+        let text = std::str::from_utf8(text).ok()?;
+        Some(Datagram::new(kind, number(8)?, number(16)?, number(24)?).with_text(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_heard() {
+        for (index, kind) in KINDS.into_iter().enumerate() {
+            let said = Datagram::new(kind, index as u64, u64::MAX, 7).with_text(&"é".repeat(index * 20));
+            let (bytes, length) = said.encode();
+            assert_eq!(Datagram::decode(&bytes[..length]), Some(said));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_not() {
+        let (bytes, length) = Datagram::new(Kind::Go, 1, 2, 3).with_text("text").encode();
+        for wrong in [&bytes[..0], &bytes[..31], &bytes[..length - 1], &bytes[..length + 1]] {
+            assert_eq!(Datagram::decode(wrong), None);
+        }
+        let mut other = bytes;
+        for kind in [0, 12, u32::MAX] {
+            other[..4].copy_from_slice(&kind.to_le_bytes());
+            assert_eq!(Datagram::decode(&other[..length]), None);
+        }
+        let mut other = bytes;
+        other[33] = 0xff;
+        assert_eq!(Datagram::decode(&other[..length]), None);
+    }
+}
