@@ -41,6 +41,8 @@ pub struct Options {
     /// Bytes; chosen from the machine's memory when absent.
     pub log_memory: Option<u64>,
     pub log_prefault: u64,
+    /// How often an image of each rank is taken.
+    pub checkpoint_every: Option<Duration>,
     pub spill_directory: Option<PathBuf>,
     /// As written; their meaning depends on the number of ranks.
     pub faults: Vec<String>,
@@ -82,6 +84,7 @@ const OPTIONS: &[(&str, usize)] = &[
     ("max-restarts-per-rank", 1),
     ("log-memory", 1),
     ("log-prefault", 1),
+    ("checkpoint-every", 1),
     ("spill-dir", 1),
     ("fault", 1),
     ("q", 0),
@@ -103,6 +106,7 @@ const IN_ENVIRONMENT: &[&str] = &[
     "max-restarts-per-rank",
     "log-memory",
     "log-prefault",
+    "checkpoint-every",
     "spill-dir",
     "fault",
     "quiet",
@@ -151,6 +155,7 @@ impl Options {
             max_restarts_per_rank: 16,
             log_memory: None,
             log_prefault: 4 << 20,
+            checkpoint_every: None,
             spill_directory: None,
             faults: Vec::new(),
             quiet: false,
@@ -257,6 +262,15 @@ pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsStrin
     }
     if options.tolerate_node && options.protocol == PROTOCOL_NONE {
         return Err("--tolerate node needs a protocol that recovers; --protocol none tolerates nothing".to_string());
+    }
+    if options.checkpoint_every.is_some() && options.protocol == PROTOCOL_NONE {
+        return Err("--checkpoint-every needs a protocol that recovers; --protocol none uses no images".to_string());
+    }
+    if options.checkpoint_every.is_some() && options.tolerate_node {
+        return Err(
+            "--checkpoint-every and --tolerate node cannot be combined yet: images are kept on the node that would be lost"
+                .to_string(),
+        );
     }
     Ok(Request::Run(Box::new(options)))
 }
@@ -377,6 +391,13 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
                 ));
             }
             options.log_memory = Some(bytes);
+        }
+        "checkpoint-every" => {
+            let every = parse_duration(value)?;
+            if every < Duration::from_millis(10) {
+                return Err(format!("{value} is too often: at least 10ms are needed"));
+            }
+            options.checkpoint_every = Some(every);
         }
         "log-prefault" => options.log_prefault = parse_size(value)?,
         "spill-dir" => options.spill_directory = Some(PathBuf::from(value)),
@@ -508,6 +529,10 @@ mod tests {
             ("--tolerate node --protocol none ./a", "tolerates nothing"),
             ("--event-logger here ./a", "not an IPv4 address"),
             ("--spin soon ./a", "not a duration"),
+            ("--checkpoint-every now ./a", "not a duration"),
+            ("--checkpoint-every 1ms ./a", "too often"),
+            ("--checkpoint-every 1s --protocol none ./a", "uses no images"),
+            ("--checkpoint-every 1s --tolerate node ./a", "cannot be combined"),
         ] {
             match parse_words(line) {
                 Err(error) => assert!(error.contains(expected), "{line}: {error}"),

@@ -100,6 +100,7 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
         event_logger_address: 0,
         key: [0; 32],
         stdin: Stdin::Nothing,
+        images: options.protocol != PROTOCOL_NONE && !options.tolerate_node,
         open_files,
         fixed_addresses: options.protocol != PROTOCOL_NONE,
         message_faults: Vec::new(),
@@ -115,6 +116,7 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
         quiet: options.quiet,
         json_events: options.json_events,
         event_logger: options.event_logger,
+        checkpoint_every: options.checkpoint_every,
     })
 }
 

@@ -4,6 +4,8 @@
 //! all signals blocked.
 
 use std::cell::UnsafeCell;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use resurgo_wire::image::{Datagram, Kind};
@@ -11,7 +13,7 @@ use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
 use crate::descriptors::{self, Refusal};
 use crate::sys::{self, Errno, call};
-use crate::talk::{self, Received};
+use crate::talk::{self, Received, Socket, Text};
 use crate::{gate, mappings, snapshot, stop, threads};
 
 /// What the provider has to say about an image.
@@ -67,6 +69,17 @@ pub fn enable(hooks: Hooks) {
     stop::install();
 }
 
+/// The agent's side: asks process `pid` for an image by the datagram that `request` makes of what the main thread is
+/// doing, and then by the signal.
+pub fn ask(pid: i32, socket: &Socket, request: Datagram, beside: &[BorrowedFd]) -> io::Result<()> {
+    // So that a system call which the signal breaks off can be started again.
+    let doing = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    socket.send(&request.with_text(doing.trim_end()), beside)?;
+    // SAFETY: a signal.
+    unsafe { call!(libc::SYS_tgkill, pid, pid, crate::SIGNAL) }.map_err(io::Error::from_raw_os_error)?;
+    Ok(())
+}
+
 /// The MPI library may unload the provider when it ends, and the signal's handler with it.
 fn stay_loaded() {
     // SAFETY: asks the loader about this very function.
@@ -119,21 +132,12 @@ extern "C" fn run(_: usize) -> ! {
     // Threads that are on their way to stop for nothing find the epoch changed or start an empty capture.
     stop::release();
     if let Some((request, refusal)) = refusal {
-        let mut buffer = [0u8; 64];
-        let mut answer = Datagram::new(Kind::Refused, request.datagram.a, 0, 0);
-        if refusal.fd >= 0 {
-            let fd = sys::path(&mut buffer, "descriptor ", refusal.fd, "");
-            let mut text = [0u8; 200];
-            let mut length = 0;
-            for part in [refusal.why.as_bytes(), b": ", &fd[..fd.len() - 1]] {
-                text[length..length + part.len()].copy_from_slice(part);
-                length += part.len();
-            }
-            answer = answer.with_text(std::str::from_utf8(&text[..length]).unwrap_or(refusal.why));
-        } else {
-            answer = answer.with_text(refusal.why);
-        }
-        let _ = talk::send(IMAGE_FD, &answer, None);
+        let text = match refusal.fd {
+            -1 => Text::of(format_args!("{}", refusal.why)),
+            fd => Text::of(format_args!("{}: descriptor {fd}", refusal.why)),
+        };
+        let answer = Datagram::new(Kind::Refused, request.datagram.a, 0, 0).with_text(text.as_str());
+        let _ = talk::send(IMAGE_FD, &answer, &[]);
     }
     leave()
 }
@@ -164,7 +168,7 @@ fn take(request: &Received) -> Result<(), Refusal> {
     let (pid, socket) = result?;
     stop::release();
     let taken = Datagram::new(Kind::Taken, number, pid as u64, sys::now_ns() - start);
-    let _ = talk::send(IMAGE_FD, &taken, Some(socket));
+    let _ = talk::send(IMAGE_FD, &taken, &[socket]);
     sys::close(socket);
     Ok(())
 }
@@ -199,7 +203,7 @@ fn copy(number: u64, slot: u64, file: i32) -> Result<(i32, i32), Refusal> {
         refuse(why)
     };
     // The agent accounts for what has been printed while the process is being copied.
-    talk::send(IMAGE_FD, &Datagram::new(Kind::Stopped, number, 0, 0), None)
+    talk::send(IMAGE_FD, &Datagram::new(Kind::Stopped, number, 0, 0), &[])
         .map_err(|_| give_up("the agent does not listen"))?;
     let copied = snapshot::fork(number, own, others, file);
     let answer = talk::receive(IMAGE_FD, 0);

@@ -219,7 +219,9 @@ pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
 
 fn reopen(entry: &Descriptor) -> Result<(), Errno> {
     let mut name = [0u8; 64];
-    let flags = entry.status & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY) | libc::O_CLOEXEC;
+    // What is opened is a link, whatever the program had opened.
+    let only_once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NOFOLLOW;
+    let flags = entry.status & !only_once | libc::O_CLOEXEC;
     let new = sys::open(sys::path(&mut name, "/proc/self/fd/", entry.fd, ""), flags)?;
     sys::lseek(new, entry.offset, libc::SEEK_SET)?;
     let result = replace(new, entry.fd, entry.flags);

@@ -13,8 +13,14 @@ mod sys;
 mod talk;
 mod threads;
 
-pub use capture::{Hooks, enable};
+pub use capture::{Hooks, ask, enable};
 pub use gate::{Guard, disable, is_restored, take_restored};
+pub use talk::Socket;
+
+/// Bytes that wait in a pipe, whichever of its ends is asked.
+pub fn readable_bytes(pipe: &impl std::os::fd::AsRawFd) -> u64 {
+    sys::readable_bytes(pipe.as_raw_fd()) as u64
+}
 
 /// The signal that stops threads: glibc's own SIGSETXID, which no program can block by way of glibc. glibc uses it only
 /// when a process with several threads changes its user.

@@ -11,7 +11,7 @@ use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
 use crate::descriptors::{self, Given};
 use crate::sys::{self, Errno, call};
-use crate::talk::{self, Received};
+use crate::talk::{self, Received, Text};
 use crate::{gate, stop, threads};
 
 struct Timers(UnsafeCell<[libc::itimerval; 3]>);
@@ -117,11 +117,11 @@ fn sleep(socket: i32, agent: i32) -> ! {
             match copy_process() {
                 Ok(0) => wake(socket, agent, &request),
                 Ok(pid) => {
-                    let _ = talk::send(socket, &Datagram::new(Kind::Woken, pid as u64, 0, 0), None);
+                    let _ = talk::send(socket, &Datagram::new(Kind::Woken, pid as u64, 0, 0), &[]);
                 }
                 Err(errno) => {
                     let failed = Datagram::new(Kind::Failed, errno as u64, 0, 0);
-                    let _ = talk::send(socket, &failed.with_text("cannot make a process"), None);
+                    let _ = talk::send(socket, &failed.with_text("cannot make a process"), &[]);
                 }
             }
         }
@@ -143,8 +143,9 @@ fn wake(socket: i32, agent: i32, request: &Received) -> ! {
         stdin: if request.count > 4 { stdin } else { -1 },
     };
     if let Err((fd, errno)) = descriptors::rebuild(&given) {
+        let text = Text::of(format_args!("descriptor {fd} cannot be opened again (error {errno})"));
         let failed = Datagram::new(Kind::Failed, errno as u64, fd as u64, 0);
-        let _ = talk::send(socket, &failed.with_text("an open file cannot be opened again"), None);
+        let _ = talk::send(socket, &failed.with_text(text.as_str()), &[]);
         exit(1);
     }
     sys::close(socket);

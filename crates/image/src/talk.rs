@@ -1,6 +1,10 @@
 //! Datagrams and descriptors to and from the agent.
 
-use resurgo_wire::image::{BYTES, Datagram};
+use std::fmt::Write;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use resurgo_wire::image::{BYTES, Datagram, TEXT};
 
 use crate::sys::{self, Errno, call};
 
@@ -18,27 +22,65 @@ struct Ancillary {
 
 const HEADER: usize = 16;
 
-/// Sends one datagram, with a descriptor beside it.
-pub fn send(socket: i32, datagram: &Datagram, descriptor: Option<i32>) -> Result<(), Errno> {
+/// A text without allocation: what does not fit is cut.
+pub struct Text {
+    bytes: [u8; TEXT],
+    length: usize,
+}
+
+impl Text {
+    pub fn of(arguments: std::fmt::Arguments) -> Text {
+        let mut text = Text {
+            bytes: [0; TEXT],
+            length: 0,
+        };
+        let _ = text.write_fmt(arguments);
+        text
+    }
+
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or("?")
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, more: &str) -> std::fmt::Result {
+        let mut take = more.len().min(TEXT - self.length);
+        while !more.is_char_boundary(take) {
+            take -= 1;
+        }
+        self.bytes[self.length..self.length + take].copy_from_slice(&more.as_bytes()[..take]);
+        self.length += take;
+        Ok(())
+    }
+}
+
+/// Sends one datagram, with descriptors beside it.
+pub fn send(socket: i32, datagram: &Datagram, descriptors: &[i32]) -> Result<(), Errno> {
+    assert!(
+        descriptors.len() <= DESCRIPTORS,
+        "at most {DESCRIPTORS} descriptors travel together"
+    );
     let (mut bytes, length) = datagram.encode();
     let mut piece = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: length,
     };
     let mut beside = Ancillary {
-        length: HEADER + 4,
+        length: HEADER + 4 * descriptors.len(),
         level: libc::SOL_SOCKET,
         kind: libc::SCM_RIGHTS,
-        descriptors: [descriptor.unwrap_or(-1); DESCRIPTORS + 1],
+        descriptors: [-1; DESCRIPTORS + 1],
     };
+    beside.descriptors[..descriptors.len()].copy_from_slice(descriptors);
     // SAFETY: an all-zero msghdr is valid; what it points to outlives the call.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut piece;
         message.msg_iovlen = 1;
-        if descriptor.is_some() {
+        if !descriptors.is_empty() {
             message.msg_control = (&raw mut beside).cast();
-            message.msg_controllen = HEADER + 8;
+            message.msg_controllen = (beside.length + 7) & !7;
         }
         call!(libc::SYS_sendmsg, socket, &raw const message, libc::MSG_NOSIGNAL).map(|_| ())
     }
@@ -119,6 +161,49 @@ pub fn pair() -> Result<(i32, i32), Errno> {
     Ok((ends[0], ends[1]))
 }
 
+/// The agent's end of a socket to a rank or a snapshot. It never blocks.
+#[derive(Debug)]
+pub struct Socket(OwnedFd);
+
+impl Socket {
+    /// Two ends; the second is for the other process.
+    pub fn pair() -> io::Result<(Socket, OwnedFd)> {
+        let (ours, theirs) = pair().map_err(io::Error::from_raw_os_error)?;
+        // SAFETY: just made, and nobody else's.
+        unsafe { Ok((Socket(OwnedFd::from_raw_fd(ours)), OwnedFd::from_raw_fd(theirs))) }
+    }
+
+    pub fn send(&self, datagram: &Datagram, beside: &[BorrowedFd]) -> io::Result<()> {
+        let mut descriptors = [-1; DESCRIPTORS];
+        for (place, fd) in descriptors.iter_mut().zip(beside) {
+            *place = fd.as_raw_fd();
+        }
+        send(self.0.as_raw_fd(), datagram, &descriptors[..beside.len()]).map_err(io::Error::from_raw_os_error)
+    }
+
+    /// The next datagram and a descriptor beside it; WouldBlock when there is none, UnexpectedEof when the other side has
+    /// gone.
+    pub fn receive(&self) -> io::Result<(Datagram, Option<Socket>)> {
+        let received = receive(self.0.as_raw_fd(), libc::MSG_DONTWAIT).map_err(io::Error::from_raw_os_error)?;
+        let Some(received) = received else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        // SAFETY: the kernel has just put them into this process's table.
+        let mut beside = received.descriptors[..received.count]
+            .iter()
+            .map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) });
+        let first = beside.next().map(Socket);
+        beside.for_each(drop);
+        Ok((received.datagram, first))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,8 +213,8 @@ mod tests {
     fn datagrams_and_descriptors_arrive() {
         let (a, b) = pair().unwrap();
         let said = Datagram::new(Kind::Taken, 1, 2, 3).with_text("hello");
-        send(a, &said, None).unwrap();
-        send(a, &said, Some(0)).unwrap();
+        send(a, &said, &[]).unwrap();
+        send(a, &said, &[0]).unwrap();
         let first = receive(b, 0).unwrap().unwrap();
         assert!(first.datagram == said && first.count == 0);
         let second = receive(b, 0).unwrap().unwrap();

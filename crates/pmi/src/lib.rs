@@ -10,4 +10,4 @@ mod line;
 mod server;
 
 pub use line::{Command, LineBuffer, LineError, MAX_LINE};
-pub use server::{Notice, Output, Progress, Server};
+pub use server::{Notice, Output, Position, Progress, Server};

@@ -116,6 +116,11 @@ pub struct LineBuffer {
 }
 
 impl LineBuffer {
+    /// No part of a command is waiting for the rest.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     /// Adds what was read from the socket.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);

@@ -51,6 +51,16 @@ struct RankState {
     name_answers: Vec<String>,
 }
 
+/// Where a life of a rank is in its conversation: a later life that begins from an image taken there goes on from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    progress: Progress,
+    barriers: u64,
+    puts: u64,
+    gets: u64,
+    name_commands: usize,
+}
+
 /// The PMI-1 server of one job.
 #[derive(Debug)]
 pub struct Server {
@@ -89,14 +99,27 @@ impl Server {
         self.ranks[rank].progress
     }
 
-    /// A new life of `rank` begins: its commands start again from the first.
-    pub fn restarted(&mut self, rank: usize) {
+    /// Where the present life of `rank` is; None while it waits in a barrier.
+    pub fn position(&self, rank: usize) -> Option<Position> {
+        let state = &self.ranks[rank];
+        let position = Position {
+            progress: state.progress,
+            barriers: state.barriers,
+            puts: state.puts,
+            gets: state.gets,
+            name_commands: state.name_commands,
+        };
+        (!state.waiting).then_some(position)
+    }
+
+    /// A new life of `rank` begins where an earlier one was: at the beginning its commands start again from the first.
+    pub fn restarted(&mut self, rank: usize, from: Position) {
         let state = &mut self.ranks[rank];
-        state.progress = Progress::default();
-        state.barriers = 0;
-        state.puts = 0;
-        state.gets = 0;
-        state.name_commands = 0;
+        state.progress = from.progress;
+        state.barriers = from.barriers;
+        state.puts = from.puts;
+        state.gets = from.gets;
+        state.name_commands = from.name_commands;
         // It stays counted in the barrier it died in, but nobody listens for the answer now.
         state.waiting = false;
     }
@@ -341,7 +364,7 @@ mod tests {
         let mut s = server(2);
         send(&mut s, 0, "cmd=barrier_in");
         send(&mut s, 1, "cmd=barrier_in");
-        s.restarted(1);
+        s.restarted(1, Position::default());
         assert_eq!(answer(&mut s, 1, "cmd=barrier_in"), "cmd=barrier_out rc=0\n");
         assert!(send(&mut s, 1, "cmd=barrier_in").0.is_empty());
         assert_eq!(send(&mut s, 0, "cmd=barrier_in").0.len(), 2);
@@ -351,7 +374,7 @@ mod tests {
     fn a_rank_that_died_inside_a_barrier_stays_counted() {
         let mut s = server(2);
         send(&mut s, 1, "cmd=barrier_in");
-        s.restarted(1);
+        s.restarted(1, Position::default());
         // The other is let go although the dead rank has not come back...
         let (out, _) = send(&mut s, 0, "cmd=barrier_in");
         assert_eq!(out.iter().map(|o| o.rank).collect::<Vec<_>>(), [0]);
@@ -363,7 +386,7 @@ mod tests {
     fn a_rank_that_comes_back_into_an_open_barrier_is_counted_once() {
         let mut s = server(3);
         send(&mut s, 1, "cmd=barrier_in");
-        s.restarted(1);
+        s.restarted(1, Position::default());
         assert!(send(&mut s, 1, "cmd=barrier_in").0.is_empty());
         assert!(send(&mut s, 0, "cmd=barrier_in").0.is_empty());
         assert_eq!(send(&mut s, 2, "cmd=barrier_in").0.len(), 3);
@@ -389,12 +412,33 @@ mod tests {
         assert_eq!(first[3], "cmd=get_result rc=0 value=x\\ y\n");
         send(&mut s, 1, "cmd=put key=a value=2");
         for _ in 0..2 {
-            s.restarted(0);
+            s.restarted(0, Position::default());
             let again: Vec<_> = script.iter().map(|line| answer(&mut s, 0, line)).collect();
             assert_eq!(again, first);
         }
         // What follows the replayed part is answered from the present.
         assert_eq!(answer(&mut s, 0, "cmd=get key=a"), "cmd=get_result rc=0 value=2\n");
+    }
+
+    #[test]
+    fn a_life_from_an_image_goes_on_where_it_was_taken() {
+        let mut s = server(2);
+        let put = |s: &mut Server, value: &str| answer(s, 0, &format!("cmd=put key=a value={value}"));
+        put(&mut s, "1");
+        send(&mut s, 0, "cmd=init");
+        send(&mut s, 1, "cmd=barrier_in");
+        send(&mut s, 0, "cmd=barrier_in");
+        let image = s.position(0).unwrap();
+        send(&mut s, 0, "cmd=barrier_in");
+        assert_eq!(s.position(0), None);
+        put(&mut s, "2");
+        s.restarted(0, image);
+        assert!(s.progress(0).initialised);
+        // The put is the second again, and the barrier the one it died in.
+        put(&mut s, "2");
+        assert_eq!(answer(&mut s, 1, "cmd=get key=a"), "cmd=get_result rc=0 value=2\n");
+        assert!(send(&mut s, 0, "cmd=barrier_in").0.is_empty());
+        assert_eq!(send(&mut s, 1, "cmd=barrier_in").0.len(), 2);
     }
 
     #[test]
@@ -429,7 +473,7 @@ mod tests {
         assert!(answer(&mut s, 1, "cmd=lookup_name service=x").contains("port=y$z"));
         assert!(answer(&mut s, 0, "cmd=unpublish_name service=x").contains("rc=0"));
         assert!(answer(&mut s, 0, "cmd=unpublish_name service=x").contains("rc=1"));
-        s.restarted(1);
+        s.restarted(1, Position::default());
         assert!(answer(&mut s, 1, "cmd=lookup_name service=x").contains("rc=1"));
         assert!(answer(&mut s, 1, "cmd=publish_name service=x port=other").contains("rc=1"));
         assert!(answer(&mut s, 1, "cmd=lookup_name service=x").contains("port=y$z"));

@@ -5,6 +5,7 @@
 //! a rank is the dispatcher's business. When the dispatcher goes away, everything that the agent has started
 //! ends.
 
+mod images;
 mod life;
 mod node;
 mod pmi;
@@ -48,6 +49,10 @@ enum Source {
     Pmi(usize),
     Output(usize, Stream),
     Stdin,
+    /// The socket to a running rank about images.
+    Images(usize),
+    /// The socket to the newest snapshot of a rank.
+    Snapshot(usize),
 }
 
 impl Source {
@@ -59,6 +64,8 @@ impl Source {
             Source::Pmi(rank) => (rank as u64) << 3 | 3,
             Source::Output(rank, Stream::Stdout) => (rank as u64) << 3 | 4,
             Source::Output(rank, Stream::Stderr) => (rank as u64) << 3 | 5,
+            Source::Images(rank) => (rank as u64) << 3 | 6,
+            Source::Snapshot(rank) => (rank as u64) << 3 | 7,
         }
     }
 
@@ -71,7 +78,8 @@ impl Source {
             3 => Source::Pmi(rank),
             4 => Source::Output(rank, Stream::Stdout),
             5 => Source::Output(rank, Stream::Stderr),
-            _ => return None,
+            6 => Source::Images(rank),
+            _ => Source::Snapshot(rank),
         })
     }
 }
@@ -168,6 +176,8 @@ impl Agent {
                     Some(Source::Pmi(rank)) => self.pmi_event(rank)?,
                     Some(Source::Output(rank, stream)) => self.output_event(rank, stream)?,
                     Some(Source::Stdin) => self.feed_stdin()?,
+                    Some(Source::Images(rank)) => self.image_event(rank)?,
+                    Some(Source::Snapshot(rank)) => self.snapshot_event(rank)?,
                     None => {}
                 }
             }
@@ -236,6 +246,7 @@ impl Agent {
                     self.send(&ToDispatcher::Failed { reason })?;
                 }
             }
+            ToAgent::Checkpoint { rank } => self.ask_for_image(rank)?,
             ToAgent::Kill { rank } => {
                 let life = self.work.as_ref().and_then(|work| work.ranks.get(rank)?.life.as_ref());
                 if let Some(life) = life {

@@ -1,6 +1,7 @@
 //! The dispatcher: what `resurgo run` is once the options are read. It starts the agent and the event logger,
 //! decides what follows from failures, moves standard input and output, and tells what happens.
 
+mod checkpoints;
 mod events;
 mod input;
 mod lines;
@@ -30,6 +31,7 @@ use crate::connection::Connection;
 use crate::event_logger::EventLoggerServer;
 use crate::faults::{Fault, Schedule};
 use crate::leftovers;
+use checkpoints::Checkpoints;
 use events::Events;
 use lines::Lines;
 pub use policy::Limits;
@@ -49,6 +51,8 @@ pub struct Settings {
     pub json_events: Option<PathBuf>,
     /// Where the event logger listens.
     pub event_logger: std::net::SocketAddrV4,
+    /// How often an image of each rank is taken.
+    pub checkpoint_every: Option<Duration>,
 }
 
 /// Exit status when the launcher itself fails.
@@ -82,6 +86,7 @@ struct Dispatcher {
     lines: BTreeMap<Stream, Lines>,
     policy: Policy,
     faults: Schedule,
+    checkpoints: Checkpoints,
     events: Events,
     start: Instant,
     /// Name of the job's key-value space.
@@ -179,6 +184,7 @@ impl Dispatcher {
             lines,
             policy: Policy::new(size, job.protocol, settings.limits),
             faults,
+            checkpoints: Checkpoints::new(settings.checkpoint_every, size),
             events,
             start,
             name: job.name.clone(),
@@ -281,6 +287,7 @@ impl Dispatcher {
             self.take_stdin();
         }
         self.inject_faults();
+        self.checkpoint();
         let mut closed = false;
         if happened[0] {
             let flushed = self.connection.flush();
@@ -308,6 +315,11 @@ impl Dispatcher {
         {
             at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
         }
+        if self.verdict.is_none()
+            && let Some(due) = self.checkpoints.next_time(|rank| self.pids[rank].is_some())
+        {
+            at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
+        }
         if self.lines.values().any(Lines::has_waiting) {
             at_most(lines::SILENCE);
         }
@@ -324,10 +336,10 @@ impl Dispatcher {
     fn heard(&mut self, message: ToDispatcher) {
         let now = Instant::now();
         match message {
-            ToDispatcher::Started { rank, life, pid } => {
+            ToDispatcher::Started { rank, life, pid, image } => {
                 self.pids[rank] = Some(pid);
                 if self.verdict.is_none() {
-                    self.events.started(rank, life, pid);
+                    self.events.started(rank, life, pid, image);
                 }
             }
             ToDispatcher::Failed { reason } => {
@@ -368,6 +380,14 @@ impl Dispatcher {
                 }
             }
             ToDispatcher::CaughtUp { rank, life, statistics } => self.events.caught_up(rank, life, &statistics, now),
+            ToDispatcher::Checkpointed { rank, number, stall_ns } => {
+                self.checkpoints.answered(rank, self.start.elapsed(), true);
+                self.events.checkpointed(rank, number, Duration::from_nanos(stall_ns));
+            }
+            ToDispatcher::NotCheckpointed { rank, reason } => {
+                self.checkpoints.answered(rank, self.start.elapsed(), false);
+                self.events.not_checkpointed(rank, &reason);
+            }
             ToDispatcher::Aborted { rank, code } => {
                 self.events.aborted(rank, code);
                 // An exit status has eight bits; one that would look like success must not.
@@ -474,6 +494,17 @@ impl Dispatcher {
                     .error(&format!("cannot read standard input: {error}; rank 0 sees its end"));
                 self.tell(ToAgent::StdinEnd);
             }
+        }
+    }
+
+    /// Asks for the images that are due.
+    fn checkpoint(&mut self) {
+        if self.verdict.is_some() {
+            return;
+        }
+        let pids = &self.pids;
+        if let Some(rank) = self.checkpoints.next(self.start.elapsed(), |rank| pids[rank].is_some()) {
+            self.tell(ToAgent::Checkpoint { rank });
         }
     }
 

@@ -13,7 +13,7 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::getppid;
-use resurgo_wire::node_memory::{NODE_MEMORY_FD, PMI_FD, SPILL_FD};
+use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
 /// The hidden verb.
 pub const VERB: &str = "rank-exec";
@@ -79,7 +79,7 @@ fn close_strangers() -> io::Result<()> {
         let number = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
         if let Some(fd) = number
             && fd > 2
-            && ![PMI_FD, NODE_MEMORY_FD, SPILL_FD].contains(&fd)
+            && ![PMI_FD, NODE_MEMORY_FD, SPILL_FD, IMAGE_FD].contains(&fd)
         {
             strangers.push(fd);
         }

@@ -36,6 +36,8 @@ pub struct Job {
     pub event_logger_address: u32,
     pub key: [u8; 32],
     pub stdin: Stdin,
+    /// Images of ranks may be asked for.
+    pub images: bool,
     /// Soft and hard limit of open files that ranks get.
     pub open_files: (u64, u64),
     /// Switch address randomisation off, so that a new life has the memory layout of the last.
@@ -135,6 +137,10 @@ pub enum ToAgent {
         rank: usize,
         fault_at_messages: u64,
     },
+    /// Take an image of a rank; answered by [`ToDispatcher::Checkpointed`] or [`ToDispatcher::NotCheckpointed`].
+    Checkpoint {
+        rank: usize,
+    },
     /// Kill a rank (fault injection).
     Kill {
         rank: usize,
@@ -159,6 +165,8 @@ pub enum ToDispatcher {
         rank: usize,
         life: u64,
         pid: i32,
+        /// The image it has begun from, 0: the beginning of its program.
+        image: u64,
     },
     /// The job cannot be run on this node; nothing is left running.
     Failed {
@@ -170,6 +178,19 @@ pub enum ToDispatcher {
         rank: usize,
         life: u64,
         statistics: LifeStatistics,
+    },
+    /// An image of the rank can be recovered from.
+    Checkpointed {
+        rank: usize,
+        /// Of the rank's images, from 1.
+        number: u64,
+        /// How long its threads stood still.
+        stall_ns: u64,
+    },
+    /// There is no new image of the rank; earlier ones stand.
+    NotCheckpointed {
+        rank: usize,
+        reason: String,
     },
     Aborted {
         rank: usize,
@@ -346,6 +367,7 @@ mod tests {
                 rank: 3,
                 life: 2,
                 pid: 77,
+                image: 4,
             },
             ToDispatcher::Output {
                 rank: 70000,

@@ -12,9 +12,10 @@ use command_fds::{CommandFdExt, FdMapping};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use resurgo_image::Socket;
 use resurgo_pmi::LineBuffer;
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{ENV_RANK, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
+use resurgo_wire::node_memory::{ENV_RANK, IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
 /// A running process of a rank. Its process group has the same number.
 pub struct Life {
@@ -25,6 +26,17 @@ pub struct Life {
     pub answers: Vec<u8>,
     pub stdout: Option<PipeReader>,
     pub stderr: Option<PipeReader>,
+    /// Where images are asked for, when there are any.
+    pub image: Option<Socket>,
+}
+
+/// The rank's ends of what connects it with the agent.
+pub struct Theirs {
+    pub pmi: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+    pub image: Option<OwnedFd>,
+    pub stdin: Option<PipeReader>,
 }
 
 /// What every life of every rank is started with.
@@ -43,26 +55,54 @@ pub fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
 }
 
 impl Life {
-    /// Starts a process for `rank`. For rank 0 of a job whose input is streamed, also returns the way to its input.
-    pub fn start(around: &Surroundings, rank: usize, program: &Program) -> io::Result<(Life, Option<PipeWriter>)> {
+    /// Makes everything that connects a new life with the agent; its process comes later. For rank 0 of a job whose input
+    /// is streamed, also returns the way to its input.
+    pub fn connect(job: &Job, rank: usize) -> io::Result<(Life, Theirs, Option<PipeWriter>)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let (stdout, stdout_writer) = io::pipe()?;
         let (stderr, stderr_writer) = io::pipe()?;
         set_nonblocking(&stdout)?;
         set_nonblocking(&stderr)?;
-        let mut input = None;
-        let stdin = match &around.job.stdin {
-            Stdin::File(path, offset) if rank == 0 => {
+        let (mut stdin, mut input) = (None, None);
+        if job.stdin == Stdin::Stream && rank == 0 {
+            let (reader, writer) = io::pipe()?;
+            set_nonblocking(&writer)?;
+            (stdin, input) = (Some(reader), Some(writer));
+        }
+        let (mut image, mut image_end) = (None, None);
+        if job.images {
+            let (ours, theirs) = Socket::pair()?;
+            (image, image_end) = (Some(ours), Some(theirs));
+        }
+        let life = Life {
+            pid: Pid::from_raw(0),
+            pmi: ours,
+            lines: LineBuffer::default(),
+            answers: Vec::new(),
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+            image,
+        };
+        let theirs = Theirs {
+            pmi: theirs.into(),
+            stdout: stdout_writer.into(),
+            stderr: stderr_writer.into(),
+            image: image_end,
+            stdin,
+        };
+        Ok((life, theirs, input))
+    }
+
+    /// Starts the program of `rank` from its beginning. Returns as [`Life::connect`] does.
+    pub fn start(around: &Surroundings, rank: usize, program: &Program) -> io::Result<(Life, Option<PipeWriter>)> {
+        let (mut life, theirs, input) = Life::connect(around.job, rank)?;
+        let stdin = match (theirs.stdin, &around.job.stdin) {
+            (Some(pipe), _) => Stdio::from(pipe),
+            (None, Stdin::File(path, offset)) if rank == 0 => {
                 let mut file = File::open(path)?;
                 file.seek(SeekFrom::Start(*offset))?;
                 Stdio::from(file)
-            }
-            Stdin::Stream if rank == 0 => {
-                let (reader, writer) = io::pipe()?;
-                set_nonblocking(&writer)?;
-                input = Some(writer);
-                Stdio::from(reader)
             }
             _ => Stdio::from(OpenOptions::new().read(true).open("/dev/null")?),
         };
@@ -79,12 +119,12 @@ impl Life {
             .env_clear()
             .envs(environment(program, rank, around.size))
             .stdin(stdin)
-            .stdout(stdout_writer)
-            .stderr(stderr_writer)
+            .stdout(theirs.stdout)
+            .stderr(theirs.stderr)
             .process_group(0);
         let mut mappings = vec![
             FdMapping {
-                parent_fd: OwnedFd::from(theirs),
+                parent_fd: theirs.pmi,
                 child_fd: PMI_FD,
             },
             FdMapping {
@@ -98,18 +138,17 @@ impl Life {
                 child_fd: SPILL_FD,
             });
         }
+        if let Some(image) = theirs.image {
+            mappings.push(FdMapping {
+                parent_fd: image,
+                child_fd: IMAGE_FD,
+            });
+        }
         command
             .fd_mappings(mappings)
             .map_err(|error| io::Error::other(error.to_string()))?;
         let child = command.spawn()?;
-        let life = Life {
-            pid: Pid::from_raw(child.id() as i32),
-            pmi: ours,
-            lines: LineBuffer::default(),
-            answers: Vec::new(),
-            stdout: Some(stdout),
-            stderr: Some(stderr),
-        };
+        life.pid = Pid::from_raw(child.id() as i32);
         Ok((life, input))
     }
 

@@ -67,6 +67,12 @@ impl NodeMemory {
         self.write_u64(self.layout.control(rank) + control::OUTPUT_BEHIND, bytes)
     }
 
+    /// From here on `rank` is never recovered from anything older than its image `number`.
+    pub fn set_oldest_image(&self, rank: usize, number: u64) -> io::Result<()> {
+        let slot = number as usize % layout::arena::IMAGE_SLOTS;
+        self.write_u32(self.layout.arena(rank) + layout::arena::OLDEST_IMAGE, 1 + slot as u32)
+    }
+
     /// What the present life of `rank` has counted so far.
     pub fn statistics(&self, rank: usize) -> io::Result<LifeStatistics> {
         let mut bytes = [0u8; control::OUTPUT_BEHIND - control::PHASE];
@@ -153,6 +159,7 @@ mod tests {
             event_logger_address: 0,
             key: [7; 32],
             stdin: Stdin::Nothing,
+            images: false,
             open_files: (1024, 1024),
             fixed_addresses: true,
             message_faults: Vec::new(),

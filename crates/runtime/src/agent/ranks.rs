@@ -8,8 +8,9 @@ use nix::sys::signal::Signal;
 use resurgo_wire::control::{End, Ended, Stream, ToDispatcher};
 use resurgo_wire::node_memory::{EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 
+use super::images::Images;
 use super::life::{Life, Surroundings};
-use super::taken::Taken;
+use super::taken::{Printed, Taken};
 use super::{Agent, PATIENCE, Source, Work};
 use crate::{children, leftovers};
 
@@ -35,6 +36,7 @@ pub(super) struct Rank {
     replaying: bool,
     /// The last life ended as a program should.
     finished: bool,
+    pub images: Images,
     /// Since when a live rank's output is behind with nothing arriving.
     quiet_since: Option<Instant>,
 }
@@ -57,8 +59,18 @@ impl Rank {
             taken: [Taken::default(), Taken::default()],
             replaying: false,
             finished: false,
+            images: Images::default(),
             quiet_since: None,
         }
+    }
+
+    /// It runs, and repeats nothing any more.
+    pub fn is_up_to_date(&self) -> bool {
+        !self.replaying && self.taken.iter().all(|taken| taken.behind() == 0)
+    }
+
+    pub fn printed(&self) -> [Printed; 2] {
+        [self.taken[0].printed(), self.taken[1].printed()]
     }
 }
 
@@ -71,53 +83,84 @@ impl Work {
 }
 
 impl Agent {
-    /// Starts the next life of `rank`.
+    /// Starts the next life of `rank`, from its newest image if it has one.
     pub(super) fn start_life(&mut self, rank: usize, fault_at_messages: u64) -> io::Result<()> {
         let Some(work) = &mut self.work else {
             return Ok(());
         };
         let size = work.ranks.len();
         let this = &mut work.ranks[rank];
-        if this.life.is_some() {
+        if this.life.is_some() || this.images.is_waking() {
             return Ok(());
         }
+        if this.images.are_lost() {
+            return Err(io::Error::other(
+                "its last image is lost, and messages from before that image are not kept",
+            ));
+        }
+        let image = this.images.number();
+        let from = this.images.account();
         this.number += 1;
-        this.taken.iter_mut().for_each(Taken::restarted);
+        for (taken, printed) in this.taken.iter_mut().zip(from.printed) {
+            taken.restarted(printed);
+        }
         this.replaying = this.number > 1;
         this.quiet_since = None;
         let behind = this.taken[0].behind();
         leftovers::remove(&work.job.name, rank);
         work.memory.begin_life(rank, this.number, fault_at_messages, behind)?;
-        work.server.restarted(rank);
-        let around = Surroundings {
-            job: &work.job,
-            size,
-            node_memory: work.memory.file(),
-            spill: work.spill.as_ref(),
+        work.server.restarted(rank, from.pmi);
+        let input = if image > 0 {
+            let (life, theirs, input) = Life::connect(&work.job, rank)?;
+            this.images.wake(life, theirs)?;
+            input
+        } else {
+            let around = Surroundings {
+                job: &work.job,
+                size,
+                node_memory: work.memory.file(),
+                spill: work.spill.as_ref(),
+            };
+            let (life, input) = Life::start(&around, rank, &work.job.programs[this.program])?;
+            self.life_begins(rank, life, 0)?;
+            input
         };
-        let (mut life, input) = Life::start(&around, rank, &work.job.programs[this.program])?;
-        if let (Some(spool), Some(pipe)) = (&mut work.spool, input) {
-            spool.begin_life(pipe);
+        if let (Some(spool), Some(pipe)) = (self.work.as_mut().and_then(|work| work.spool.as_mut()), input) {
+            spool.begin_life(pipe, from.read);
+        }
+        if let Some(work) = &mut self.work
+            && rank == 0
+        {
             work.spool_watched = false;
         }
-        self.epoll.add(
-            &life.pmi,
-            EpollEvent::new(EpollFlags::EPOLLIN, Source::Pmi(rank).token()),
-        )?;
+        if rank == 0 {
+            self.feed_stdin()?;
+        }
+        Ok(())
+    }
+
+    /// The process of a new life runs.
+    pub(super) fn life_begins(&mut self, rank: usize, mut life: Life, image: u64) -> io::Result<()> {
+        let Some(work) = &mut self.work else {
+            return Ok(());
+        };
+        let watch = |source: Source| EpollEvent::new(EpollFlags::EPOLLIN, source.token());
+        self.epoll.add(&life.pmi, watch(Source::Pmi(rank)))?;
+        if let Some(socket) = &life.image {
+            self.epoll.add(socket, watch(Source::Images(rank)))?;
+        }
+        let this = &mut work.ranks[rank];
         this.outputs = [life.stdout.take(), life.stderr.take()];
         this.watched = [false; 2];
         let started = ToDispatcher::Started {
             rank,
             life: this.number,
             pid: life.pid.as_raw(),
+            image,
         };
         this.life = Some(life);
         self.send(&started)?;
-        self.watch_output(rank)?;
-        if rank == 0 {
-            self.feed_stdin()?;
-        }
-        Ok(())
+        self.watch_output(rank)
     }
 
     /// Looks at every child that has ended.
@@ -130,6 +173,8 @@ impl Agent {
             });
             match rank {
                 Some(rank) => self.rank_ended(rank, end)?,
+                // Perhaps a life whose number a snapshot has told and we have not read.
+                None if self.hear_snapshots()? => {}
                 None => children::reap(pid),
             }
         }
@@ -139,6 +184,7 @@ impl Agent {
     fn rank_ended(&mut self, rank: usize, end: End) -> io::Result<()> {
         // What it said before it ended counts.
         self.pmi_event(rank)?;
+        self.end_images_of_life(rank)?;
         let Some(work) = &mut self.work else {
             return Ok(());
         };
@@ -154,6 +200,7 @@ impl Agent {
         let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised);
         this.finished = orderly;
         if orderly {
+            this.images.forget();
             children::reap(life.pid);
         } else {
             // Fencing: nothing of this life may touch the node memory once the next has begun. The group is
@@ -248,7 +295,7 @@ impl Agent {
     }
 
     /// Reads once from a stream; `Some(0)` at its end, `None` when nothing is there.
-    fn read_output(&mut self, rank: usize, stream: Stream) -> io::Result<Option<usize>> {
+    pub(super) fn read_output(&mut self, rank: usize, stream: Stream) -> io::Result<Option<usize>> {
         let Some(work) = &mut self.work else {
             return Ok(None);
         };

@@ -33,9 +33,9 @@ impl Spool {
         })
     }
 
-    /// A life of rank 0 begins; `pipe` (non-blocking) leads to it.
-    pub fn begin_life(&mut self, pipe: PipeWriter) {
-        self.given = 0;
+    /// A life of rank 0 begins that has read `from` bytes already; `pipe` (non-blocking) leads to it.
+    pub fn begin_life(&mut self, pipe: PipeWriter, from: u64) {
+        self.given = from;
         self.pipe = Some(pipe);
     }
 
@@ -47,6 +47,12 @@ impl Spool {
     /// The way to rank 0, while there is something to write to it or its end to be told.
     pub fn pipe(&self) -> Option<&PipeWriter> {
         self.pipe.as_ref()
+    }
+
+    /// Bytes that the present life has read: given to it and not in its pipe any more.
+    pub fn read(&self) -> u64 {
+        let waiting = self.pipe.as_ref().map_or(0, resurgo_image::readable_bytes);
+        self.given.saturating_sub(waiting)
     }
 
     /// More has come from the dispatcher.
@@ -103,7 +109,7 @@ mod tests {
         let mut spool = Spool::new().unwrap();
         for life in 0..3 {
             let (mut reader, writer) = std::io::pipe().unwrap();
-            spool.begin_life(writer);
+            spool.begin_life(writer, 0);
             if life == 0 {
                 assert!(spool.wants_more() && !spool.wants_more());
                 spool.push(b"one ").unwrap();
@@ -122,7 +128,7 @@ mod tests {
     fn a_program_that_does_not_read_is_no_error() {
         let mut spool = Spool::new().unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
-        spool.begin_life(writer);
+        spool.begin_life(writer, 0);
         drop(reader);
         spool.push(b"x").unwrap();
         assert!(!spool.feed().unwrap());

@@ -22,6 +22,19 @@ pub struct Taken {
     differs: bool,
 }
 
+/// How far a life has printed: where a later life goes on that begins from an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Printed {
+    bytes: u64,
+    /// Hash of the present block.
+    tail: u64,
+}
+
+impl Printed {
+    /// The beginning of the program.
+    pub const NOTHING: Printed = Printed { bytes: 0, tail: EMPTY };
+}
+
 /// FNV-1a: cheap, and nobody attacks a rank's own output.
 fn hash(mut state: u64, bytes: &[u8]) -> u64 {
     for byte in bytes {
@@ -46,10 +59,18 @@ impl Default for Taken {
 }
 
 impl Taken {
-    /// A new life begins: its output starts at offset 0 again.
-    pub fn restarted(&mut self) {
-        self.seen = 0;
-        self.seen_tail = EMPTY;
+    /// A new life begins, whose output starts where an earlier one's was at `from`.
+    pub fn restarted(&mut self, from: Printed) {
+        self.seen = from.bytes;
+        self.seen_tail = from.tail;
+    }
+
+    /// How far the present life has printed.
+    pub fn printed(&self) -> Printed {
+        Printed {
+            bytes: self.seen,
+            tail: self.seen_tail,
+        }
     }
 
     /// Bytes passed on that this life has not printed yet.
@@ -146,7 +167,7 @@ mod tests {
                 let mut taken = Taken::default();
                 let mut got = Vec::new();
                 for end in [first, second, all.len()] {
-                    taken.restarted();
+                    taken.restarted(Printed::NOTHING);
                     let (new, differs) = print(&mut taken, &all[..end], piece);
                     got.extend(new);
                     assert_eq!(differs, None);
@@ -165,12 +186,27 @@ mod tests {
             print(&mut taken, &all, 777);
             let mut other = all.clone();
             other[at] ^= 1;
-            taken.restarted();
+            taken.restarted(Printed::NOTHING);
             let (new, differs) = print(&mut taken, &other, 777);
             assert!(new.is_empty());
             assert_eq!(differs, Some(at as u64 / BLOCK * BLOCK));
-            taken.restarted();
+            taken.restarted(Printed::NOTHING);
             assert_eq!(print(&mut taken, &other, 777).1, None);
+        }
+    }
+
+    #[test]
+    fn a_life_from_an_image_repeats_only_what_came_after_it() {
+        let all = text(20_000);
+        for image in [0, 1, 4095, 4096, 5000, 9000] {
+            let mut taken = Taken::default();
+            taken.accept(&all[..image]);
+            let from = taken.printed();
+            taken.accept(&all[image..9000]);
+            taken.restarted(from);
+            assert_eq!(taken.behind(), 9000 - image as u64);
+            let (new, differs) = print(&mut taken, &all[image..], 1000);
+            assert!(new == all[9000..] && differs.is_none(), "{image}");
         }
     }
 
@@ -178,7 +214,7 @@ mod tests {
     fn what_is_missing_is_counted_and_can_be_forgiven() {
         let mut taken = Taken::default();
         taken.accept(&text(100));
-        taken.restarted();
+        taken.restarted(Printed::NOTHING);
         taken.accept(&text(40));
         assert_eq!(taken.behind(), 60);
         taken.forgive();

@@ -24,6 +24,8 @@ pub struct Events {
     lost: Duration,
     replay: Duration,
     replayed_deliveries: u64,
+    images: u64,
+    longest_stall: Duration,
 }
 
 impl Events {
@@ -39,6 +41,8 @@ impl Events {
             lost: Duration::ZERO,
             replay: Duration::ZERO,
             replayed_deliveries: 0,
+            images: 0,
+            longest_stall: Duration::ZERO,
         }
     }
 
@@ -80,11 +84,32 @@ impl Events {
         );
     }
 
-    pub fn started(&mut self, rank: usize, life: u64, pid: i32) {
+    /// `image`: what the life begins from, 0: the beginning of the program.
+    pub fn started(&mut self, rank: usize, life: u64, pid: i32, image: u64) {
         if life > 1 {
-            self.say(&format!("rank {rank} restarted on this node (life {life})"));
+            let from = match image {
+                0 => String::new(),
+                _ => format!(" from its image {image}"),
+            };
+            self.say(&format!("rank {rank} restarted on this node{from} (life {life})"));
         }
-        self.record("started", json!({"rank": rank, "life": life, "pid": pid}));
+        self.record(
+            "started",
+            json!({"rank": rank, "life": life, "pid": pid, "image": image}),
+        );
+    }
+
+    pub fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration) {
+        self.images += 1;
+        self.longest_stall = self.longest_stall.max(stall);
+        self.record(
+            "checkpointed",
+            json!({"rank": rank, "image": number, "stall_seconds": stall.as_secs_f64()}),
+        );
+    }
+
+    pub fn not_checkpointed(&mut self, rank: usize, reason: &str) {
+        self.record("not_checkpointed", json!({"rank": rank, "reason": reason}));
     }
 
     pub fn fault_injected(&mut self, rank: usize) {
@@ -204,7 +229,16 @@ impl Events {
             );
             self.say(&words);
         }
+        if self.images > 0 {
+            let words = format!(
+                "{} taken; no rank stood still for longer than {}",
+                counted(self.images, "image", "images"),
+                readable_duration(self.longest_stall),
+            );
+            self.say(&words);
+        }
         let fields = json!({
+            "images": self.images, "longest_stall_seconds": self.longest_stall.as_secs_f64(),
             "exit_code": code, "failures": self.failures, "restarts": restarts,
             "lost_seconds": self.lost.as_secs_f64(), "replay_seconds": self.replay.as_secs_f64(),
             "replayed_deliveries": self.replayed_deliveries, "logged_bytes": logged, "messages": messages,
@@ -240,7 +274,7 @@ mod tests {
         };
         events.failed(&ended, now);
         events.restarting(2);
-        events.started(2, 2, 124);
+        events.started(2, 2, 124, 0);
         let statistics = LifeStatistics {
             replay_deliveries: 18_204,
             first_delivery_ns: 1_000,

@@ -1,0 +1,307 @@
+//! Images of ranks: asking for them, accounting for what the rank had printed and said when one was taken, and lives that
+//! begin from one.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::unistd::{Pid, setpgid};
+use resurgo_image::Socket;
+use resurgo_pmi::Position;
+use resurgo_wire::control::{Stream, ToDispatcher};
+use resurgo_wire::image::{Datagram, Kind};
+use resurgo_wire::node_memory::{PHASE_LIVE, arena::IMAGE_SLOTS};
+
+use super::life::Life;
+use super::taken::Printed;
+use super::{Agent, Source, Work};
+
+/// What the agent must know to begin a life from an image: where the rank was in everything that the agent keeps for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Account {
+    pub printed: [Printed; 2],
+    pub pmi: Position,
+    /// Bytes of standard input that had been read.
+    pub read: u64,
+}
+
+impl Account {
+    pub const BEGINNING: fn() -> Account = || Account {
+        printed: [Printed::NOTHING; 2],
+        pmi: Position::default(),
+        read: 0,
+    };
+}
+
+/// The newest image of a rank: a sleeping process.
+struct Image {
+    number: u64,
+    account: Account,
+    pid: Pid,
+    socket: Socket,
+}
+
+/// The images of one rank over all its lives.
+#[derive(Default)]
+pub(super) struct Images {
+    /// Images asked for so far.
+    asked: u64,
+    /// The present life is taking image `asked`; with its account once all threads stand still.
+    taking: Option<Option<Account>>,
+    newest: Option<Image>,
+    /// Some image could be recovered from once, and what came before it may be forgotten.
+    begun: bool,
+    /// A life that a snapshot has been asked for, without its process.
+    waking: Option<Life>,
+}
+
+impl Images {
+    /// The image that the next life begins from, 0: none.
+    pub fn number(&self) -> u64 {
+        self.newest.as_ref().map_or(0, |image| image.number)
+    }
+
+    pub fn account(&self) -> Account {
+        self.newest
+            .as_ref()
+            .map_or_else(Account::BEGINNING, |image| image.account)
+    }
+
+    /// True when the next life can begin nowhere: what came before the lost image is forgotten.
+    pub fn are_lost(&self) -> bool {
+        self.begun && self.newest.is_none()
+    }
+
+    pub fn is_waking(&self) -> bool {
+        self.waking.is_some()
+    }
+
+    /// The rank has finished, or the job ends: its snapshot sees the end of its socket and exits.
+    pub fn forget(&mut self) {
+        self.newest = None;
+        self.waking = None;
+        self.taking = None;
+    }
+
+    /// Asks the snapshot for a new life.
+    pub fn wake(&mut self, life: Life, theirs: super::life::Theirs) -> io::Result<()> {
+        let Some(image) = &self.newest else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let mut beside = vec![theirs.stdout.as_fd(), theirs.stderr.as_fd(), theirs.pmi.as_fd()];
+        beside.extend(theirs.image.as_ref().map(|image| image.as_fd()));
+        beside.extend(theirs.stdin.as_ref().map(|stdin| stdin.as_fd()));
+        image
+            .socket
+            .send(&Datagram::new(Kind::Wake, image.number, 0, 0), &beside)?;
+        self.waking = Some(life);
+        Ok(())
+    }
+}
+
+impl Agent {
+    pub(super) fn ask_for_image(&mut self, rank: usize) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let phase = work.memory.statistics(rank)?.phase;
+        let this = &mut work.ranks[rank];
+        let reason = match &this.life {
+            _ if this.images.taking.is_some() => "it is taking one".to_string(),
+            Some(life) if phase == PHASE_LIVE && this.is_up_to_date() => {
+                this.images.asked += 1;
+                let number = this.images.asked;
+                let request = Datagram::new(Kind::Checkpoint, number, number % IMAGE_SLOTS as u64, 0);
+                let asked = match &life.image {
+                    Some(socket) => resurgo_image::ask(life.pid.as_raw(), socket, request, &[]),
+                    None => Err(io::ErrorKind::Unsupported.into()),
+                };
+                match asked {
+                    Ok(()) => {
+                        this.images.taking = Some(None);
+                        return Ok(());
+                    }
+                    Err(error) => error.to_string(),
+                }
+            }
+            Some(_) => "it has not opened MPI, or repeats what a former life did".to_string(),
+            None => "it is not running".to_string(),
+        };
+        self.send(&ToDispatcher::NotCheckpointed { rank, reason })
+    }
+
+    /// What a running rank says about its image.
+    pub(super) fn image_event(&mut self, rank: usize) -> io::Result<()> {
+        loop {
+            let Some(socket) = self
+                .work
+                .as_ref()
+                .and_then(|work| work.ranks[rank].life.as_ref()?.image.as_ref())
+            else {
+                return Ok(());
+            };
+            match socket.receive() {
+                Ok((datagram, snapshot)) => self.image_said(rank, datagram, snapshot)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(_) => {
+                    let _ = self.epoll.delete(socket);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn image_said(&mut self, rank: usize, datagram: Datagram, snapshot: Option<Socket>) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let images = &mut work.ranks[rank].images;
+        if images.taking.is_none() || datagram.a != images.asked {
+            return Ok(());
+        }
+        match (datagram.kind, snapshot) {
+            (Kind::Stopped, _) => {
+                let account = self.account_for(rank)?;
+                let Some(work) = &mut self.work else { return Ok(()) };
+                let this = &mut work.ranks[rank];
+                let answer = if account.is_some() { Kind::Go } else { Kind::Abandon };
+                if let Some(socket) = this.life.as_ref().and_then(|life| life.image.as_ref()) {
+                    // A rank that has died meanwhile needs no answer.
+                    let _ = socket.send(&Datagram::new(answer, datagram.a, 0, 0), &[]);
+                }
+                this.images.taking = Some(account);
+                Ok(())
+            }
+            (Kind::Taken, Some(socket)) => {
+                let Some(Some(account)) = images.taking.take() else {
+                    return Ok(());
+                };
+                self.keep_image(rank, datagram, account, socket)
+            }
+            (Kind::Refused, _) => {
+                images.taking = None;
+                let reason = datagram.text().to_string();
+                self.send(&ToDispatcher::NotCheckpointed { rank, reason })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where a rank whose threads stand still is in its output, PMI and input; None: in the middle of a PMI command.
+    fn account_for(&mut self, rank: usize) -> io::Result<Option<Account>> {
+        let position = |work: &Option<Work>| work.as_ref().and_then(|work| work.server.position(rank));
+        let before = position(&self.work);
+        self.pmi_event(rank)?;
+        for stream in Stream::ALL {
+            while self.read_output(rank, stream)?.is_some_and(|length| length > 0) {}
+        }
+        let Some(pmi) = position(&self.work).filter(|now| Some(*now) == before) else {
+            return Ok(None);
+        };
+        let Some(work) = &self.work else { return Ok(None) };
+        let this = &work.ranks[rank];
+        let whole = this
+            .life
+            .as_ref()
+            .is_some_and(|life| life.answers.is_empty() && life.lines.is_empty());
+        Ok(whole.then(|| Account {
+            printed: this.printed(),
+            pmi,
+            read: work
+                .spool
+                .as_ref()
+                .filter(|_| rank == 0)
+                .map_or(0, |spool| spool.read()),
+        }))
+    }
+
+    fn keep_image(&mut self, rank: usize, taken: Datagram, account: Account, socket: Socket) -> io::Result<()> {
+        let pid = Pid::from_raw(taken.b as i32);
+        // It does this itself, but perhaps not before the rank's group is killed.
+        let _ = setpgid(pid, pid);
+        self.epoll.add(
+            &socket,
+            EpollEvent::new(EpollFlags::EPOLLIN, Source::Snapshot(rank).token()),
+        )?;
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let images = &mut work.ranks[rank].images;
+        images.newest = Some(Image {
+            number: taken.a,
+            account,
+            pid,
+            socket,
+        });
+        images.begun = true;
+        work.memory.set_oldest_image(rank, taken.a)?;
+        self.send(&ToDispatcher::Checkpointed {
+            rank,
+            number: taken.a,
+            stall_ns: taken.c,
+        })
+    }
+
+    /// What a snapshot says, or that it has gone.
+    pub(super) fn snapshot_event(&mut self, rank: usize) -> io::Result<()> {
+        loop {
+            let Some(work) = &mut self.work else { return Ok(()) };
+            let images = &mut work.ranks[rank].images;
+            let Some(image) = &images.newest else { return Ok(()) };
+            match image.socket.receive() {
+                Ok((datagram, _)) if datagram.kind == Kind::Woken => {
+                    let pid = Pid::from_raw(datagram.a as i32);
+                    let _ = setpgid(pid, pid);
+                    let number = image.number;
+                    if let Some(mut life) = images.waking.take() {
+                        life.pid = pid;
+                        self.life_begins(rank, life, number)?;
+                    }
+                }
+                Ok((datagram, _)) if datagram.kind == Kind::Failed => self.snapshot_lost(rank, datagram.text())?,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(_) => self.snapshot_lost(rank, "the process has ended")?,
+            }
+        }
+    }
+
+    /// Reads what snapshots say that have been asked for a life. True when one has begun.
+    pub(super) fn hear_snapshots(&mut self) -> io::Result<bool> {
+        let waking = |work: &Option<Work>| -> Vec<usize> {
+            let ranks = work.iter().flat_map(|work| work.ranks.iter().enumerate());
+            ranks
+                .filter(|(_, rank)| rank.images.is_waking())
+                .map(|(rank, _)| rank)
+                .collect()
+        };
+        let before = waking(&self.work);
+        for rank in &before {
+            self.snapshot_event(*rank)?;
+        }
+        Ok(waking(&self.work).len() < before.len())
+    }
+
+    /// The newest image cannot be used any more. A life that was to begin from it begins elsewhere.
+    fn snapshot_lost(&mut self, rank: usize, why: &str) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let images = &mut work.ranks[rank].images;
+        let number = images.number();
+        images.newest = None;
+        let waking = images.waking.take().is_some();
+        self.send(&ToDispatcher::NotCheckpointed {
+            rank,
+            reason: format!("image {number} is lost: {why}"),
+        })?;
+        if waking && let Err(error) = self.start_life(rank, 0) {
+            let reason = format!("cannot start rank {rank} again: {error}{}", crate::hint(&error));
+            self.send(&ToDispatcher::Failed { reason })?;
+        }
+        Ok(())
+    }
+
+    /// The rank has died: an image that it was taking is none.
+    pub(super) fn end_images_of_life(&mut self, rank: usize) -> io::Result<()> {
+        self.image_event(rank)?;
+        let Some(work) = &mut self.work else { return Ok(()) };
+        if work.ranks[rank].images.taking.take().is_some() {
+            let reason = "it died meanwhile".to_string();
+            self.send(&ToDispatcher::NotCheckpointed { rank, reason })?;
+        }
+        Ok(())
+    }
+}
