@@ -167,10 +167,17 @@ fn take(request: &Received) -> Result<(), Refusal> {
     }
     let (pid, socket) = result?;
     stop::release();
-    let taken = Datagram::new(Kind::Taken, number, pid as u64, sys::now_ns() - start);
-    let _ = talk::send(IMAGE_FD, &taken, &[socket]);
+    let stall = sys::now_ns() - start;
+    // Until it has left the rank's process group, whoever kills the rank kills the snapshot.
+    let ready = talk::receive(socket, 0);
+    if matches!(&ready, Ok(Some(ready)) if ready.datagram.kind == Kind::Ready) {
+        let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::Taken, number, pid as u64, stall), &[socket]);
+    }
     sys::close(socket);
-    Ok(())
+    match ready {
+        Ok(Some(_)) => Ok(()),
+        _ => Err(refuse("its copy has died")),
+    }
 }
 
 /// With all threads standing still: copies the process. Returns the copy's number and this end of its socket.

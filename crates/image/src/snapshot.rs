@@ -103,7 +103,10 @@ pub fn fork(number: u64, own: i32, others: i32, file: i32) -> Result<i32, Errno>
     crate::capture::reset();
     // SAFETY: names the process for whoever lists processes.
     let _ = unsafe { call!(libc::SYS_prctl, libc::PR_SET_NAME, c"resurgo-image".as_ptr()) };
-    let _ = (number, file);
+    let _ = file;
+    if talk::send(others, &Datagram::new(Kind::Ready, number, 0, 0), &[]).is_err() {
+        exit(1);
+    }
     sleep(others, agent)
 }
 

@@ -46,9 +46,11 @@ pub enum Kind {
     Written = 10,
     /// Snapshot to agent: image `a` could not be written; `b` is the error number, the text says at what.
     WriteFailed = 11,
+    /// Snapshot to the rank it was copied from: nothing that is done to the rank reaches it any more.
+    Ready = 12,
 }
 
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 12] = [
     Kind::Checkpoint,
     Kind::Stopped,
     Kind::Go,
@@ -60,6 +62,7 @@ const KINDS: [Kind; 11] = [
     Kind::Failed,
     Kind::Written,
     Kind::WriteFailed,
+    Kind::Ready,
 ];
 
 /// One datagram.
@@ -146,7 +149,7 @@ mod tests {
             assert_eq!(Datagram::decode(wrong), None);
         }
         let mut other = bytes;
-        for kind in [0, 12, u32::MAX] {
+        for kind in [0, 13, u32::MAX] {
             other[..4].copy_from_slice(&kind.to_le_bytes());
             assert_eq!(Datagram::decode(&other[..length]), None);
         }
