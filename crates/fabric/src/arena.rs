@@ -45,6 +45,12 @@ impl Arena {
         arena
     }
 
+    /// The process has returned to a wave: the arena's own words are as they were then.
+    pub fn rewind(&self, node: &Node) {
+        node.own(arena::NEXT_SERIAL).store(self.serial, Ordering::Release);
+        node.own(arena::SLOTS_TAKEN).store(self.taken as u64, Ordering::Release);
+    }
+
     /// True when segments are kept for receivers that may ask again.
     #[inline]
     pub fn retains(&self) -> bool {

@@ -6,6 +6,7 @@ use crate::matching::{Receive, Room, flags};
 use crate::objects::{AddressVector, CompletionQueue, Domain, fid, hand_out};
 use crate::ofi::*;
 use crate::rma;
+use resurgo_image::Guard;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
@@ -570,6 +571,7 @@ unsafe extern "C" fn trecvv(
 }
 
 unsafe extern "C" fn trecvmsg(endpoint: *mut Endpoint, message: *const FiMsgTagged, op_flags: u64) -> isize {
+    let _guard = Guard::new();
     unsafe {
         let (endpoint, message) = (&*endpoint, &*message);
         let engine = &mut *endpoint.engine;

@@ -127,6 +127,10 @@ pub struct Engine {
     held_since: u64,
     held_ticks: u64,
     waiting: VecDeque<Waiting>,
+    /// Per source, messages taken from its channel.
+    taken: Vec<u64>,
+    /// Per source, what the node memory said of consumed segments when the last wave stopped this rank.
+    consumed: Vec<u64>,
     pub matching: Matching,
     pub completions: VecDeque<Completion>,
     pub min_multi_recv: usize,
@@ -246,6 +250,8 @@ impl Engine {
             held_since: 0,
             held_ticks: 0,
             waiting: VecDeque::new(),
+            taken: vec![0; size],
+            consumed: vec![0; size],
             matching: Matching::default(),
             completions: VecDeque::with_capacity(1024),
             min_multi_recv: 0,

@@ -43,6 +43,8 @@ impl Heap {
     }
 
     fn with<R>(&self, action: impl FnOnce(&mut State) -> R) -> R {
+        // A thread that is stopped for an image must not hold it: images need memory, too.
+        let _guard = resurgo_image::Guard::new();
         // Threads of one process only: nobody can die while holding it without ending the whole process.
         while self.busy.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();

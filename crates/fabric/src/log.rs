@@ -242,6 +242,21 @@ impl Writer {
         writer
     }
 
+    /// Messages begun on this channel.
+    pub fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// The process has returned to a wave: what was appended since is not there (any more).
+    pub fn rewind(&self, node: &Node) {
+        if self.segment.is_null() {
+            node.channel(node.rank, self.destination).store(0, Ordering::Release);
+        } else {
+            // SAFETY: the place of the next entry in an own segment.
+            unsafe { atomic(self.segment.add(self.place)) }.store(0, Ordering::Release);
+        }
+    }
+
     /// True when the channel may take another segment (without retention a channel is bounded).
     pub fn has_room(&mut self, arena: &mut Arena, node: &Node) -> bool {
         if arena.retains() || !self.is_full() {

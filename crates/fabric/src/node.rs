@@ -10,6 +10,8 @@ pub struct Node {
     pub rank: usize,
     pub size: usize,
     pub pessimistic: bool,
+    /// Coordinated waves; the data path is that of `none`.
+    pub blocking: bool,
     pub tolerate_node: bool,
     pub spill: bool,
     pub spin_ns: u64,
@@ -102,6 +104,7 @@ impl Node {
             rank,
             size,
             pessimistic: half(header::PROTOCOL) == nm::PROTOCOL_PESSIMISTIC,
+            blocking: half(header::PROTOCOL) == nm::PROTOCOL_BLOCKING,
             tolerate_node: half(header::TOLERATE_NODE) != 0,
             spill: half(header::SPILL) != 0,
             spin_ns: word(header::SPIN_NS),
@@ -197,6 +200,11 @@ impl Node {
         }
     }
 
+    /// Messages that `source` had sent to `destination` when a wave stopped it.
+    pub fn announced(&self, source: usize, destination: usize) -> &AtomicU64 {
+        self.u64_at(self.layout.arena(source) + self.layout.announced() + destination * 8)
+    }
+
     /// 1 + serial of what lies in `slot` of `owner`'s arena.
     #[inline]
     pub fn serial_in(&self, owner: usize, slot: usize) -> &AtomicU64 {
@@ -279,6 +287,7 @@ pub mod tests {
             rank,
             size: 2,
             pessimistic,
+            blocking: false,
             tolerate_node: false,
             spill: false,
             spin_ns: 0,

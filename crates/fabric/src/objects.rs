@@ -6,6 +6,7 @@ use crate::engine::{Completion, Engine};
 use crate::info::{MR_BASIC, MR_PROV_KEY, MR_VIRT_ADDR};
 use crate::node::Node;
 use crate::ofi::*;
+use resurgo_image::Guard;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
@@ -360,6 +361,7 @@ unsafe fn read(
     count: usize,
     mut each: impl FnMut(usize, &Completion),
 ) -> isize {
+    let _guard = Guard::new();
     // SAFETY: an open queue; its engine lives as long as the process.
     let (engine, bytes) = unsafe { (&mut *(*cq).engine, (*cq).entry_bytes) };
     if engine.completions.is_empty() {
@@ -421,6 +423,7 @@ unsafe extern "C" fn cq_sread(
 }
 
 unsafe extern "C" fn cq_readerr(cq: *mut CompletionQueue, answer: *mut FiCqErrEntry, _flags: u64) -> isize {
+    let _guard = Guard::new();
     // SAFETY: an open queue; its engine lives as long as the process.
     let engine = unsafe { &mut *(*cq).engine };
     match engine.completions.front() {

@@ -23,6 +23,14 @@ pub struct Hooks {
     pub refuses: fn() -> Option<&'static str>,
     /// Note the cursors of the image in this slot of the rank's arena.
     pub note_cursors: fn(slot: u64),
+    /// Say how many messages have been sent on each channel (waves only, as the next two).
+    pub announce: fn(),
+    /// Take what the channels to this rank hold; how many messages or parts of them that were.
+    pub drain: fn() -> u64,
+    /// As many messages have been taken as were announced.
+    pub is_drained: fn() -> bool,
+    /// This process has woken up; no thread of the program runs yet.
+    pub woken: fn(),
 }
 
 struct Place<T>(UnsafeCell<T>);
@@ -161,7 +169,7 @@ fn take(request: &Received) -> Result<(), Refusal> {
     let first = stop::parse_call(request.datagram.text().as_bytes()).unwrap_or((-1, 0));
     let start = sys::now_ns();
     let stopped = stop::all(sys::gettid(), first).map_err(refuse);
-    let result = stopped.and_then(|()| copy(number, request.datagram.b, file));
+    let result = stopped.and_then(|()| copy(&request.datagram, file));
     if file >= 0 {
         sys::close(file);
     }
@@ -171,7 +179,11 @@ fn take(request: &Received) -> Result<(), Refusal> {
     // Until it has left the rank's process group, whoever kills the rank kills the snapshot.
     let ready = talk::receive(socket, 0);
     if matches!(&ready, Ok(Some(ready)) if ready.datagram.kind == Kind::Ready) {
-        let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::Taken, number, pid as u64, stall), &[socket]);
+        let _ = talk::send(
+            IMAGE_FD,
+            &Datagram::new(Kind::Taken, number, pid as u64, stall),
+            &[socket],
+        );
     }
     sys::close(socket);
     match ready {
@@ -181,9 +193,9 @@ fn take(request: &Received) -> Result<(), Refusal> {
 }
 
 /// With all threads standing still: copies the process. Returns the copy's number and this end of its socket.
-fn copy(number: u64, slot: u64, file: i32) -> Result<(i32, i32), Refusal> {
-    // SAFETY: written before the first signal.
-    let hooks = unsafe { (*HOOKS.0.get()).ok_or(refuse("it has left MPI"))? };
+fn copy(request: &Datagram, file: i32) -> Result<(i32, i32), Refusal> {
+    let (number, slot, in_wave) = (request.a, request.b, request.c != 0);
+    let hooks = hooks().ok_or(refuse("it has left MPI"))?;
     if gate::is_disabled() {
         return Err(refuse("it has left MPI"));
     }
@@ -202,19 +214,24 @@ fn copy(number: u64, slot: u64, file: i32) -> Result<(i32, i32), Refusal> {
     snapshot::note_timers().map_err(refuse)?;
     mappings::make_private().map_err(refuse)?;
     descriptors::note(&[file])?;
-    (hooks.note_cursors)(slot);
     let (own, others) = talk::pair().map_err(|_| refuse("it has no descriptor left for a socket"))?;
     let give_up = |why: &'static str| {
         sys::close(own);
         sys::close(others);
         refuse(why)
     };
-    // The agent accounts for what has been printed while the process is being copied.
+    if in_wave {
+        (hooks.announce)();
+    }
     talk::send(IMAGE_FD, &Datagram::new(Kind::Stopped, number, 0, 0), &[])
         .map_err(|_| give_up("the agent does not listen"))?;
+    if in_wave {
+        drain(number, &hooks).map_err(give_up)?;
+    }
+    (hooks.note_cursors)(slot);
     let copied = snapshot::fork(number, own, others, file);
-    let answer = talk::receive(IMAGE_FD, 0);
-    let go = matches!(&answer, Ok(Some(answer)) if answer.datagram.kind == Kind::Go && answer.datagram.a == number);
+    // An image that is in no wave is copied while the agent accounts for what the rank has printed.
+    let go = in_wave || receive_answer(number) == Some(Kind::Go);
     let pid = copied.map_err(|_| give_up("there is not enough memory or not enough processes for a copy of it"))?;
     if !go {
         // SAFETY: the process just made; the agent, its parent, reaps it.
@@ -223,6 +240,33 @@ fn copy(number: u64, slot: u64, file: i32) -> Result<(i32, i32), Refusal> {
     }
     sys::close(others);
     Ok((pid, own))
+}
+
+/// What the agent says about image `number`.
+fn receive_answer(number: u64) -> Option<Kind> {
+    let answer = talk::receive(IMAGE_FD, 0).ok()??;
+    (answer.datagram.a == number).then_some(answer.datagram.kind)
+}
+
+/// In a wave: empties the channels in as many rounds as the agent wants.
+fn drain(number: u64, hooks: &Hooks) -> Result<(), &'static str> {
+    loop {
+        match receive_answer(number) {
+            Some(Kind::Drain) => {
+                let drained = Datagram::new(Kind::Drained, number, (hooks.drain)(), 0);
+                talk::send(IMAGE_FD, &drained, &[]).map_err(|_| "the agent does not listen")?;
+            }
+            Some(Kind::Go) if (hooks.is_drained)() => return Ok(()),
+            Some(Kind::Go) => return Err("fewer messages have come than were announced"),
+            _ => return Err("the wave was given up"),
+        }
+    }
+}
+
+/// The provider's hooks. Only after [`enable`].
+pub fn hooks() -> Option<Hooks> {
+    // SAFETY: written before the first signal.
+    unsafe { *HOOKS.0.get() }
 }
 
 /// True when the program has child processes.

@@ -134,6 +134,13 @@ fn sleep(socket: i32, agent: i32) -> ! {
     }
 }
 
+/// Tells the agent that this rank has returned to the wave, and waits until all have.
+fn others_are_ready() -> bool {
+    let ready = Datagram::new(Kind::Ready, 0, 0, 0);
+    talk::send(IMAGE_FD, &ready, &[]).is_ok()
+        && matches!(talk::receive(IMAGE_FD, 0), Ok(Some(answer)) if answer.datagram.kind == Kind::Go)
+}
+
 /// In the copy of a snapshot: becomes the rank.
 fn wake(socket: i32, agent: i32, request: &Received) -> ! {
     become_independent(agent);
@@ -153,6 +160,12 @@ fn wake(socket: i32, agent: i32, request: &Received) -> ! {
     }
     sys::close(socket);
     gate::set_restored();
+    if let Some(hooks) = crate::capture::hooks() {
+        (hooks.woken)();
+    }
+    if request.datagram.b != 0 && !others_are_ready() {
+        exit(1);
+    }
     set_timers();
     let mut main = None;
     for thread in threads::parked().iter() {

@@ -3,9 +3,11 @@
 //! Every input is a method call, every output a return value, so the same code runs inside the libfabric
 //! provider and, a million schedules a minute, inside the simulator.
 
+mod blocking;
 pub mod event_logger;
 pub mod pessimistic;
 
+pub use blocking::{Step, Wave};
 pub use event_logger::EventLogger;
 pub use pessimistic::{Arrival, Next, Pessimistic, Sending};
 

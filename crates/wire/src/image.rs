@@ -22,7 +22,8 @@ pub const BYTES: usize = 32 + TEXT;
 #[repr(u32)]
 pub enum Kind {
     /// Agent to rank: take image `a`; its cursors go to slot `b`. Then comes the signal. With a descriptor: write the
-    /// image there as well.
+    /// image there as well. `c` is 1 when the image is part of a wave: after [`Kind::Stopped`] the rank waits for
+    /// [`Kind::Drain`], as often as it comes, and for [`Kind::Go`] before it copies itself.
     Checkpoint = 1,
     /// Rank to agent: all threads stand still for image `a`.
     Stopped = 2,
@@ -36,7 +37,8 @@ pub enum Kind {
     /// socket to talk to it.
     Taken = 6,
     /// Agent to snapshot: copy yourself and let the copy go on as the rank, whose standard output, standard error, PMI
-    /// socket, image socket and (if there is a fifth) standard input come beside it.
+    /// socket, image socket and (if there is a fifth) standard input come beside it. `b` is 1 when all ranks return to a
+    /// wave: the copy says [`Kind::Ready`] on its image socket and waits for [`Kind::Go`] there.
     Wake = 7,
     /// Snapshot to agent: the rank lives again as process `b`.
     Woken = 8,
@@ -46,11 +48,16 @@ pub enum Kind {
     Written = 10,
     /// Snapshot to agent: image `a` could not be written; `b` is the error number, the text says at what.
     WriteFailed = 11,
-    /// Snapshot to the rank it was copied from: nothing that is done to the rank reaches it any more.
+    /// Snapshot to the rank it was copied from: nothing that is done to the rank reaches it any more. A woken rank to the
+    /// agent: its part of the node memory is as it was at the wave.
     Ready = 12,
+    /// Agent to rank: all ranks of the wave stand still, take what your channels hold.
+    Drain = 13,
+    /// Rank to agent: the channels are empty, `b` messages or parts of them were taken.
+    Drained = 14,
 }
 
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 14] = [
     Kind::Checkpoint,
     Kind::Stopped,
     Kind::Go,
@@ -63,6 +70,8 @@ const KINDS: [Kind; 12] = [
     Kind::Written,
     Kind::WriteFailed,
     Kind::Ready,
+    Kind::Drain,
+    Kind::Drained,
 ];
 
 /// One datagram.
@@ -149,7 +158,7 @@ mod tests {
             assert_eq!(Datagram::decode(wrong), None);
         }
         let mut other = bytes;
-        for kind in [0, 13, u32::MAX] {
+        for kind in [0, 15, u32::MAX] {
             other[..4].copy_from_slice(&kind.to_le_bytes());
             assert_eq!(Datagram::decode(&other[..length]), None);
         }

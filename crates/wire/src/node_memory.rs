@@ -47,7 +47,7 @@ pub mod header {
     pub const VERSION: usize = 8;
     /// `u32` number of ranks in the job.
     pub const SIZE: usize = 12;
-    /// `u32` protocol: [`super::PROTOCOL_NONE`] or [`super::PROTOCOL_PESSIMISTIC`].
+    /// `u32` protocol: [`super::PROTOCOL_NONE`] and following.
     pub const PROTOCOL: usize = 16;
     /// `u32` 0: the loss of a process is tolerated; 1: of a node (sends wait for the event logger).
     pub const TOLERATE_NODE: usize = 20;
@@ -77,6 +77,10 @@ pub mod header {
 
 pub const PROTOCOL_NONE: u32 = 0;
 pub const PROTOCOL_PESSIMISTIC: u32 = 1;
+pub const PROTOCOL_BLOCKING: u32 = 2;
+
+/// Names of the protocols, by number.
+pub const PROTOCOLS: [&str; 3] = ["none", "pessimistic", "blocking"];
 
 /// Offset of the first rank control.
 pub const CONTROL_BASE: usize = header::BYTES;
@@ -169,6 +173,7 @@ pub struct Layout {
 /// consumed      per source a `u64`: segments of that channel this rank has read to their end (protocol none)
 /// cursors       IMAGE_SLOTS times, per source a `u64`: serial of the segment of that channel that this rank was reading
 ///               when the image in that slot was taken; everything before it is not needed by that image
+/// announced     per destination a `u64`: messages sent on that channel, written when a wave has stopped this rank
 /// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
 /// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled
 /// segments      log_segments × SEGMENT bytes
@@ -222,9 +227,13 @@ impl Layout {
     pub const fn cursors(&self, slot: usize) -> usize {
         self.consumed() + page_up(self.size * 8) * (1 + slot)
     }
+    /// Offset of the announced table in an arena.
+    pub const fn announced(&self) -> usize {
+        self.cursors(arena::IMAGE_SLOTS)
+    }
     /// Offset of the serial table in an arena.
     pub const fn serials(&self) -> usize {
-        self.cursors(arena::IMAGE_SLOTS)
+        self.announced() + page_up(self.size * 8)
     }
     /// Offset of the spill table in an arena.
     pub const fn spill_table(&self) -> usize {

@@ -14,9 +14,16 @@ static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(null_mut());
 pub fn enable(engine: *mut Engine) {
     // SAFETY: the engine was just made.
     let node = unsafe { &(*engine).node };
-    if node.pessimistic && !node.tolerate_node {
+    if node.blocking || (node.pessimistic && !node.tolerate_node) {
         ENGINE.store(engine, Ordering::Release);
-        resurgo_image::enable(resurgo_image::Hooks { refuses, note_cursors });
+        resurgo_image::enable(resurgo_image::Hooks {
+            refuses,
+            note_cursors,
+            announce,
+            drain,
+            is_drained,
+            woken,
+        });
     }
 }
 
@@ -32,6 +39,9 @@ fn refuses() -> Option<&'static str> {
     };
     if engine.endpoints == 0 {
         return Some("it has no endpoint");
+    }
+    if engine.node.blocking {
+        return None;
     }
     // It may have woken up from an image and not looked around yet.
     if resurgo_image::is_restored()
@@ -49,6 +59,12 @@ fn refuses() -> Option<&'static str> {
 
 fn note_cursors(slot: u64) {
     let Some(engine) = engine() else { return };
+    if engine.node.blocking {
+        for source in 0..engine.node.size {
+            engine.consumed[source] = engine.node.consumed(source, engine.node.rank).load(Ordering::Acquire);
+        }
+        return;
+    }
     let slot = slot as usize % nm::arena::IMAGE_SLOTS;
     for (source, incoming) in engine.incoming.iter().enumerate() {
         let serial = incoming.as_ref().map_or(0, |incoming| incoming.reader.serial());
@@ -60,7 +76,88 @@ fn note_cursors(slot: u64) {
         .store(engine.record.reference(), Ordering::Release);
 }
 
+fn announce() {
+    let Some(engine) = engine() else { return };
+    for destination in 0..engine.node.size {
+        let begun = engine.outgoing[destination].as_ref().map_or(0, |writer| writer.begun());
+        engine
+            .node
+            .announced(engine.node.rank, destination)
+            .store(begun, Ordering::Release);
+    }
+}
+
+/// Takes everything that the channels to this rank hold. All ranks stand still, so nothing is added but answers to what is
+/// taken: they are announced, too.
+fn drain() -> u64 {
+    let Some(engine) = engine() else { return 0 };
+    let mut moved = 0;
+    for source in 0..engine.node.size {
+        if engine.node.channel(source, engine.node.rank).load(Ordering::Acquire) == 0 {
+            continue;
+        }
+        engine.incoming(source);
+        while engine.has_entry(source) {
+            engine.deliver(source);
+            moved += 1;
+        }
+    }
+    if moved > 0 {
+        announce();
+    }
+    moved
+}
+
+fn is_drained() -> bool {
+    let Some(engine) = engine() else { return false };
+    (0..engine.node.size)
+        .all(|source| engine.taken[source] == engine.node.announced(source, engine.node.rank).load(Ordering::Acquire))
+}
+
+/// A woken process, before any thread of the program runs.
+fn woken() {
+    let Some(engine) = engine() else { return };
+    if engine.node.blocking {
+        resurgo_image::take_restored();
+        engine.returned_to_wave();
+    }
+}
+
 impl Engine {
+    /// Makes the own part of the node memory what it was at the wave. The channels were empty then, so they are now.
+    fn returned_to_wave(&mut self) {
+        self.arena.rewind(&self.node);
+        let own = self.node.rank;
+        for other in 0..self.node.size {
+            match &self.outgoing[other] {
+                Some(writer) => writer.rewind(&self.node),
+                None => self.node.channel(own, other).store(0, Ordering::Release),
+            }
+            self.node
+                .consumed(other, own)
+                .store(self.consumed[other], Ordering::Release);
+        }
+        self.begin_again();
+    }
+
+    /// Words of this rank's control that belong to a life.
+    fn begin_again(&mut self) {
+        let own = self.node.rank;
+        let fault_at = self
+            .node
+            .control(own, control::FAULT_AT_MESSAGES)
+            .load(Ordering::Acquire);
+        self.fault_at = if fault_at == 0 { u64::MAX } else { fault_at };
+        self.node.control_u32(own, control::SLEEPING).store(0, Ordering::SeqCst);
+        self.node.set(control::DELIVERIES, self.deliveries);
+        self.node.set(control::SENDS, self.sends);
+        self.node.set(control::SENT_BYTES, self.sent_bytes);
+        self.has_delivered = false;
+        self.idle_since = ticks();
+        self.last_read = self.idle_since;
+        self.publish_phase();
+    }
+
     /// The first call of a process that has woken up from an image: the own logs and the record have gone on since, and so
     /// has everybody else.
     #[cold]
@@ -80,23 +177,11 @@ impl Engine {
         self.node.set(control::REPLAY_DELIVERIES, behind);
         let own = self.node.rank;
         self.output_gate = self.node.control(own, control::OUTPUT_BEHIND).load(Ordering::Acquire) != 0;
-        let fault_at = self
-            .node
-            .control(own, control::FAULT_AT_MESSAGES)
-            .load(Ordering::Acquire);
-        self.fault_at = if fault_at == 0 { u64::MAX } else { fault_at };
-        self.node.control_u32(own, control::SLEEPING).store(0, Ordering::SeqCst);
         self.ready = channels_with_entries(&self.node);
         self.queued = vec![false; self.node.size];
         for &source in &self.ready {
             self.queued[source as usize] = true;
         }
-        self.node.set(control::DELIVERIES, self.deliveries);
-        self.node.set(control::SENDS, self.sends);
-        self.node.set(control::SENT_BYTES, self.sent_bytes);
-        self.has_delivered = false;
-        self.idle_since = ticks();
-        self.last_read = self.idle_since;
-        self.publish_phase();
+        self.begin_again();
     }
 }

@@ -6,6 +6,7 @@ use crate::matching::{Match, Unexpected, flags};
 impl Engine {
     /// Posts a receive; a message that already waits for it is taken at once.
     pub fn receive(&mut self, receive: Receive, tagged: bool) {
+        let _guard = Guard::new();
         self.enter();
         let mut receive = receive;
         while let Some(message) = self.matching.take(&receive, tagged) {
@@ -63,6 +64,7 @@ impl Engine {
 
     /// Takes back a receive; it completes with FI_ECANCELED.
     pub fn cancel(&mut self, context: *mut c_void) -> isize {
+        let _guard = Guard::new();
         self.enter();
         let Some((receive, tagged)) = self.matching.cancel(context) else {
             return -FI_ENOENT;
@@ -173,6 +175,7 @@ impl Engine {
             self.node.set(control::FIRST_DELIVERY_NS, monotonic_ns());
         }
         self.deliveries += 1;
+        self.taken[source as usize] += 1;
         self.node.set(control::DELIVERIES, self.deliveries);
         self.count_event();
         if self.replaying && self.protocol.as_ref().is_some_and(|protocol| !protocol.is_replaying()) {
