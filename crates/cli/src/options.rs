@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use resurgo_runtime::units::{parse_duration, parse_size};
-use resurgo_wire::node_memory::{MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, SEGMENT};
+use resurgo_wire::node_memory::{MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT};
 
 /// What to pass on of the environment of `resurgo run`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -260,8 +260,11 @@ pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsStrin
     if size > MAX_RANKS {
         return Err(format!("{size} ranks: a node can hold at most {MAX_RANKS}"));
     }
-    if options.tolerate_node && options.protocol == PROTOCOL_NONE {
-        return Err("--tolerate node needs a protocol that recovers; --protocol none tolerates nothing".to_string());
+    if options.tolerate_node && options.protocol != PROTOCOL_PESSIMISTIC {
+        let protocol = PROTOCOLS[options.protocol as usize];
+        return Err(format!(
+            "--tolerate node needs --protocol pessimistic; {protocol} does not tolerate the loss of a node"
+        ));
     }
     if options.checkpoint_every.is_some() && options.protocol == PROTOCOL_NONE {
         return Err("--checkpoint-every needs a protocol that recovers; --protocol none uses no images".to_string());
@@ -359,13 +362,12 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         "l" | "label" | "prepend-rank" => options.label = true,
         "q" | "quiet" => options.quiet = true,
         "protocol" => {
-            options.protocol = match value {
-                "none" => PROTOCOL_NONE,
-                "pessimistic" => PROTOCOL_PESSIMISTIC,
-                _ => {
-                    let hint = match nearest(value, &["none", "pessimistic"]) {
+            options.protocol = match PROTOCOLS.iter().position(|name| *name == value) {
+                Some(number) => number as u32,
+                None => {
+                    let hint = match nearest(value, &PROTOCOLS) {
                         Some(near) => format!("did you mean {near}?"),
-                        None => "there are none and pessimistic".to_string(),
+                        None => format!("there are {}", PROTOCOLS.join(", ")),
                     };
                     return Err(format!("there is no protocol {value:?}; {hint}"));
                 }
@@ -526,7 +528,7 @@ mod tests {
             ("--log-memory 4K ./a", "too small"),
             ("--log-memory 1T ./a", "too much"),
             ("--tolerate disk ./a", "neither process nor node"),
-            ("--tolerate node --protocol none ./a", "tolerates nothing"),
+            ("--tolerate node --protocol none ./a", "does not tolerate"),
             ("--event-logger here ./a", "not an IPv4 address"),
             ("--spin soon ./a", "not a duration"),
             ("--checkpoint-every now ./a", "not a duration"),

@@ -94,6 +94,11 @@ impl Server {
         }
     }
 
+    /// All ranks begin again, and nothing has been said.
+    pub fn reset(&mut self) {
+        *self = Server::new(&self.kvs_name, std::mem::take(&mut self.appnums));
+    }
+
     /// Where the present life of `rank` is.
     pub fn progress(&self, rank: usize) -> Progress {
         self.ranks[rank].progress

@@ -12,6 +12,7 @@ mod pmi;
 mod ranks;
 mod spool;
 mod taken;
+mod waves;
 
 use std::fs::File;
 use std::io;
@@ -103,6 +104,7 @@ struct Work {
     server: resurgo_pmi::Server,
     ranks: Vec<Rank>,
     spool: Option<Spool>,
+    waves: waves::Waves,
     /// The pipe to rank 0 is in the epoll set.
     spool_watched: bool,
     /// Bytes of output the dispatcher is willing to take.
@@ -247,6 +249,18 @@ impl Agent {
                 }
             }
             ToAgent::Checkpoint { rank } => self.ask_for_image(rank)?,
+            ToAgent::Wave => self.begin_wave()?,
+            ToAgent::Return {
+                rank,
+                fault_at_messages,
+            } => {
+                if self.ending.is_none() {
+                    if let Some(work) = &mut self.work {
+                        work.ranks[rank].fault_at_messages = fault_at_messages;
+                    }
+                    self.return_to_wave(rank)?;
+                }
+            }
             ToAgent::Kill { rank } => {
                 let life = self.work.as_ref().and_then(|work| work.ranks.get(rank)?.life.as_ref());
                 if let Some(life) = life {
@@ -327,6 +341,7 @@ impl Agent {
             server,
             ranks,
             spool,
+            waves: waves::Waves::default(),
             spool_watched: false,
             window: OUTPUT_WINDOW,
         });

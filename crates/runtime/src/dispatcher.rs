@@ -24,7 +24,7 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use resurgo_wire::control::{Job, LifeStatistics, Stream, ToAgent, ToDispatcher};
-use resurgo_wire::node_memory::PROTOCOL_NONE;
+use resurgo_wire::node_memory::{PROTOCOL_BLOCKING, PROTOCOLS};
 
 use crate::children;
 use crate::connection::Connection;
@@ -87,6 +87,10 @@ struct Dispatcher {
     policy: Policy,
     faults: Schedule,
     checkpoints: Checkpoints,
+    /// All ranks are being returned to a wave.
+    returning: bool,
+    /// Ranks have images together, in waves.
+    coordinated: bool,
     events: Events,
     start: Instant,
     /// Name of the job's key-value space.
@@ -162,14 +166,7 @@ impl Dispatcher {
         let connection = Connection::new(ours).map_err(failed("talk to the agent"))?;
 
         let mut events = Events::new(size, settings.quiet, json, start);
-        events.job_started(
-            size,
-            if job.protocol == PROTOCOL_NONE {
-                "none"
-            } else {
-                "pessimistic"
-            },
-        );
+        events.job_started(size, PROTOCOLS[job.protocol as usize]);
         let lines = BTreeMap::from([
             (Stream::Stdout, Lines::new(settings.label, io::stdout().is_terminal())),
             (Stream::Stderr, Lines::new(settings.label, io::stderr().is_terminal())),
@@ -184,7 +181,13 @@ impl Dispatcher {
             lines,
             policy: Policy::new(size, job.protocol, settings.limits),
             faults,
-            checkpoints: Checkpoints::new(settings.checkpoint_every, size),
+            // A wave is one image of the whole job.
+            checkpoints: Checkpoints::new(
+                settings.checkpoint_every,
+                if job.protocol == PROTOCOL_BLOCKING { 1 } else { size },
+            ),
+            returning: false,
+            coordinated: job.protocol == PROTOCOL_BLOCKING,
             events,
             start,
             name: job.name.clone(),
@@ -316,7 +319,7 @@ impl Dispatcher {
             at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
         }
         if self.verdict.is_none()
-            && let Some(due) = self.checkpoints.next_time(|rank| self.pids[rank].is_some())
+            && let Some(due) = self.checkpoints.next_time(self.runs())
         {
             at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
         }
@@ -339,7 +342,7 @@ impl Dispatcher {
             ToDispatcher::Started { rank, life, pid, image } => {
                 self.pids[rank] = Some(pid);
                 if self.verdict.is_none() {
-                    self.events.started(rank, life, pid, image);
+                    self.events.started(rank, life, pid, image, self.returning);
                 }
             }
             ToDispatcher::Failed { reason } => {
@@ -350,6 +353,11 @@ impl Dispatcher {
                 let rank = ended.rank;
                 self.pids[rank] = None;
                 if self.verdict.is_some() {
+                    return;
+                }
+                if self.returning {
+                    // It had ended before the agent heard that all ranks return, and returns with them.
+                    self.events.failed(&ended, now);
                     return;
                 }
                 let decision = self.policy.ended(&ended);
@@ -367,6 +375,15 @@ impl Dispatcher {
                         self.events.restarting(rank);
                         let messages = ended.statistics.deliveries + ended.statistics.sends;
                         let fault_at_messages = self.faults.next_life(rank, messages);
+                        if self.coordinated {
+                            self.returning = true;
+                            self.pids.fill(None);
+                            self.tell(ToAgent::Return {
+                                rank,
+                                fault_at_messages,
+                            });
+                            return;
+                        }
                         self.tell(ToAgent::Restart {
                             rank,
                             fault_at_messages,
@@ -384,8 +401,23 @@ impl Dispatcher {
                 self.checkpoints.answered(rank, self.start.elapsed(), true);
                 self.events.checkpointed(rank, number, Duration::from_nanos(stall_ns));
             }
+            ToDispatcher::WaveComplete {
+                number,
+                total_ns,
+                longest_stall_ns,
+            } => {
+                self.checkpoints.answered(0, self.start.elapsed(), true);
+                let (total, stall) = (Duration::from_nanos(total_ns), Duration::from_nanos(longest_stall_ns));
+                self.events.wave_complete(number, total, stall);
+            }
+            ToDispatcher::Returned { wave } => {
+                self.returning = false;
+                self.policy.all_go_on();
+                self.events.returned(wave, now);
+            }
             ToDispatcher::NotCheckpointed { rank, reason } => {
-                self.checkpoints.answered(rank, self.start.elapsed(), false);
+                let unit = if self.coordinated { 0 } else { rank };
+                self.checkpoints.answered(unit, self.start.elapsed(), false);
                 self.events.not_checkpointed(rank, &reason);
             }
             ToDispatcher::Aborted { rank, code } => {
@@ -502,10 +534,23 @@ impl Dispatcher {
         if self.verdict.is_some() {
             return;
         }
-        let pids = &self.pids;
-        if let Some(rank) = self.checkpoints.next(self.start.elapsed(), |rank| pids[rank].is_some()) {
-            self.tell(ToAgent::Checkpoint { rank });
+        let runs = self.runs();
+        if let Some(rank) = self.checkpoints.next(self.start.elapsed(), runs) {
+            let request = if self.coordinated {
+                ToAgent::Wave
+            } else {
+                ToAgent::Checkpoint { rank }
+            };
+            self.tell(request);
         }
+    }
+
+    /// Which of what [`Checkpoints`] knows can have an image: single ranks, or the job.
+    fn runs(&self) -> impl Fn(usize) -> bool + use<> {
+        let running: Vec<bool> = self.pids.iter().map(Option::is_some).collect();
+        let all = running.iter().all(|runs| *runs) && !self.returning;
+        let coordinated = self.coordinated;
+        move |rank| if coordinated { all } else { running[rank] }
     }
 
     fn inject_faults(&mut self) {

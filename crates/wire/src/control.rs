@@ -141,6 +141,15 @@ pub enum ToAgent {
     Checkpoint {
         rank: usize,
     },
+    /// Take a wave: images of all ranks at one moment; answered by [`ToDispatcher::WaveComplete`] or
+    /// [`ToDispatcher::NotCheckpointed`].
+    Wave,
+    /// Rank `rank` has failed: return all ranks to the last complete wave; answered by [`ToDispatcher::Returned`]. The ends of
+    /// processes are not reported meanwhile.
+    Return {
+        rank: usize,
+        fault_at_messages: u64,
+    },
     /// Kill a rank (fault injection).
     Kill {
         rank: usize,
@@ -186,6 +195,19 @@ pub enum ToDispatcher {
         number: u64,
         /// How long its threads stood still.
         stall_ns: u64,
+    },
+    /// All ranks can return to this wave.
+    WaveComplete {
+        /// From 1.
+        number: u64,
+        /// From the request to the last rank's copy: the total checkpoint time.
+        total_ns: u64,
+        /// The longest time that a rank stood still: the individual checkpoint time.
+        longest_stall_ns: u64,
+    },
+    /// All ranks go on from this wave, 0: the beginning.
+    Returned {
+        wave: u64,
     },
     /// There is no new image of the rank; earlier ones stand.
     NotCheckpointed {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use nix::unistd::{Pid, setpgid};
+use nix::unistd::Pid;
 use resurgo_image::Socket;
 use resurgo_pmi::Position;
 use resurgo_wire::control::{Stream, ToDispatcher};
@@ -13,6 +13,7 @@ use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{PHASE_LIVE, arena::IMAGE_SLOTS};
 
 use super::life::Life;
+use super::ranks::Rank;
 use super::taken::Printed;
 use super::{Agent, Source, Work};
 
@@ -49,6 +50,8 @@ pub(super) struct Images {
     /// The present life is taking image `asked`; with its account once all threads stand still.
     taking: Option<Option<Account>>,
     newest: Option<Image>,
+    /// Part of a wave that is not complete.
+    candidate: Option<Image>,
     /// Some image could be recovered from once, and what came before it may be forgotten.
     begun: bool,
     /// A life that a snapshot has been asked for, without its process.
@@ -76,15 +79,48 @@ impl Images {
         self.waking.is_some()
     }
 
-    /// The rank has finished, or the job ends: its snapshot sees the end of its socket and exits.
-    pub fn forget(&mut self) {
-        self.newest = None;
+    pub fn is_taking(&self) -> bool {
+        self.taking.is_some()
+    }
+
+    /// Nobody waits for a life that a snapshot has been asked for.
+    pub fn stop_waking(&mut self) {
         self.waking = None;
+    }
+
+    /// The account of a rank that stands still in a wave.
+    pub fn account_while_taking(&mut self, account: Option<Account>) {
+        self.taking = Some(account);
+    }
+
+    /// The rank's part of a wave that may become complete.
+    pub fn add_candidate(&mut self, taken: Datagram, socket: Socket) {
+        if let Some(Some(account)) = self.taking.take() {
+            self.candidate = Some(Image {
+                number: taken.a,
+                account,
+                socket,
+                pid: Pid::from_raw(taken.b as i32),
+            });
+        }
+    }
+
+    pub fn drop_candidate(&mut self) {
+        self.candidate = None;
         self.taking = None;
     }
 
+    /// The rank has finished, or the job ends: its snapshot sees the end of its socket and exits.
+    pub fn forget(&mut self) {
+        *self = Images {
+            asked: self.asked,
+            begun: self.begun,
+            ..Images::default()
+        };
+    }
+
     /// Asks the snapshot for a new life.
-    pub fn wake(&mut self, life: Life, theirs: super::life::Theirs) -> io::Result<()> {
+    pub fn wake(&mut self, life: Life, theirs: super::life::Theirs, in_wave: bool) -> io::Result<()> {
         let Some(image) = &self.newest else {
             return Err(io::ErrorKind::NotFound.into());
         };
@@ -93,8 +129,23 @@ impl Images {
         beside.extend(theirs.stdin.as_ref().map(|stdin| stdin.as_fd()));
         image
             .socket
-            .send(&Datagram::new(Kind::Wake, image.number, 0, 0), &beside)?;
+            .send(&Datagram::new(Kind::Wake, image.number, u64::from(in_wave), 0), &beside)?;
         self.waking = Some(life);
+        Ok(())
+    }
+}
+
+impl Rank {
+    /// Asks the running process for image `number`.
+    pub(super) fn ask_for_image(&mut self, number: u64, in_wave: bool) -> io::Result<()> {
+        let Some((life, socket)) = self.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?))) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        self.images.asked = number;
+        let slot = number % IMAGE_SLOTS as u64;
+        let request = Datagram::new(Kind::Checkpoint, number, slot, u64::from(in_wave));
+        resurgo_image::ask(life.pid.as_raw(), socket, request, &[])?;
+        self.images.taking = Some(None);
         Ok(())
     }
 }
@@ -106,19 +157,9 @@ impl Agent {
         let this = &mut work.ranks[rank];
         let reason = match &this.life {
             _ if this.images.taking.is_some() => "it is taking one".to_string(),
-            Some(life) if phase == PHASE_LIVE && this.is_up_to_date() => {
-                this.images.asked += 1;
-                let number = this.images.asked;
-                let request = Datagram::new(Kind::Checkpoint, number, number % IMAGE_SLOTS as u64, 0);
-                let asked = match &life.image {
-                    Some(socket) => resurgo_image::ask(life.pid.as_raw(), socket, request, &[]),
-                    None => Err(io::ErrorKind::Unsupported.into()),
-                };
-                match asked {
-                    Ok(()) => {
-                        this.images.taking = Some(None);
-                        return Ok(());
-                    }
+            Some(_) if phase == PHASE_LIVE && this.is_up_to_date() => {
+                match this.ask_for_image(this.images.asked + 1, false) {
+                    Ok(()) => return Ok(()),
                     Err(error) => error.to_string(),
                 }
             }
@@ -151,9 +192,16 @@ impl Agent {
 
     fn image_said(&mut self, rank: usize, datagram: Datagram, snapshot: Option<Socket>) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
+        if datagram.kind == Kind::Ready {
+            return self.ready_to_go_on(rank);
+        }
+        let coordinated = work.is_coordinated();
         let images = &mut work.ranks[rank].images;
-        if images.taking.is_none() || datagram.a != images.asked {
+        if (images.taking.is_none() && datagram.kind != Kind::Drained) || datagram.a != images.asked {
             return Ok(());
+        }
+        if coordinated {
+            return self.said_in_wave(rank, datagram, snapshot);
         }
         match (datagram.kind, snapshot) {
             (Kind::Stopped, _) => {
@@ -172,7 +220,7 @@ impl Agent {
                 let Some(Some(account)) = images.taking.take() else {
                     return Ok(());
                 };
-                self.keep_image(rank, datagram, account, socket)
+                self.image_taken(rank, datagram, account, socket)
             }
             (Kind::Refused, _) => {
                 images.taking = None;
@@ -184,7 +232,7 @@ impl Agent {
     }
 
     /// Where a rank whose threads stand still is in its output, PMI and input; None: in the middle of a PMI command.
-    fn account_for(&mut self, rank: usize) -> io::Result<Option<Account>> {
+    pub(super) fn account_for(&mut self, rank: usize) -> io::Result<Option<Account>> {
         let position = |work: &Option<Work>| work.as_ref().and_then(|work| work.server.position(rank));
         let before = position(&self.work);
         self.pmi_event(rank)?;
@@ -211,24 +259,41 @@ impl Agent {
         }))
     }
 
-    fn keep_image(&mut self, rank: usize, taken: Datagram, account: Account, socket: Socket) -> io::Result<()> {
-        let pid = Pid::from_raw(taken.b as i32);
-        // It does this itself, but perhaps not before the rank's group is killed.
-        let _ = setpgid(pid, pid);
+    /// An image is complete: the one before it goes.
+    fn keep_image(&mut self, rank: usize, image: Image) -> io::Result<()> {
         self.epoll.add(
-            &socket,
+            &image.socket,
             EpollEvent::new(EpollFlags::EPOLLIN, Source::Snapshot(rank).token()),
         )?;
         let Some(work) = &mut self.work else { return Ok(()) };
-        let images = &mut work.ranks[rank].images;
-        images.newest = Some(Image {
+        let number = image.number;
+        work.ranks[rank].images.newest = Some(image);
+        if !work.is_coordinated() {
+            work.ranks[rank].images.begun = true;
+            work.memory.set_oldest_image(rank, number)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn promote_candidate(&mut self, rank: usize) -> io::Result<()> {
+        let candidate = self
+            .work
+            .as_mut()
+            .and_then(|work| work.ranks[rank].images.candidate.take());
+        match candidate {
+            Some(image) => self.keep_image(rank, image),
+            None => Ok(()),
+        }
+    }
+
+    fn image_taken(&mut self, rank: usize, taken: Datagram, account: Account, socket: Socket) -> io::Result<()> {
+        let image = Image {
             number: taken.a,
             account,
-            pid,
+            pid: Pid::from_raw(taken.b as i32),
             socket,
-        });
-        images.begun = true;
-        work.memory.set_oldest_image(rank, taken.a)?;
+        };
+        self.keep_image(rank, image)?;
         self.send(&ToDispatcher::Checkpointed {
             rank,
             number: taken.a,
@@ -245,7 +310,6 @@ impl Agent {
             match image.socket.receive() {
                 Ok((datagram, _)) if datagram.kind == Kind::Woken => {
                     let pid = Pid::from_raw(datagram.a as i32);
-                    let _ = setpgid(pid, pid);
                     let number = image.number;
                     if let Some(mut life) = images.waking.take() {
                         life.pid = pid;
@@ -283,10 +347,14 @@ impl Agent {
         let number = images.number();
         images.newest = None;
         let waking = images.waking.take().is_some();
+        let coordinated = work.is_coordinated();
         self.send(&ToDispatcher::NotCheckpointed {
             rank,
             reason: format!("image {number} is lost: {why}"),
         })?;
+        if coordinated {
+            return self.wave_lost(rank);
+        }
         if waking && let Err(error) = self.start_life(rank, 0) {
             let reason = format!("cannot start rank {rank} again: {error}{}", crate::hint(&error));
             self.send(&ToDispatcher::Failed { reason })?;
@@ -298,6 +366,9 @@ impl Agent {
     pub(super) fn end_images_of_life(&mut self, rank: usize) -> io::Result<()> {
         self.image_event(rank)?;
         let Some(work) = &mut self.work else { return Ok(()) };
+        if work.is_coordinated() {
+            return self.drop_wave(rank, "it died meanwhile");
+        }
         if work.ranks[rank].images.taking.take().is_some() {
             let reason = "it died meanwhile".to_string();
             self.send(&ToDispatcher::NotCheckpointed { rank, reason })?;

@@ -9,7 +9,7 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use resurgo_wire::control::{Job, LifeStatistics};
-use resurgo_wire::node_memory::{self as layout, Layout, control, header};
+use resurgo_wire::node_memory::{self as nm, Layout, control, header};
 
 /// The node memory of one job.
 pub struct NodeMemory {
@@ -27,8 +27,21 @@ impl NodeMemory {
         let file = File::from(memfd_create(c"resurgo-node-memory", MFdFlags::MFD_CLOEXEC)?);
         file.set_len(layout.total() as u64)?;
         let memory = NodeMemory { file, layout };
-        memory.write_u64(header::MAGIC, layout::MAGIC)?;
-        memory.write_u32(header::VERSION, layout::VERSION)?;
+        memory.write_header(job)?;
+        Ok(memory)
+    }
+
+    /// Empties the memory: no rank is running.
+    pub fn reset(&self, job: &Job) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.set_len(self.layout.total() as u64)?;
+        self.write_header(job)
+    }
+
+    fn write_header(&self, job: &Job) -> io::Result<()> {
+        let (memory, layout, size) = (self, self.layout, self.layout.size);
+        memory.write_u64(header::MAGIC, nm::MAGIC)?;
+        memory.write_u32(header::VERSION, nm::VERSION)?;
         memory.write_u32(header::SIZE, size as u32)?;
         memory.write_u32(header::PROTOCOL, job.protocol)?;
         memory.write_u32(header::TOLERATE_NODE, u32::from(job.tolerate_node))?;
@@ -41,8 +54,7 @@ impl NodeMemory {
         memory.write_u64(header::SPILL_NEXT, 0)?;
         memory.write_u32(header::EVENT_LOGGER_PORT, u32::from(job.event_logger_port))?;
         memory.write_u32(header::EVENT_LOGGER_ADDRESS, job.event_logger_address)?;
-        memory.file.write_all_at(&job.key, header::JOB_KEY as u64)?;
-        Ok(memory)
+        memory.file.write_all_at(&job.key, header::JOB_KEY as u64)
     }
 
     /// The descriptor that ranks inherit.
@@ -69,8 +81,8 @@ impl NodeMemory {
 
     /// From here on `rank` is never recovered from anything older than its image `number`.
     pub fn set_oldest_image(&self, rank: usize, number: u64) -> io::Result<()> {
-        let slot = number as usize % layout::arena::IMAGE_SLOTS;
-        self.write_u32(self.layout.arena(rank) + layout::arena::OLDEST_IMAGE, 1 + slot as u32)
+        let slot = number as usize % nm::arena::IMAGE_SLOTS;
+        self.write_u32(self.layout.arena(rank) + nm::arena::OLDEST_IMAGE, 1 + slot as u32)
     }
 
     /// What the present life of `rank` has counted so far.
@@ -149,7 +161,7 @@ mod tests {
         Job {
             name: "t".into(),
             programs: Vec::new(),
-            protocol: layout::PROTOCOL_PESSIMISTIC,
+            protocol: nm::PROTOCOL_PESSIMISTIC,
             tolerate_node: false,
             log_segments: 16,
             prefault_segments: 4,

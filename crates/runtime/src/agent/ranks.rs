@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
 use resurgo_wire::control::{End, Ended, Stream, ToDispatcher};
-use resurgo_wire::node_memory::{EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
+use resurgo_wire::node_memory::{EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE, PROTOCOL_BLOCKING};
 
 use super::images::Images;
 use super::life::{Life, Surroundings};
@@ -37,6 +37,8 @@ pub(super) struct Rank {
     /// The last life ended as a program should.
     finished: bool,
     pub images: Images,
+    /// The injected fault of its present life.
+    pub fault_at_messages: u64,
     /// Since when a live rank's output is behind with nothing arriving.
     quiet_since: Option<Instant>,
 }
@@ -60,6 +62,7 @@ impl Rank {
             replaying: false,
             finished: false,
             images: Images::default(),
+            fault_at_messages: 0,
             quiet_since: None,
         }
     }
@@ -101,18 +104,22 @@ impl Agent {
         let image = this.images.number();
         let from = this.images.account();
         this.number += 1;
+        this.fault_at_messages = fault_at_messages;
         for (taken, printed) in this.taken.iter_mut().zip(from.printed) {
             taken.restarted(printed);
         }
-        this.replaying = this.number > 1;
+        let coordinated = work.job.protocol == PROTOCOL_BLOCKING;
+        // Ranks that return to a wave repeat nothing that would have to be the same.
+        this.replaying = this.number > 1 && !coordinated;
+        this.finished = false;
         this.quiet_since = None;
-        let behind = this.taken[0].behind();
+        let behind = if coordinated { 0 } else { this.taken[0].behind() };
         leftovers::remove(&work.job.name, rank);
         work.memory.begin_life(rank, this.number, fault_at_messages, behind)?;
         work.server.restarted(rank, from.pmi);
         let input = if image > 0 {
             let (life, theirs, input) = Life::connect(&work.job, rank)?;
-            this.images.wake(life, theirs)?;
+            this.images.wake(life, theirs, coordinated)?;
             input
         } else {
             let around = Surroundings {
@@ -182,6 +189,9 @@ impl Agent {
     }
 
     fn rank_ended(&mut self, rank: usize, end: End) -> io::Result<()> {
+        if self.work.as_ref().is_some_and(Work::is_returning) {
+            return self.ended_while_returning(rank, end);
+        }
         // What it said before it ended counts.
         self.pmi_event(rank)?;
         self.end_images_of_life(rank)?;
@@ -193,6 +203,7 @@ impl Agent {
         // MPICH says "finalize" to PMI only when the process exits by way of its exit handlers: one that has been through
         // MPI_Finalize and leaves by _exit has finished as well.
         progress.finalised |= statistics.phase == PHASE_CLOSED;
+        let coordinated = work.is_coordinated();
         let this = &mut work.ranks[rank];
         let Some(life) = this.life.take() else {
             return Ok(());
@@ -200,7 +211,9 @@ impl Agent {
         let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised);
         this.finished = orderly;
         if orderly {
-            this.images.forget();
+            if !coordinated {
+                this.images.forget();
+            }
             children::reap(life.pid);
         } else {
             // Fencing: nothing of this life may touch the node memory once the next has begun. The group is

@@ -25,6 +25,8 @@ pub struct Events {
     replay: Duration,
     replayed_deliveries: u64,
     images: u64,
+    waves: u64,
+    wave_time: Duration,
     longest_stall: Duration,
 }
 
@@ -42,6 +44,8 @@ impl Events {
             replay: Duration::ZERO,
             replayed_deliveries: 0,
             images: 0,
+            waves: 0,
+            wave_time: Duration::ZERO,
             longest_stall: Duration::ZERO,
         }
     }
@@ -84,9 +88,9 @@ impl Events {
         );
     }
 
-    /// `image`: what the life begins from, 0: the beginning of the program.
-    pub fn started(&mut self, rank: usize, life: u64, pid: i32, image: u64) {
-        if life > 1 {
+    /// `image`: what the life begins from, 0: the beginning of the program. `together`: all ranks do.
+    pub fn started(&mut self, rank: usize, life: u64, pid: i32, image: u64, together: bool) {
+        if life > 1 && !together {
             let from = match image {
                 0 => String::new(),
                 _ => format!(" from its image {image}"),
@@ -106,6 +110,30 @@ impl Events {
             "checkpointed",
             json!({"rank": rank, "image": number, "stall_seconds": stall.as_secs_f64()}),
         );
+    }
+
+    /// `total`: from the request to the last rank; `stall`: the longest standstill of a rank (Gao 2007, §V: total and
+    /// individual checkpoint time).
+    pub fn wave_complete(&mut self, number: u64, total: Duration, stall: Duration) {
+        self.waves += 1;
+        self.wave_time += total;
+        self.longest_stall = self.longest_stall.max(stall);
+        self.record(
+            "wave_complete",
+            json!({"wave": number, "total_seconds": total.as_secs_f64(), "stall_seconds": stall.as_secs_f64()}),
+        );
+    }
+
+    /// All ranks go on from `wave`, 0: the beginning.
+    pub fn returned(&mut self, wave: u64, now: Instant) {
+        let lost = self.failed_at.iter_mut().filter_map(Option::take).min();
+        let lost = lost.map_or(Duration::ZERO, |failed| now.duration_since(failed));
+        self.lost += lost;
+        self.say(&match wave {
+            0 => "all ranks begin again: there was no complete wave".to_string(),
+            _ => format!("all ranks go on from wave {wave}"),
+        });
+        self.record("returned", json!({"wave": wave, "lost_seconds": lost.as_secs_f64()}));
     }
 
     pub fn not_checkpointed(&mut self, rank: usize, reason: &str) {
@@ -237,8 +265,17 @@ impl Events {
             );
             self.say(&words);
         }
+        if self.waves > 0 {
+            let words = format!(
+                "{} taken in {} on average; no rank stood still for longer than {}",
+                counted(self.waves, "wave", "waves"),
+                readable_duration(self.wave_time / self.waves as u32),
+                readable_duration(self.longest_stall),
+            );
+            self.say(&words);
+        }
         let fields = json!({
-            "images": self.images, "longest_stall_seconds": self.longest_stall.as_secs_f64(),
+            "waves": self.waves, "images": self.images, "longest_stall_seconds": self.longest_stall.as_secs_f64(),
             "exit_code": code, "failures": self.failures, "restarts": restarts,
             "lost_seconds": self.lost.as_secs_f64(), "replay_seconds": self.replay.as_secs_f64(),
             "replayed_deliveries": self.replayed_deliveries, "logged_bytes": logged, "messages": messages,
@@ -274,7 +311,7 @@ mod tests {
         };
         events.failed(&ended, now);
         events.restarting(2);
-        events.started(2, 2, 124, 0);
+        events.started(2, 2, 124, 0, false);
         let statistics = LifeStatistics {
             replay_deliveries: 18_204,
             first_delivery_ns: 1_000,

@@ -78,6 +78,11 @@ impl Policy {
         self.ranks.iter().all(|rank| rank.exit_code.is_some())
     }
 
+    /// All ranks have returned to a moment at which none had finished.
+    pub fn all_go_on(&mut self) {
+        self.ranks.iter_mut().for_each(|rank| rank.exit_code = None);
+    }
+
     /// `rank` has finished.
     pub fn has_finished(&self, rank: usize) -> bool {
         self.ranks[rank].exit_code.is_some()

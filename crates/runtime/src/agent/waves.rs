@@ -1,0 +1,266 @@
+//! Coordinated waves (`--protocol blocking`): images of all ranks at one moment, and the return of all ranks to the last
+//! complete wave.
+
+use std::io;
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+use resurgo_image::Socket;
+use resurgo_protocol::{Step, Wave};
+use resurgo_wire::control::{End, ToDispatcher};
+use resurgo_wire::image::{Datagram, Kind};
+use resurgo_wire::node_memory::{PHASE_LIVE, PROTOCOL_BLOCKING};
+
+use super::{Agent, PATIENCE, Work};
+use crate::children;
+
+/// Attempts to return to a wave before the job is given up.
+const ATTEMPTS: u32 = 3;
+
+/// The waves of one job.
+#[derive(Default)]
+pub(super) struct Waves {
+    asked: u64,
+    current: Option<(Wave, Instant)>,
+    /// The longest standstill of a rank in the current wave.
+    longest_ns: u64,
+    returning: Option<Returning>,
+}
+
+/// All ranks return to the last wave, or to the beginning.
+struct Returning {
+    attempts: u32,
+    /// Which ranks have a new process that waits for the others; None while old processes end.
+    ready: Option<Vec<bool>>,
+}
+
+impl Work {
+    pub(super) fn is_coordinated(&self) -> bool {
+        self.job.protocol == PROTOCOL_BLOCKING
+    }
+
+    /// All ranks return to a wave: the ends of their processes are no failures.
+    pub(super) fn is_returning(&self) -> bool {
+        self.waves.returning.is_some()
+    }
+
+    fn tell(&self, rank: usize, datagram: &Datagram) {
+        if let Some(socket) = self.ranks[rank].life.as_ref().and_then(|life| life.image.as_ref()) {
+            // Whoever has died meanwhile is noticed by itself.
+            let _ = socket.send(datagram, &[]);
+        }
+    }
+
+    fn tell_all(&self, kind: Kind, number: u64) {
+        (0..self.ranks.len()).for_each(|rank| self.tell(rank, &Datagram::new(kind, number, 0, 0)));
+    }
+}
+
+impl Agent {
+    /// Asks every rank to stop for a wave.
+    pub(super) fn begin_wave(&mut self) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let mut obstacle = None;
+        for (number, rank) in work.ranks.iter().enumerate() {
+            let live = work.memory.statistics(number)?.phase == PHASE_LIVE;
+            if rank.life.is_none() || !live || rank.images.is_taking() {
+                obstacle = Some(number);
+            }
+        }
+        if work.waves.current.is_some() || work.is_returning() {
+            obstacle = Some(0);
+        }
+        if let Some(rank) = obstacle {
+            let reason = "it has not opened MPI, has left it, or waits for others".to_string();
+            return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
+        }
+        work.waves.asked += 1;
+        work.waves.longest_ns = 0;
+        let (number, size) = (work.waves.asked, work.ranks.len());
+        work.waves.current = Some((Wave::new(number, size), Instant::now()));
+        for rank in 0..size {
+            let Some(work) = &mut self.work else { break };
+            if let Err(error) = work.ranks[rank].ask_for_image(number, true) {
+                return self.drop_wave(rank, &error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// What a rank says in a wave.
+    pub(super) fn said_in_wave(&mut self, rank: usize, datagram: Datagram, snapshot: Option<Socket>) -> io::Result<()> {
+        let step = match (datagram.kind, snapshot) {
+            (Kind::Stopped, _) => {
+                let account = self.account_for(rank)?;
+                let Some(work) = &mut self.work else { return Ok(()) };
+                if account.is_none() {
+                    return self.drop_wave(rank, "it is talking to the process manager");
+                }
+                work.ranks[rank].images.account_while_taking(account);
+                work.waves.current.as_mut().map(|(wave, _)| wave.stopped(rank as u32))
+            }
+            (Kind::Drained, _) => {
+                let wave = self.work.as_mut().and_then(|work| work.waves.current.as_mut());
+                wave.map(|(wave, _)| wave.drained(rank as u32, datagram.b))
+            }
+            (Kind::Taken, Some(socket)) => {
+                let Some(work) = &mut self.work else { return Ok(()) };
+                work.waves.longest_ns = work.waves.longest_ns.max(datagram.c);
+                work.ranks[rank].images.add_candidate(datagram, socket);
+                work.waves.current.as_mut().map(|(wave, _)| wave.copied(rank as u32))
+            }
+            (Kind::Refused, _) => return self.drop_wave(rank, datagram.text()),
+            _ => None,
+        };
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let Some((wave, began)) = &work.waves.current else {
+            return Ok(());
+        };
+        match step {
+            Some(Step::Drain) => work.tell_all(Kind::Drain, wave.number()),
+            Some(Step::Copy) => work.tell_all(Kind::Go, wave.number()),
+            Some(Step::Complete) => {
+                let complete = ToDispatcher::WaveComplete {
+                    number: wave.number(),
+                    total_ns: began.elapsed().as_nanos() as u64,
+                    longest_stall_ns: work.waves.longest_ns,
+                };
+                work.waves.current = None;
+                for rank in 0..work.ranks.len() {
+                    self.promote_candidate(rank)?;
+                }
+                self.send(&complete)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The current wave, if there is one, cannot become complete because of `rank`.
+    pub(super) fn drop_wave(&mut self, rank: usize, why: &str) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let Some((mut wave, _)) = work.waves.current.take() else {
+            return Ok(());
+        };
+        wave.failed();
+        work.tell_all(Kind::Abandon, wave.number());
+        work.ranks.iter_mut().for_each(|rank| rank.images.drop_candidate());
+        let reason = why.to_string();
+        self.send(&ToDispatcher::NotCheckpointed { rank, reason })
+    }
+
+    /// All ranks return to the last complete wave, or to the beginning if there is none.
+    pub(super) fn return_to_wave(&mut self, rank: usize) -> io::Result<()> {
+        self.drop_wave(rank, "it has failed")?;
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let attempts = work.waves.returning.as_ref().map_or(0, |returning| returning.attempts);
+        work.waves.returning = Some(Returning {
+            attempts: attempts + 1,
+            ready: None,
+        });
+        for rank in &mut work.ranks {
+            rank.images.stop_waking();
+            if let Some(life) = &rank.life {
+                life.signal(Signal::SIGKILL);
+            }
+        }
+        if attempts == ATTEMPTS {
+            work.waves.returning = None;
+            let reason = "the ranks could not be brought back to their last wave".to_string();
+            return self.send(&ToDispatcher::Failed { reason });
+        }
+        self.begin_again_when_all_have_ended()
+    }
+
+    /// While all ranks return: the end of an old process, or of a new one that has not been let go.
+    pub(super) fn ended_while_returning(&mut self, rank: usize, _end: End) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let Some(life) = work.ranks[rank].life.take() else {
+            return Ok(());
+        };
+        life.signal(Signal::SIGKILL);
+        children::reap(life.pid);
+        children::fence(life.pid, PATIENCE);
+        if rank == 0
+            && let Some(spool) = &mut work.spool
+        {
+            spool.end_life();
+            work.spool_watched = false;
+        }
+        drop(life);
+        let again = work
+            .waves
+            .returning
+            .as_ref()
+            .is_some_and(|returning| returning.ready.is_some());
+        self.drain_and_close(rank)?;
+        if again {
+            return self.return_to_wave(rank);
+        }
+        self.begin_again_when_all_have_ended()
+    }
+
+    fn begin_again_when_all_have_ended(&mut self) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let size = work.ranks.len();
+        if work.ranks.iter().any(|rank| rank.life.is_some()) {
+            return Ok(());
+        }
+        let from_images = work.ranks.iter().all(|rank| rank.images.number() > 0);
+        if !from_images {
+            work.ranks.iter_mut().for_each(|rank| rank.images.forget());
+            work.memory.reset(&work.job)?;
+            work.server.reset();
+        }
+        if let Some(returning) = &mut work.waves.returning {
+            returning.ready = from_images.then(|| vec![false; size]);
+        }
+        if !from_images {
+            work.waves.returning = None;
+            self.send(&ToDispatcher::Returned { wave: 0 })?;
+        }
+        for rank in 0..size {
+            let fault = self.work.as_ref().map_or(0, |work| work.ranks[rank].fault_at_messages);
+            if let Err(error) = self.start_life(rank, fault) {
+                let reason = format!("cannot start rank {rank} again: {error}{}", crate::hint(&error));
+                return self.send(&ToDispatcher::Failed { reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// A woken rank waits for the others.
+    pub(super) fn ready_to_go_on(&mut self, rank: usize) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let Some(ready) = work
+            .waves
+            .returning
+            .as_mut()
+            .and_then(|returning| returning.ready.as_mut())
+        else {
+            return Ok(());
+        };
+        ready[rank] = true;
+        if !ready.iter().all(|ready| *ready) {
+            return Ok(());
+        }
+        work.waves.returning = None;
+        let wave = work.ranks[rank].images.number();
+        self.send(&ToDispatcher::Returned { wave })?;
+        if let Some(work) = &self.work {
+            work.tell_all(Kind::Go, 0);
+        }
+        Ok(())
+    }
+
+    /// A snapshot is gone that a rank was to be woken from: the wave is lost, and all begin again.
+    pub(super) fn wave_lost(&mut self, rank: usize) -> io::Result<()> {
+        if let Some(work) = &mut self.work {
+            work.ranks.iter_mut().for_each(|rank| rank.images.forget());
+            if work.is_returning() {
+                return self.return_to_wave(rank);
+            }
+        }
+        Ok(())
+    }
+}
