@@ -130,13 +130,15 @@ pub fn reset() {
 }
 
 extern "C" fn run(_: usize) -> ! {
-    let refusal = match talk::receive(IMAGE_FD, libc::MSG_DONTWAIT) {
-        Ok(Some(request)) if request.datagram.kind == Kind::Checkpoint => {
-            take(&request).err().map(|why| (request, why))
+    let mut refusal = None;
+    // No datagram: a signal from nowhere.
+    while let Ok(Some(request)) = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT) {
+        // Others are late answers about an image that was refused.
+        if request.datagram.kind == Kind::Checkpoint {
+            refusal = take(&request).err().map(|why| (request, why));
+            break;
         }
-        // A signal from nowhere.
-        _ => None,
-    };
+    }
     // Threads that are on their way to stop for nothing find the epoch changed or start an empty capture.
     stop::release();
     if let Some((request, refusal)) = refusal {
@@ -244,8 +246,12 @@ fn copy(request: &Datagram, file: i32) -> Result<(i32, i32), Refusal> {
 
 /// What the agent says about image `number`.
 fn receive_answer(number: u64) -> Option<Kind> {
-    let answer = talk::receive(IMAGE_FD, 0).ok()??;
-    (answer.datagram.a == number).then_some(answer.datagram.kind)
+    loop {
+        let answer = talk::receive(IMAGE_FD, 0).ok()??;
+        if answer.datagram.a == number {
+            return Some(answer.datagram.kind);
+        }
+    }
 }
 
 /// In a wave: empties the channels in as many rounds as the agent wants.

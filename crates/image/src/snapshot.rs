@@ -61,12 +61,6 @@ fn set_timers() {
     }
 }
 
-/// A copy of this process whose parent is this one's parent. 0: this is the copy.
-fn copy_process() -> Result<i32, Errno> {
-    // SAFETY: no new stack: the copy goes on here, alone in its copy of the memory.
-    unsafe { call!(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0, 0, 0, 0) }.map(|pid| pid as i32)
-}
-
 /// Dies with the agent, and belongs to no group of the rank's.
 fn become_independent(agent: i32) {
     // SAFETY: about the calling process only.
@@ -90,7 +84,7 @@ fn exit(code: i32) -> ! {
 /// with the original, which gives it to the agent.
 pub fn fork(number: u64, own: i32, others: i32, file: i32) -> Result<i32, Errno> {
     let agent = sys::getppid();
-    match copy_process()? {
+    match threads::copy_process(None)? {
         0 => {}
         pid => return Ok(pid),
     }
@@ -117,7 +111,8 @@ fn sleep(socket: i32, agent: i32) -> ! {
             exit(0)
         };
         if request.datagram.kind == Kind::Wake && request.count >= 4 {
-            match copy_process() {
+            let main = threads::parked().iter().find(|thread| thread.is_main);
+            match threads::copy_process(main.map(|main| main.tid)) {
                 Ok(0) => wake(socket, agent, &request),
                 Ok(pid) => {
                     let _ = talk::send(socket, &Datagram::new(Kind::Woken, pid as u64, 0, 0), &[]);

@@ -164,11 +164,9 @@ pub fn restart_call(thread: &Thread, number: i64, pc: u64) {
 pub unsafe fn become_thread(thread: &Thread) -> ! {
     // SAFETY: as required: these areas belong to the thread that this one becomes.
     unsafe {
-        let tid = call!(libc::SYS_set_tid_address, thread.tid_address).unwrap_or(0);
-        if thread.tid_address != 0 {
-            // glibc keeps the number there, and mutexes and pthread_kill use it.
-            *(thread.tid_address as *mut i32) = tid as i32;
-        }
+        // glibc's copy of the thread's number lies there. It stays what it was, also when the kernel has given another:
+        // recursive mutexes that are held (MPICH's own is one) know their owner by it.
+        let _ = call!(libc::SYS_set_tid_address, thread.tid_address);
         let _ = call!(libc::SYS_set_robust_list, thread.robust_list, thread.robust_length);
         let _ = call!(libc::SYS_arch_prctl, 0x1002, thread.fs); // ARCH_SET_FS
         let rseq = RSEQ.load(Ordering::Relaxed);
@@ -214,8 +212,92 @@ pub unsafe fn revive(thread: &'static Thread) -> Result<(), Errno> {
     }
     // The handler's own frames below the context are of no more use.
     let stack = (thread.context - 512) & !15;
+    let argument = thread as *const Thread as usize;
+    let number = thread.tid;
+    let arguments = CloneArguments {
+        flags: THREAD_FLAGS as u64,
+        // The whole of it need not be there: the kernel only adds the two.
+        stack: stack as u64 - 16,
+        stack_size: 16,
+        set_tid: &raw const number as u64,
+        set_tid_size: 1,
+        ..CloneArguments::default()
+    };
     // SAFETY: as required by this function.
-    unsafe { start(THREAD_FLAGS, stack, begin, thread as *const Thread as usize, None) }.map(|_| ())
+    unsafe {
+        // With its old number where that is allowed and free, else with a new one.
+        if raw_start3(
+            &raw const arguments,
+            size_of::<CloneArguments>(),
+            begin as *const () as usize,
+            argument,
+        ) > 0
+        {
+            return Ok(());
+        }
+        start(THREAD_FLAGS, stack, begin, argument, None).map(|_| ())
+    }
+}
+
+/// struct clone_args of the kernel.
+#[repr(C)]
+#[derive(Default)]
+struct CloneArguments {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// A copy of this process, alone in its copy of the memory, whose parent is this one's parent; 0: this is the copy. It gets
+/// number `wanted` where that is allowed (CAP_CHECKPOINT_RESTORE) and free, else any.
+pub fn copy_process(wanted: Option<i32>) -> Result<i32, Errno> {
+    if let Some(number) = wanted {
+        let arguments = CloneArguments {
+            flags: libc::CLONE_PARENT as u64,
+            set_tid: &raw const number as u64,
+            set_tid_size: 1,
+            ..CloneArguments::default()
+        };
+        // SAFETY: no new stack: the copy goes on here.
+        let copied = unsafe { call!(libc::SYS_clone3, &raw const arguments, size_of::<CloneArguments>()) };
+        if let Ok(pid) = copied {
+            return Ok(pid as i32);
+        }
+    }
+    // SAFETY: as above.
+    unsafe { call!(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0, 0, 0, 0) }.map(|pid| pid as i32)
+}
+
+/// clone3(arguments, size); the new thread calls `run(argument)`.
+#[unsafe(naked)]
+unsafe extern "C" fn raw_start3(arguments: *const CloneArguments, size: usize, run: usize, argument: usize) -> isize {
+    naked_asm!(
+        "push r12",
+        "push r13",
+        "mov r12, rdx",
+        "mov r13, rcx",
+        "mov eax, 435",
+        "syscall",
+        "test rax, rax",
+        "jz 2f",
+        "pop r13",
+        "pop r12",
+        "ret",
+        "2:",
+        "xor ebp, ebp",
+        "mov rdi, r13",
+        "and rsp, -16",
+        "call r12",
+        "ud2",
+    )
 }
 
 /// Starts a thread that shares everything and runs `run(argument)` on the stack that ends at `stack`, with `tls` as its

@@ -215,16 +215,16 @@ impl Agent {
         if let Some(returning) = &mut work.waves.returning {
             returning.ready = from_images.then(|| vec![false; size]);
         }
-        if !from_images {
-            work.waves.returning = None;
-            self.send(&ToDispatcher::Returned { wave: 0 })?;
-        }
         for rank in 0..size {
             let fault = self.work.as_ref().map_or(0, |work| work.ranks[rank].fault_at_messages);
             if let Err(error) = self.start_life(rank, fault) {
                 let reason = format!("cannot start rank {rank} again: {error}{}", crate::hint(&error));
                 return self.send(&ToDispatcher::Failed { reason });
             }
+        }
+        if !from_images && let Some(work) = &mut self.work {
+            work.waves.returning = None;
+            self.send(&ToDispatcher::Returned { wave: 0 })?;
         }
         Ok(())
     }
