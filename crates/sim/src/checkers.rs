@@ -27,7 +27,9 @@ pub struct Violation {
 const EXACTLY_ONCE: &str = "exactly once, in order";
 const NO_ORPHAN: &str = "no orphan";
 const SAME_HISTORY: &str = "same history";
-const COLLECTED: &str = "nothing needed is collected";
+pub const COLLECTED: &str = "nothing needed is collected";
+/// Nothing that is not needed stays.
+pub const KEPT: &str = "nothing kept for ever";
 /// Name of the invariant that the simulator itself watches over.
 pub const LIVENESS: &str = "liveness";
 
@@ -82,8 +84,26 @@ struct History {
     past: Past,
     /// Most deliveries that an event logger has ever stored for this history.
     ever_stored: u64,
-    /// Deliveries that the present event logger stores.
+    /// Deliveries that the present event logger stores, or that it was told are covered.
     stored: u64,
+    /// Deliveries that no recovery will ask for: images cover them.
+    covered: u64,
+}
+
+/// Where a life stands in its rank's history, as an image of it must remember.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    rclock: u64,
+    reads: u64,
+    delivered: Vec<u64>,
+    sent: Vec<u64>,
+    past: Past,
+}
+
+impl Standing {
+    pub fn rclock(&self) -> u64 {
+        self.rclock
+    }
 }
 
 /// The whole system as it should be.
@@ -162,7 +182,12 @@ impl Checkers {
             EXACTLY_ONCE,
             "message {ssn} from {rank} to {to} leaves after message {before}"
         );
-        let after = history.sends[to as usize][ssn as usize - 1].after;
+        let Some(after) = history.sends[to as usize].get(ssn as usize - 1).map(|send| send.after) else {
+            return violation(
+                SAME_HISTORY,
+                format!("message {ssn} from {rank} to {to} leaves, and is not in the sender's history"),
+            );
+        };
         let first = ssn > history.visible[to as usize];
         if first {
             history.visible[to as usize] = ssn;
@@ -170,7 +195,7 @@ impl Checkers {
         if node && first {
             // Stable in a lost event logger is good enough only for what left before the loss was noticed.
             let stable = if logger_noticed {
-                history.stored
+                history.stored.max(history.covered)
             } else {
                 history.ever_stored
             };
@@ -288,6 +313,30 @@ impl Checkers {
         Ok(())
     }
 
+    /// The event logger is told that images cover the first `rclock` deliveries of `rank`.
+    pub fn logger_forgets(&mut self, rank: Rank, rclock: u64) {
+        let history = self.of(rank);
+        history.stored = history.stored.max(rclock);
+    }
+
+    /// What is before delivery `rclock + 1` of `rank` is being dropped.
+    pub fn collects(&mut self, rank: Rank, rclock: u64) {
+        let history = self.of(rank);
+        history.covered = history.covered.max(rclock);
+    }
+
+    /// What an image of `rank`, taken now, must remember.
+    pub fn standing(&self, rank: Rank) -> Standing {
+        let history = &self.histories[rank as usize];
+        Standing {
+            rclock: history.rclock,
+            reads: history.reads,
+            delivered: history.delivered.clone(),
+            sent: history.sent.clone(),
+            past: history.past,
+        }
+    }
+
     /// The event logger is lost with all it stored.
     pub fn logger_lost(&mut self) {
         for history in &mut self.histories {
@@ -308,31 +357,63 @@ impl Checkers {
         history.knows_record = false;
     }
 
-    /// A later life of `rank` has read its record.
-    pub fn recover(&mut self, rank: Rank, record: &[Recorded]) -> Result<(), Violation> {
+    /// A later life of `rank`, restored from an image or from the beginning, has read its record, which starts
+    /// after delivery `base`.
+    pub fn recover(
+        &mut self,
+        rank: Rank,
+        image: Option<&Standing>,
+        base: u64,
+        record: &[Recorded],
+    ) -> Result<(), Violation> {
+        let len = base + record.len() as u64;
+        let from = image.map_or(0, Standing::rclock);
+        check!(
+            base <= from,
+            COLLECTED,
+            "{rank} recovers from delivery {from}, its record starts after delivery {base}"
+        );
+        check!(
+            from <= len,
+            NO_ORPHAN,
+            "the image of {rank} has delivery {from}, {len} are recorded"
+        );
         let history = self.of(rank);
-        for (at, record) in record.iter().enumerate() {
-            let made = history.deliveries.get(at);
+        check!(
+            history.covered <= from,
+            COLLECTED,
+            "{rank} recovers from delivery {from}, what came before delivery {} is dropped",
+            history.covered
+        );
+        let next = history.deliveries.get(from as usize).filter(|_| from < len);
+        if let (Some(image), Some(next)) = (image, next) {
+            check!(
+                image.reads <= next.polls,
+                SAME_HISTORY,
+                "the image of {rank} is {} reads past delivery {from}, and the next was made in read {}",
+                image.reads,
+                next.polls
+            );
+        }
+        for (rclock, record) in (base + 1..).zip(record) {
+            let made = history.deliveries.get(rclock as usize - 1);
             check!(
                 made.is_some_and(|made| (made.source, made.polls) == (record.source, record.polls)),
                 SAME_HISTORY,
-                "delivery {} of {rank} is recorded from {} in read {}, made: {:?}",
-                at + 1,
+                "delivery {rclock} of {rank} is recorded from {} in read {}, made: {:?}",
                 record.source,
                 record.polls,
                 made.map(|made| (made.source, made.polls))
             );
         }
         if self.memory_survives {
-            let made = self.of(rank).deliveries.len();
+            let made = self.of(rank).deliveries.len() as u64;
             check!(
-                record.len() == made,
+                len == made,
                 COLLECTED,
-                "{rank} made {made} deliveries, {} are recorded",
-                record.len()
+                "{rank} made {made} deliveries, {len} are recorded"
             );
         }
-        let len = record.len() as u64;
         for other in (0..self.histories.len() as Rank).filter(|other| *other != rank) {
             let depends = u64::from(self.past_that_counts(other)[rank as usize]);
             check!(
@@ -342,14 +423,15 @@ impl Checkers {
             );
         }
         let history = self.of(rank);
-        history.deliveries.truncate(record.len());
+        history.deliveries.truncate(len as usize);
         history.ever_stored = history.ever_stored.min(len);
         history.knows_record = true;
         Ok(())
     }
 
     /// A later life of `rank` begins to run: all that it has been told is kept, the rest of its history is void.
-    pub fn life_starts(&mut self, rank: Rank, sent_before: &[u64]) -> Result<(), Violation> {
+    /// Without an image it begins at the beginning.
+    pub fn life_starts(&mut self, rank: Rank, image: Option<&Standing>, sent_before: &[u64]) -> Result<(), Violation> {
         let record = self.of(rank).deliveries.len() as u64;
         for to in 0..self.histories.len() as Rank {
             let told = sent_before[to as usize];
@@ -362,6 +444,12 @@ impl Checkers {
                 seen <= told,
                 COLLECTED,
                 "{to} has seen {seen} messages from {rank}, which is told of {told}"
+            );
+            let sent = image.map_or(0, |image| image.sent[to as usize]);
+            check!(
+                sent <= told,
+                COLLECTED,
+                "the image of {rank} has sent message {sent} to {to}, and {told} can still be had"
             );
             let visible = self.histories[rank as usize].visible[to as usize];
             let sends = &mut self.histories[rank as usize].sends[to as usize];
@@ -391,11 +479,19 @@ impl Checkers {
         let history = self.of(rank);
         let ranks = history.sent.len();
         history.up = true;
-        history.rclock = 0;
-        history.reads = 0;
-        history.delivered = vec![0; ranks];
-        history.sent = vec![0; ranks];
-        history.past = Past::default();
+        let beginning = Standing {
+            rclock: 0,
+            reads: 0,
+            delivered: vec![0; ranks],
+            sent: vec![0; ranks],
+            past: Past::default(),
+        };
+        let standing = image.cloned().unwrap_or(beginning);
+        history.rclock = standing.rclock;
+        history.reads = standing.reads;
+        history.delivered = standing.delivered;
+        history.sent = standing.sent;
+        history.past = standing.past;
         Ok(())
     }
 
@@ -406,7 +502,8 @@ impl Checkers {
         if history.knows_record || self.memory_survives {
             &history.deliveries
         } else {
-            &history.deliveries[..history.stored.min(history.deliveries.len() as u64) as usize]
+            let left = history.stored.max(history.covered);
+            &history.deliveries[..left.min(history.deliveries.len() as u64) as usize]
         }
     }
 

@@ -5,6 +5,8 @@
 //! protocol; [`subject`] breaks the protocol on purpose to show that they see it.
 
 pub mod checkers;
+mod image;
+mod log;
 mod logger;
 mod network;
 mod process;

@@ -3,16 +3,18 @@
 use resurgo_protocol::event_logger::Error;
 use resurgo_protocol::{EventLogger, Rank, Recorded};
 
-use crate::checkers::{Violation, violation};
+use crate::checkers::{COLLECTED, Violation, violation};
+use crate::log::Record;
 use crate::process::State;
-use crate::subject::{Mutation, Subject};
+use crate::subject::Mutation;
 use crate::world::{Event, World};
 
 #[derive(Debug, Clone)]
 pub(crate) enum ToLogger {
     Hello { acknowledged: Option<u64> },
     Log { first_rclock: u64, records: Vec<Recorded> },
-    Query,
+    Forget { rclock: u64 },
+    Query { above_rclock: u64 },
 }
 
 #[derive(Debug, Clone)]
@@ -20,6 +22,7 @@ pub(crate) enum FromLogger {
     Ack { rclock: u64 },
     Answer { records: Vec<Recorded> },
     NotWhole,
+    Forgotten { kept_from: u64 },
 }
 
 impl World {
@@ -31,7 +34,7 @@ impl World {
         *last - now
     }
 
-    fn tell_logger(&mut self, rank: Rank, message: ToLogger) {
+    pub(crate) fn tell_logger(&mut self, rank: Rank, message: ToLogger) {
         let delay = self.logger_arrival(|world, rank| &mut world.to_logger[rank], rank);
         let process = &self.ranks[rank as usize];
         let (incarnation, epoch) = (process.incarnation, process.logger_epoch);
@@ -64,12 +67,14 @@ impl World {
     pub(crate) fn log_deliveries(&mut self, rank: Rank) {
         let process = &mut self.ranks[rank as usize];
         let State::Up(life) = &mut process.state else { return };
-        if process.logger_epoch == 0 || life.logged >= process.record.len() as u64 {
+        if process.logger_epoch == 0 || life.logged >= process.record.end() {
             return;
         }
-        let first_rclock = life.logged + 1;
-        let records = process.record[life.logged as usize..].to_vec();
-        life.logged = process.record.len() as u64;
+        let dropped = process.record.base.rclock;
+        let logged = life.logged.max(dropped);
+        let first_rclock = logged + 1;
+        let records = process.record.entries()[(logged - dropped) as usize..].to_vec();
+        life.logged = process.record.end();
         self.tell_logger(rank, ToLogger::Log { first_rclock, records });
     }
 
@@ -88,27 +93,38 @@ impl World {
         match &mut process.state {
             State::Down => {}
             State::Recovering(recovery) => {
-                let known = recovery.record_from.map(|_| process.record.len() as u64);
-                let records = process.record.clone();
+                let known = recovery.record_from.map(|_| process.record.end());
+                let above_rclock = recovery.above.rclock;
+                let records = process.record.entries().to_vec();
                 self.tell_logger(rank, ToLogger::Hello { acknowledged: known });
                 let message = match known {
-                    None => ToLogger::Query,
-                    Some(_) => ToLogger::Log {
-                        first_rclock: 1,
-                        records,
-                    },
+                    None => ToLogger::Query { above_rclock },
+                    Some(_) => {
+                        self.introduce_base(rank);
+                        ToLogger::Log {
+                            first_rclock: above_rclock + 1,
+                            records,
+                        }
+                    }
                 };
                 self.tell_logger(rank, message);
             }
             State::Up(life) => {
                 if replaced {
-                    life.subject.event_logger_lost();
+                    life.lose_logger(process.record.base.rclock);
                 }
                 life.logged = life.subject.first_unacknowledged() - 1;
                 let acknowledged = Some(life.acknowledged);
                 self.tell_logger(rank, ToLogger::Hello { acknowledged });
+                self.introduce_base(rank);
                 self.log_deliveries(rank);
             }
+        }
+    }
+
+    fn introduce_base(&mut self, rank: Rank) {
+        if !self.is(Mutation::ForgetBaseOnLoggerRestart) {
+            self.tell_logger_base(rank, 0);
         }
     }
 
@@ -181,18 +197,40 @@ impl World {
                     },
                 );
             }
-            ToLogger::Query => {
+            ToLogger::Forget { rclock } => {
+                let ack = match logger.forget(rank, rclock) {
+                    Ok(ack) => ack,
+                    Err(error) => return refused(error),
+                };
+                self.checkers.logger_forgets(rank, rclock);
+                self.note(|| {
+                    format!(
+                        "the event logger has {} of {rank} without the first {rclock}",
+                        ack.rclock
+                    )
+                });
+                self.admitted(rank, self.declared[rank as usize] == self.epoch);
+                self.logger_tells(rank, incarnation, FromLogger::Ack { rclock: ack.rclock });
+            }
+            ToLogger::Query { above_rclock } => {
                 if logger.incarnation(rank) != Ok(incarnation) {
                     return Ok(());
                 }
-                let message = match logger.query(rank, 0) {
+                let message = match logger.query(rank, above_rclock) {
                     Ok(records) => {
                         let short = usize::from(self.mutation == Some(Mutation::AnswerShort) && !records.is_empty());
                         FromLogger::Answer {
                             records: records[..records.len() - short].to_vec(),
                         }
                     }
+                    Err(Error::NotWhole { .. }) if self.whole[rank as usize] || self.epoch == 1 => {
+                        return violation(
+                            "liveness",
+                            format!("the history of {rank} is reported lost, and is there"),
+                        );
+                    }
                     Err(Error::NotWhole { .. }) => FromLogger::NotWhole,
+                    Err(Error::Forgotten { kept_from, .. }) => FromLogger::Forgotten { kept_from },
                     Err(error) => return refused(error),
                 };
                 self.logger_tells(rank, incarnation, message);
@@ -236,9 +274,13 @@ impl World {
                 recovery.record_from = Some(epoch);
                 let asked = std::mem::take(&mut recovery.asked);
                 self.provoked = Some(rank);
-                self.note(|| format!("{rank} has a record of {} deliveries", records.len()));
-                self.checkers.recover(rank, &records)?;
-                self.ranks[rank as usize].record = records;
+                let standing = recovery.image.as_ref().map(|image| &image.standing);
+                self.checkers.recover(rank, standing, recovery.above.rclock, &records)?;
+                // What came before can no longer be told to a replacement of the event logger.
+                self.checkers.collects(rank, recovery.above.rclock);
+                process.record = Record::new(recovery.above.clone(), records);
+                let (base, end) = (process.record.base.rclock, process.record.end());
+                self.note(|| format!("{rank} has a record of the deliveries {} to {end}", base + 1));
                 for peer in (0..self.ranks.len() as Rank).filter(|peer| *peer != rank) {
                     self.connect(rank, peer);
                 }
@@ -246,15 +288,22 @@ impl World {
                     self.answer_seen(rank, peer);
                 }
             }
+            (State::Recovering(recovery), FromLogger::Forgotten { kept_from }) if recovery.record_from.is_none() => {
+                // With one image left the rank cannot know whether there were two before.
+                let above = process.images.first().map(|image| image.cursor());
+                let Some(above) = above.filter(|above| above.rclock > recovery.above.rclock) else {
+                    return violation(
+                        COLLECTED,
+                        format!("the event logger has dropped the deliveries of {rank} before {kept_from}"),
+                    );
+                };
+                let above_rclock = above.rclock;
+                recovery.above = above;
+                self.tell_logger(rank, ToLogger::Query { above_rclock });
+            }
             (State::Recovering(recovery), FromLogger::NotWhole) if recovery.record_from.is_none() => {
                 self.note(|| format!("the history of {rank} is lost"));
                 self.lost = Some(rank);
-                if self.whole[rank as usize] || self.epoch == 1 {
-                    return violation(
-                        "liveness",
-                        format!("the history of {rank} is reported lost, and is there"),
-                    );
-                }
             }
             _ => {}
         }
@@ -263,31 +312,35 @@ impl World {
 
     /// A life that lost its node begins to run when it has its record and every answer.
     pub(crate) fn start_when_told(&mut self, rank: Rank) -> Result<(), Violation> {
-        let (tolerate, mutation, size) = (self.tolerate, self.mutation, self.ranks.len());
         let process = &mut self.ranks[rank as usize];
         let State::Recovering(recovery) = &mut process.state else {
             return Ok(());
         };
-        let own = process.record.iter().filter(|record| record.source == rank).count() as u64;
+        let own = process.record.of_source(rank);
         recovery.seen[rank as usize] = Some(own);
-        let Some(sent_before) = recovery.seen.iter().copied().collect::<Option<Vec<u64>>>() else {
+        let Some(mut sent_before) = recovery.seen.iter().copied().collect::<Option<Vec<u64>>>() else {
             return Ok(());
         };
+        let image = recovery.image.take();
+        if let Some(image) = &image {
+            // What the image has sent is in its logs: it is as good as seen.
+            for (to, before) in (0..).zip(&mut sent_before) {
+                *before = image.life.subject.sent(to).max(*before);
+            }
+        }
         let record_from = recovery.record_from;
         process.pushed[rank as usize] = 0;
-        self.checkers.life_starts(rank, &sent_before)?;
-        let deliveries = self.ranks[rank as usize].record.len() as u64;
-        for to in 0..size as Rank {
+        let standing = image.as_ref().map(|image| &image.standing);
+        self.checkers.life_starts(rank, standing, &sent_before)?;
+        for to in 0..self.ranks.len() as Rank {
             let pushed = self.ranks[rank as usize].pushed[to as usize];
             self.checkers.rewound(rank, to, pushed);
         }
-        let mut subject = Subject::recovering(rank, size, tolerate, mutation, deliveries, sent_before);
         let connected = self.ranks[rank as usize].logger_epoch;
-        if record_from != Some(connected) {
-            // The logger that vouched for the record is gone.
-            subject.event_logger_lost();
-        }
-        self.begin_life(rank, subject, deliveries);
-        Ok(())
+        // Otherwise the logger that vouched for the record is gone.
+        let vouched = record_from == Some(connected);
+        self.begin_life(rank, image, sent_before, vouched);
+        let delivered = self.ranks[rank as usize].delivered(rank);
+        self.serve(rank, rank, delivered)
     }
 }

@@ -91,12 +91,13 @@ fn one(seed: u64, arguments: &Arguments) -> bool {
                     report.trace.iter().for_each(|line| println!("{line}"));
                 }
                 println!(
-                    "seed {seed}, {}: {} ranks, {} events, {} crashes, {} of the event logger: {:?}",
+                    "seed {seed}, {}: {} ranks, {} events, {} crashes, {} of the event logger, {} images: {:?}",
                     setting.name(),
                     report.ranks,
                     report.events,
                     report.crashes,
                     report.logger_crashes,
+                    report.images,
                     report.outcome
                 );
             }
@@ -113,6 +114,7 @@ fn many(arguments: &Arguments) -> bool {
     for &setting in &arguments.settings {
         let start = Instant::now();
         let (mut events, mut deliveries, mut crashes, mut loggers, mut lost) = (0, 0, 0, 0, 0);
+        let (mut images, mut from_images, mut fallbacks) = (0, 0, 0);
         for seed in arguments.from..arguments.from + arguments.seeds {
             match run(seed, setting, None, false) {
                 Ok(report) => {
@@ -120,6 +122,9 @@ fn many(arguments: &Arguments) -> bool {
                     deliveries += report.deliveries;
                     crashes += report.crashes;
                     loggers += report.logger_crashes;
+                    images += report.images;
+                    from_images += report.from_images;
+                    fallbacks += report.fallbacks;
                     lost += u64::from(matches!(report.outcome, Outcome::HistoryLost { .. }));
                 }
                 Err(failure) => {
@@ -132,7 +137,8 @@ fn many(arguments: &Arguments) -> bool {
         let seconds = start.elapsed().as_secs_f64();
         println!(
             "{}: {} seeds in {seconds:.1} s ({:.0} a second): {events} events, {deliveries} deliveries, {crashes} crashes, \
-             {loggers} of event loggers, {lost} losses beyond what is tolerated, all reported",
+             {loggers} of event loggers, {images} images, {from_images} lives from one, {fallbacks} found destroyed, \
+             {lost} losses beyond what is tolerated, all reported",
             setting.name(),
             arguments.seeds,
             arguments.seeds as f64 / seconds

@@ -7,11 +7,13 @@
 //!   receiver, is dropped;
 //! - a new life, its record known, sends `Connect` to everyone: serve me from here. The answer `Seen` says how
 //!   many messages of the asker are visible (delivered, waiting, or in the record) and how many are here;
+//! - `Covered`, also in the other two, says how many messages of the channel are covered by the checkpoints of
+//!   their receiver: their sender may drop them;
 //! - a wire may break without a crash: what was on it is lost and both ends connect again.
 
 use resurgo_protocol::Rank;
 
-use crate::checkers::Violation;
+use crate::checkers::{COLLECTED, Violation, violation};
 use crate::process::{Frame, State};
 use crate::subject::Mutation;
 use crate::world::{Event, World};
@@ -29,8 +31,9 @@ pub(crate) struct Wire {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Body {
     Frame(Frame),
-    Connect { have: u64 },
-    Seen { visible: u64, have: u64 },
+    Connect { have: u64, covered: u64 },
+    Seen { visible: u64, have: u64, covered: u64 },
+    Covered { covered: u64 },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +63,7 @@ impl World {
         self.schedule(delay, Event::Reveal { from, to });
     }
 
-    fn transmit(&mut self, from: Rank, to: Rank, body: Body) {
+    pub(crate) fn transmit(&mut self, from: Rank, to: Rank, body: Body) {
         let delay = self.arrival(from, to);
         let sender = &self.ranks[from as usize];
         let to_life = if matches!(body, Body::Connect { .. }) {
@@ -84,7 +87,12 @@ impl World {
     pub(crate) fn publish(&mut self, from: Rank, to: Rank, ssn: u64) -> Result<(), Violation> {
         let noticed = self.ranks[from as usize].logger_epoch == self.epoch && self.logger.is_some();
         let process = &mut self.ranks[from as usize];
-        let entry = &mut process.logs[to as usize][ssn as usize - 1];
+        let Some(entry) = process.logs[to as usize].get_mut(ssn) else {
+            return violation(
+                COLLECTED,
+                format!("message {ssn} from {from} to {to} is not in the log"),
+            );
+        };
         entry.released = true;
         if ssn <= process.pushed[to as usize] {
             return Ok(());
@@ -105,14 +113,21 @@ impl World {
     }
 
     /// `to` holds the first `have` messages of the channel: send it the rest, as far as it may leave.
-    fn serve(&mut self, from: Rank, to: Rank, have: u64) -> Result<(), Violation> {
+    pub(crate) fn serve(&mut self, from: Rank, to: Rank, have: u64) -> Result<(), Violation> {
         // A transport may resume a little earlier than asked; receivers drop what they have.
-        let have = have.saturating_sub(self.random.below(3));
+        let dropped = self.ranks[from as usize].logs[to as usize].dropped();
+        if have < dropped {
+            return violation(
+                COLLECTED,
+                format!("{to} asks {from} for message {}, which is dropped", have + 1),
+            );
+        }
+        let have = have.saturating_sub(self.random.below(3)).max(dropped);
         self.ranks[from as usize].pushed[to as usize] = have;
         self.checkers.rewound(from, to, have);
         let mut ssn = have + 1;
         while self.ranks[from as usize].logs[to as usize]
-            .get(ssn as usize - 1)
+            .get(ssn)
             .is_some_and(|entry| entry.released)
         {
             self.publish(from, to, ssn)?;
@@ -122,8 +137,14 @@ impl World {
     }
 
     pub(crate) fn connect(&mut self, rank: Rank, to: Rank) {
-        let have = self.ranks[rank as usize].have(to);
-        self.transmit(rank, to, Body::Connect { have });
+        let process = &self.ranks[rank as usize];
+        let have = if self.is(Mutation::AskFromBeginning) {
+            0
+        } else {
+            process.have(to)
+        };
+        let covered = process.record.base.delivered[to as usize];
+        self.transmit(rank, to, Body::Connect { have, covered });
     }
 
     pub(crate) fn answer_seen(&mut self, rank: Rank, to: Rank) {
@@ -133,9 +154,14 @@ impl World {
         } else {
             process.have(to)
         };
-        let visible = have.max(process.recorded(to));
+        let covered = process.record.base.delivered[to as usize];
+        let mut recorded = process.record.of_source(to);
+        if self.is(Mutation::SeenForgetsBase) {
+            recorded -= covered;
+        }
+        let visible = have.max(recorded);
         self.provoked = Some(rank);
-        self.transmit(rank, to, Body::Seen { visible, have });
+        self.transmit(rank, to, Body::Seen { visible, have, covered });
     }
 
     /// What was under way between two ranks is lost, without a crash.
@@ -180,13 +206,18 @@ impl World {
         receiver.peers[from as usize] = from_life.max(known);
         match body {
             Body::Frame(frame) => receiver.incoming[from as usize].push_back(frame),
-            Body::Connect { have } => self.connected(to, from, have)?,
-            Body::Seen { visible, have } => {
+            Body::Connect { have, covered } => {
+                self.covered(to, from, covered);
+                self.connected(to, from, have)?;
+            }
+            Body::Covered { covered } => self.covered(to, from, covered),
+            Body::Seen { visible, have, covered } => {
                 self.note(|| format!("{to} hears from {from}: seen {visible}, here {have}"));
+                self.covered(to, from, covered);
                 let receiver = &mut self.ranks[to as usize];
                 if let State::Recovering(recovery) = &mut receiver.state {
                     recovery.seen[from as usize] = Some(visible);
-                    receiver.pushed[from as usize] = have;
+                    self.serve(to, from, have)?;
                     self.start_when_told(to)?;
                 }
             }

@@ -2,24 +2,17 @@
 
 use std::collections::VecDeque;
 
-use resurgo_protocol::{Arrival, Next, Rank, Recorded, Sending, Tolerate};
+use resurgo_protocol::{Arrival, Next, Rank, Sending, Tolerate};
 
-use crate::checkers::{Violation, violation};
+use crate::checkers::{COLLECTED, Violation, violation};
+use crate::image::Image;
+use crate::log::{Cursor, Entry, Log, Record};
 use crate::program::{Action, Message, Program};
-use crate::subject::Subject;
+use crate::subject::{Mutation, Subject};
 use crate::world::{Event, World};
 
 /// Most deliveries of one completion-queue read, as MPICH asks for.
 const READ_ENTRIES: u64 = 8;
-
-/// A message in its sender's channel log.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
-    pub tag: u32,
-    pub content: u64,
-    /// It may leave.
-    pub released: bool,
-}
 
 /// A message that has arrived.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +23,7 @@ pub(crate) struct Frame {
 }
 
 /// A life that runs its program.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Life {
     pub subject: Subject,
     pub program: Program,
@@ -42,9 +35,21 @@ pub(crate) struct Life {
     pub logged: u64,
 }
 
+impl Life {
+    /// The event logger is lost; what was dropped from the record is stable all the same.
+    pub fn lose_logger(&mut self, dropped: u64) {
+        self.subject.event_logger_lost();
+        self.subject.acknowledge(dropped);
+    }
+}
+
 /// A life that asks what it must repeat (only where node memory is lost).
 #[derive(Debug)]
 pub(crate) struct Recovery {
+    /// What it begins from; nothing: the beginning of the program.
+    pub image: Option<Box<Image>>,
+    /// The event logger is asked for the deliveries above this.
+    pub above: Cursor,
     /// Epoch of the event logger that gave the record.
     pub record_from: Option<u64>,
     /// Per rank, the messages of this rank that it has seen.
@@ -68,9 +73,9 @@ pub(crate) struct Process {
     pub state: State,
     pub finished: bool,
     /// Per destination. Survives the process, not the node.
-    pub logs: Vec<Vec<Entry>>,
+    pub logs: Vec<Log>,
     /// Survives the process, not the node.
-    pub record: Vec<Recorded>,
+    pub record: Record,
     /// Per source, what has arrived and is not delivered.
     pub incoming: Vec<VecDeque<Frame>>,
     /// Per rank, the latest life that has been heard of.
@@ -81,6 +86,14 @@ pub(crate) struct Process {
     pub logger_epoch: u64,
     /// Per life that has ended, the time after which its messages still on their way are lost.
     pub cuts: Vec<u64>,
+    /// Complete, oldest first; they survive everything.
+    pub images: Vec<Image>,
+    /// There have been enough of them to drop something.
+    pub collects: bool,
+    pub image_under_way: Option<Box<Image>>,
+    pub image_wanted: bool,
+    /// Images still to be taken at the end of the run.
+    pub images_due: usize,
 }
 
 impl Process {
@@ -101,13 +114,18 @@ impl Process {
             incarnation: 0,
             state: State::Down,
             finished: false,
-            logs: vec![Vec::new(); size],
-            record: Vec::new(),
+            logs: vec![Log::default(); size],
+            record: Record::new(Cursor::beginning(size), Vec::new()),
             incoming: vec![VecDeque::new(); size],
             peers: vec![0; size],
             pushed: vec![0; size],
             logger_epoch: 0,
             cuts: Vec::new(),
+            images: Vec::new(),
+            collects: false,
+            image_under_way: None,
+            image_wanted: false,
+            images_due: 0,
         }
     }
 
@@ -116,6 +134,11 @@ impl Process {
             State::Up(life) => Some(life),
             _ => None,
         }
+    }
+
+    /// It runs, in life `incarnation`.
+    pub fn is_life(&self, incarnation: u64) -> bool {
+        self.incarnation == incarnation && matches!(self.state, State::Up(_))
     }
 
     pub fn is_down(&self) -> bool {
@@ -139,6 +162,7 @@ impl Process {
     pub fn delivered(&self, source: Rank) -> u64 {
         match &self.state {
             State::Up(life) => life.subject.delivered(source),
+            State::Recovering(Recovery { image: Some(image), .. }) => image.life.subject.delivered(source),
             _ => 0,
         }
     }
@@ -153,16 +177,12 @@ impl Process {
         }
         have
     }
-
-    /// Messages from `source` in the record.
-    pub fn recorded(&self, source: Rank) -> u64 {
-        self.record.iter().filter(|record| record.source == source).count() as u64
-    }
 }
 
 impl World {
     /// Rank `rank` takes its next step; its next but one is scheduled unless it has finished.
     pub(crate) fn step(&mut self, rank: Rank) -> Result<(), Violation> {
+        self.consider_image(rank);
         let process = &mut self.ranks[rank as usize];
         let State::Up(life) = &mut process.state else {
             return Ok(());
@@ -198,13 +218,15 @@ impl World {
         let State::Up(life) = &mut process.state else {
             return Ok(());
         };
+        let quiet = process.image_wanted && self.quiet;
         let next = match life.subject.next() {
             _ if deliveries == READ_ENTRIES => Next::Nothing,
             Next::NeedRecord => {
-                let Some(record) = process.record.get(life.subject.rclock() as usize) else {
-                    return violation(crate::checkers::LIVENESS, format!("{rank} asks beyond its record"));
+                let rclock = life.subject.rclock() + 1;
+                let Some(record) = process.record.get(rclock) else {
+                    return violation(COLLECTED, format!("delivery {rclock} of {rank} is not in its record"));
                 };
-                life.subject.expect(*record);
+                life.subject.expect(record);
                 life.subject.next()
             }
             next => next,
@@ -213,6 +235,8 @@ impl World {
             Next::From(source) if self.available(rank, source) => Some(source),
             // The read lasts until the message comes.
             Next::From(_) => return Ok(()),
+            // To come to a moment at which an image may be taken.
+            Next::Any if quiet => None,
             Next::Any if deliveries == 0 || !self.random.one_in(3) => self.any_available(rank),
             _ => None,
         };
@@ -260,7 +284,12 @@ impl World {
     fn deliver(&mut self, rank: Rank, source: Rank) -> Result<(), Violation> {
         let frame = if self.memory_survives {
             let ssn = self.ranks[rank as usize].delivered(source) + 1;
-            let entry = self.ranks[source as usize].logs[rank as usize][ssn as usize - 1];
+            let Some(entry) = self.ranks[source as usize].logs[rank as usize].get(ssn) else {
+                return violation(
+                    COLLECTED,
+                    format!("message {ssn} from {source} to {rank} is not in the log"),
+                );
+            };
             Some(Frame {
                 ssn,
                 tag: entry.tag,
@@ -303,17 +332,21 @@ impl World {
         let (Sending::Now { ssn } | Sending::Hold { ssn } | Sending::Redo { ssn }) = sending;
         self.note(|| format!("{rank} sends {rank}→{to} #{ssn}: {sending:?}"));
         self.checkers.send(rank, to, ssn, tag, content)?;
+        let (append, shift) = (self.is(Mutation::AppendDropped), self.is(Mutation::CompareShifted));
         let log = &mut self.ranks[rank as usize].logs[to as usize];
-        if let (Sending::Redo { .. }, Some(entry)) = (sending, log.get(ssn as usize - 1)) {
-            if (entry.tag, entry.content) != (tag, content) {
+        if matches!(sending, Sending::Redo { .. }) {
+            let former = log.get(if shift { ssn + log.dropped() } else { ssn });
+            if former.is_some_and(|former| (former.tag, former.content) != (tag, content)) {
                 return violation("same history", format!("the log of {rank}→{to} differs at {ssn}"));
             }
-            return Ok(());
+            if former.is_some() || ssn <= log.dropped() && !append {
+                return Ok(());
+            }
         }
-        if log.len() as u64 + 1 != ssn {
+        if log.end() + 1 != ssn {
             return violation(
                 "exactly once, in order",
-                format!("{rank}→{to} #{ssn} follows #{}", log.len()),
+                format!("{rank}→{to} #{ssn} follows #{}", log.end()),
             );
         }
         log.push(Entry {

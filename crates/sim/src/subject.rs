@@ -50,11 +50,49 @@ pub enum Mutation {
     AcceptStrays,
     /// A receiver asked what it has seen of a channel leaves out what it has not delivered yet.
     SeenMeansDelivered,
+    /// A receiver asked what it has seen of a channel forgets what is before the beginning of its record.
+    SeenForgetsBase,
+    /// An image is taken while frames are held, which count as sent.
+    ImageWithHeldFrames,
+    /// An image is taken with deliveries that the event logger has not acknowledged.
+    ImageNotStable,
+    /// An image does not say how many reads have found nothing since the last delivery.
+    ImageWithoutPolls,
+    /// Where a node is lost, the logs of its rank are not in the image.
+    ImageWithoutLogs,
+    /// An image becomes complete when the next life has begun.
+    LateImage,
+    /// An image that a recovery could not read and passed over is used by a later one.
+    KeepPassedOver,
+    /// What the newer of two images covers is dropped.
+    CollectByNewest,
+    /// What the first image covers is dropped, although it is the only one.
+    CollectBySingle,
+    /// Collection counts on an image that is not complete.
+    CollectBeforeComplete,
+    /// The event logger drops what the newer image covers; logs and record follow the older one.
+    DropDeterminantsEarly,
+    /// A restored rank asks the event logger for the deliveries above its image and no others.
+    AskAboveImage,
+    /// A replacement of the event logger is not told what the images cover.
+    ForgetBaseOnLoggerRestart,
+    /// A restored rank asks its senders for their messages from the beginning.
+    AskFromBeginning,
+    /// A send that is redone is appended to the log although its entry has been dropped.
+    AppendDropped,
+    /// A send that is redone is compared with the entry that is now in the place its own had.
+    CompareShifted,
+    /// No log is ever shortened.
+    KeepLogs,
+    /// No record is ever shortened.
+    KeepRecords,
+    /// The event logger never drops anything.
+    KeepDeterminants,
 }
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 33] = {
+    pub const ALL: [(Self, Setting); 73] = {
         use Mutation::*;
         use Setting::{InPlace, Node, Process};
         [
@@ -91,6 +129,46 @@ impl Mutation {
             (ReceiverDoesNotFence, Node),
             (AcceptStrays, Node),
             (SeenMeansDelivered, Node),
+            (SeenForgetsBase, Node),
+            (ImageWithHeldFrames, Node),
+            (ImageWithHeldFrames, InPlace),
+            (ImageNotStable, Node),
+            (ImageNotStable, InPlace),
+            (ImageWithoutPolls, Process),
+            (ImageWithoutPolls, Node),
+            (ImageWithoutPolls, InPlace),
+            (ImageWithoutLogs, Node),
+            (LateImage, Process),
+            (LateImage, Node),
+            (LateImage, InPlace),
+            (KeepPassedOver, Process),
+            (KeepPassedOver, Node),
+            (KeepPassedOver, InPlace),
+            (CollectByNewest, Process),
+            (CollectByNewest, Node),
+            (CollectByNewest, InPlace),
+            (CollectBySingle, Process),
+            (CollectBySingle, Node),
+            (CollectBySingle, InPlace),
+            (CollectBeforeComplete, Process),
+            (CollectBeforeComplete, Node),
+            (CollectBeforeComplete, InPlace),
+            (DropDeterminantsEarly, Node),
+            (AskAboveImage, Node),
+            (ForgetBaseOnLoggerRestart, Node),
+            (ForgetBaseOnLoggerRestart, InPlace),
+            (AskFromBeginning, Node),
+            (AppendDropped, Process),
+            (AppendDropped, Node),
+            (AppendDropped, InPlace),
+            (CompareShifted, Process),
+            (CompareShifted, InPlace),
+            (KeepLogs, Process),
+            (KeepLogs, Node),
+            (KeepRecords, Process),
+            (KeepRecords, Node),
+            (KeepDeterminants, Node),
+            (KeepDeterminants, InPlace),
         ]
     };
 }
@@ -106,6 +184,8 @@ pub struct Subject {
     expected: Option<Recorded>,
     released: Vec<(Rank, u64)>,
     reads: u64,
+    /// Reads that the image did not say.
+    lost_reads: u64,
 }
 
 impl Subject {
@@ -118,6 +198,7 @@ impl Subject {
             expected: None,
             released: Vec::new(),
             reads: 0,
+            lost_reads: 0,
         }
     }
 
@@ -147,6 +228,41 @@ impl Subject {
             expected: None,
             released: Vec::new(),
             reads: 0,
+            lost_reads: 0,
+        }
+    }
+
+    pub fn may_checkpoint(&self) -> bool {
+        match self.mutation {
+            Some(Mutation::ImageWithHeldFrames) => !self.protocol.is_replaying(),
+            Some(Mutation::ImageNotStable) => !self.protocol.is_replaying() && self.protocol.held() == 0,
+            _ => self.protocol.may_checkpoint(),
+        }
+    }
+
+    /// This is the copy in an image that is being taken.
+    pub fn captured(&mut self) {
+        if self.is(Mutation::ImageWithHeldFrames) || self.is(Mutation::ImageNotStable) {
+            self.protocol.acknowledge(self.protocol.rclock());
+            while self.protocol.release().is_some() {}
+        }
+    }
+
+    /// See [`Pessimistic::restored`].
+    pub fn restored(&mut self, deliveries: u64, sent_before: Vec<u64>) {
+        let sent = (0..sent_before.len() as Rank)
+            .map(|to| self.protocol.sent(to))
+            .collect();
+        let (told_deliveries, told_sent) = match self.mutation {
+            Some(Mutation::ForgetRecord | Mutation::IgnoreSources) => (self.rclock(), sent),
+            Some(Mutation::DeliverBeforeRedo) => (deliveries, sent),
+            _ => (deliveries, sent_before.clone()),
+        };
+        self.protocol.restored(told_deliveries, told_sent);
+        self.record = deliveries;
+        self.sent_before = sent_before;
+        if self.is(Mutation::ImageWithoutPolls) {
+            self.lost_reads = self.reads;
         }
     }
 
@@ -178,7 +294,8 @@ impl Subject {
         }
     }
 
-    pub fn expect(&mut self, record: Recorded) {
+    pub fn expect(&mut self, mut record: Recorded) {
+        record.polls += self.lost_reads;
         self.expected = Some(record);
         if !self.blind() {
             self.protocol.expect(record);
@@ -200,6 +317,7 @@ impl Subject {
             Some(Mutation::LoseDeterminants) if determinant.rclock % 7 == 0 => new = false,
             _ => {}
         }
+        determinant.polls -= std::mem::take(&mut self.lost_reads);
         if self.blind() {
             new = determinant.rclock > self.record;
         }
@@ -219,9 +337,8 @@ impl Subject {
     }
 
     pub fn acknowledge(&mut self, rclock: u64) {
-        if !self.blind() {
-            self.protocol.acknowledge(rclock);
-        }
+        let known = if self.blind() { self.rclock() } else { rclock };
+        self.protocol.acknowledge(rclock.min(known));
     }
 
     pub fn event_logger_lost(&mut self) {
@@ -272,5 +389,9 @@ impl Subject {
 
     pub fn delivered(&self, source: Rank) -> u64 {
         self.protocol.delivered(source)
+    }
+
+    pub fn sent(&self, destination: Rank) -> u64 {
+        self.protocol.sent(destination)
     }
 }

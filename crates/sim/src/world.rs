@@ -6,6 +6,8 @@ use std::collections::{BinaryHeap, VecDeque};
 use resurgo_protocol::{EventLogger, Rank, Tolerate};
 
 use crate::checkers::{Checkers, LIVENESS, MAX_RANKS, Violation, violation};
+use crate::image::Image;
+use crate::log::{Cursor, Log};
 use crate::logger::{FromLogger, ToLogger};
 use crate::network::{Packet, Wire};
 use crate::process::{Life, Process, Recovery, State};
@@ -77,6 +79,12 @@ pub struct Report {
     pub deliveries: u64,
     pub crashes: u64,
     pub logger_crashes: u64,
+    /// Images completed.
+    pub images: u64,
+    /// Lives that began from one.
+    pub from_images: u64,
+    /// Images found destroyed.
+    pub fallbacks: u64,
     /// The last events, one a line; empty unless asked for.
     pub trace: Vec<String>,
 }
@@ -118,6 +126,23 @@ pub(crate) enum Event {
     },
     LoggerRestarts,
     Restart {
+        rank: Rank,
+    },
+    ImageComplete {
+        rank: Rank,
+        incarnation: u64,
+    },
+    /// What the images of `rank` cover is dropped.
+    Collect {
+        rank: Rank,
+        incarnation: u64,
+    },
+    /// `from` looks what the checkpoints of `to` cover.
+    DropEntries {
+        from: Rank,
+        to: Rank,
+    },
+    LastImages {
         rank: Rank,
     },
 }
@@ -177,12 +202,25 @@ pub(crate) struct World {
     pub repair: u64,
     crash_one_in: u64,
     failures_left: u64,
+    /// Events before the first failure that chance brings.
+    calm: u64,
     /// Failures that are more than tolerated happen too.
     ruthless: bool,
     /// Ranks like to crash in the middle of a recovery, their own or another's.
     spiteful: bool,
     /// A rank that has just taken part in a recovery.
     pub provoked: Option<Rank>,
+    /// How often an image is asked for, in steps of a rank.
+    pub image_one_in: Option<u64>,
+    /// The longest that one is being written.
+    pub image_time: u64,
+    /// A rank that is asked for an image delivers nothing before it is taken.
+    pub quiet: bool,
+    /// The program has ended everywhere; the last images are taken.
+    pub closing: bool,
+    pub images: u64,
+    pub from_images: u64,
+    pub fallbacks: u64,
     crashes: u64,
     logger_crashes: u64,
     trace: Option<VecDeque<String>>,
@@ -250,11 +288,26 @@ impl World {
             ruthless: random.one_in(6),
             spiteful: random.one_in(3),
             provoked: None,
+            image_one_in: None,
+            image_time: 1,
+            quiet: false,
+            calm: 0,
+            closing: false,
+            images: 0,
+            from_images: 0,
+            fallbacks: 0,
             crashes: 0,
             logger_crashes: 0,
             trace: trace.then(VecDeque::new),
             random,
         };
+        if !world.random.one_in(4) {
+            world.image_one_in = Some(pick(&mut world.random, [4, 15, 50, 150]));
+            world.image_time = pick(&mut world.random, [1, 10, 50, 200]);
+            world.quiet = world.random.one_in(2);
+            // So that there are images when it comes.
+            world.calm = pick(&mut world.random, [0, 0, 200, 600]);
+        }
         world.note(|| format!("{size} ranks"));
         for rank in 0..size as Rank {
             world.schedule(0, Event::Step { rank, incarnation: 1 });
@@ -291,7 +344,14 @@ impl World {
         let mut events = 0;
         let mut last_failure = 0;
         let outcome = loop {
-            if self.ranks.iter().all(|process| process.finished) {
+            let finished = self.ranks.iter().all(|process| process.finished);
+            if finished && self.image_one_in.is_some() && !self.closing {
+                self.close();
+            }
+            if finished && (!self.closing || self.queue.is_empty()) {
+                if self.closing {
+                    self.nothing_is_kept()?;
+                }
                 break Outcome::Finished {
                     answers: self.checkers.replay_alone(&self.job)?,
                 };
@@ -313,7 +373,7 @@ impl World {
                 {
                     self.failures_left -= 1;
                     self.crash(rank);
-                } else if self.random.one_in(self.crash_one_in) {
+                } else if events > self.calm && self.random.one_in(self.crash_one_in) {
                     self.failures_left -= 1;
                     self.fail();
                 }
@@ -322,7 +382,7 @@ impl World {
                 let waiting: Vec<Rank> = self
                     .ranks
                     .iter()
-                    .filter(|process| !process.finished)
+                    .filter(|process| !process.finished || process.images_due > 0)
                     .map(|process| process.rank)
                     .collect();
                 return violation(LIVENESS, format!("{waiting:?} have not finished"));
@@ -335,6 +395,9 @@ impl World {
             deliveries: self.checkers.deliveries(),
             crashes: self.crashes,
             logger_crashes: self.logger_crashes,
+            images: self.images,
+            from_images: self.from_images,
+            fallbacks: self.fallbacks,
             trace: self.trace.take().unwrap_or_default().into(),
         })
     }
@@ -367,6 +430,19 @@ impl World {
             Event::ConnectLogger { rank } => self.connect_logger(rank),
             Event::LoggerRestarts => self.restart_logger(),
             Event::Restart { rank } => self.restart(rank)?,
+            Event::ImageComplete { rank, incarnation } => {
+                let late = self.is(Mutation::LateImage);
+                if self.ranks[rank as usize].is_life(incarnation) || late {
+                    self.complete_image(rank);
+                }
+            }
+            Event::Collect { rank, incarnation } => {
+                if self.ranks[rank as usize].is_life(incarnation) {
+                    self.collect(rank);
+                }
+            }
+            Event::DropEntries { from, to } => self.drop_entries(from, to),
+            Event::LastImages { rank } => self.last_images(rank),
         }
         Ok(())
     }
@@ -421,12 +497,15 @@ impl World {
         process.finished = false;
         process.cuts.push(cut);
         process.logger_epoch = 0;
+        process.image_wanted = false;
         if !self.memory_survives {
-            let cuts = std::mem::take(&mut process.cuts);
-            let incarnation = process.incarnation;
+            let former = std::mem::replace(process, Process::lost(rank, size));
             *process = Process {
-                incarnation,
-                cuts,
+                incarnation: former.incarnation,
+                cuts: former.cuts,
+                images: former.images,
+                collects: former.collects,
+                image_under_way: former.image_under_way,
                 ..Process::lost(rank, size)
             };
         }
@@ -443,54 +522,78 @@ impl World {
         // Messages of the new life may overtake what the old one left on the wires.
         self.to_logger[rank as usize] = 0;
         self.from_logger[rank as usize] = 0;
+        let image = self.find_image(rank);
         if !self.memory_survives {
             for to in 0..size {
                 self.wires[rank as usize][to].last_arrival = 0;
             }
-            let recovery = Recovery {
+            let process = &mut self.ranks[rank as usize];
+            let mut above = match &process.images[..] {
+                [older, _] => older.cursor(),
+                // Perhaps nothing has been dropped.
+                _ => Cursor::beginning(size),
+            };
+            if let Some(image) = &image {
+                process.logs.clone_from(&image.logs);
+                if self.mutation == Some(Mutation::AskAboveImage) {
+                    above = image.cursor();
+                }
+            }
+            process.state = State::Recovering(Recovery {
+                image,
+                above,
                 record_from: None,
                 seen: vec![None; size],
                 asked: Vec::new(),
-            };
-            self.ranks[rank as usize].state = State::Recovering(recovery);
+            });
             self.connect_logger(rank);
             return Ok(());
         }
-        // What was held in the log is not part of the history: this life may send something else there.
         let process = &mut self.ranks[rank as usize];
-        process
-            .logs
-            .iter_mut()
-            .for_each(|log| log.retain(|entry| entry.released));
-        let sent_before: Vec<u64> = process.logs.iter().map(|log| log.len() as u64).collect();
-        self.checkers.recover(rank, &process.record)?;
-        self.checkers.life_starts(rank, &sent_before)?;
-        let deliveries = process.record.len() as u64;
-        let mut subject = Subject::recovering(rank, size, self.tolerate, self.mutation, deliveries, sent_before);
+        // What was held in the log is not part of the history: this life may send something else there.
+        process.logs.iter_mut().for_each(Log::drop_held);
+        let sent_before: Vec<u64> = process.logs.iter().map(Log::end).collect();
+        let standing = image.as_ref().map(|image| &image.standing);
+        let record = &process.record;
+        self.checkers
+            .recover(rank, standing, record.base.rclock, record.entries())?;
+        self.checkers.life_starts(rank, standing, &sent_before)?;
         // The record is what was made, which may be more than the event logger has acknowledged.
-        if !self.is(Mutation::TrustOwnRecord) {
-            subject.event_logger_lost();
-        }
-        self.begin_life(rank, subject, deliveries);
+        let vouched = self.is(Mutation::TrustOwnRecord);
+        self.begin_life(rank, image, sent_before, vouched);
         self.connect_logger(rank);
         Ok(())
     }
 
-    /// A later life begins to run its program.
-    pub(crate) fn begin_life(&mut self, rank: Rank, subject: Subject, acknowledged: u64) {
-        let logged = subject.first_unacknowledged() - 1;
-        let program = self.job.start(rank);
+    /// A later life begins to run its program. `vouched`: the event logger has all its record.
+    pub(crate) fn begin_life(&mut self, rank: Rank, image: Option<Box<Image>>, sent_before: Vec<u64>, vouched: bool) {
+        let size = self.ranks.len();
         let process = &mut self.ranks[rank as usize];
-        process.state = State::Up(Box::new(Life {
-            subject,
-            program,
-            read: None,
-            acknowledged,
-            logged,
-        }));
+        let deliveries = process.record.end();
+        let mut life = match image {
+            Some(image) => {
+                let mut life = image.life;
+                life.subject.restored(deliveries, sent_before);
+                life
+            }
+            None => Life {
+                subject: Subject::recovering(rank, size, self.tolerate, self.mutation, deliveries, sent_before),
+                program: self.job.start(rank),
+                read: None,
+                acknowledged: 0,
+                logged: 0,
+            },
+        };
+        if !vouched {
+            life.lose_logger(process.record.base.rclock);
+        }
+        life.acknowledged = deliveries;
+        life.logged = life.subject.first_unacknowledged() - 1;
+        process.state = State::Up(Box::new(life));
         let incarnation = process.incarnation;
         self.provoked = Some(rank);
         self.log_deliveries(rank);
         self.schedule(0, Event::Step { rank, incarnation });
+        self.resume_collection(rank);
     }
 }

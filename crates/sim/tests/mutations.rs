@@ -7,9 +7,9 @@ use resurgo_sim::{Mutation, Options, Setting, Violation, simulate};
 /// Seeds within which a variant must be caught; the rare ones need a conspiracy of failures.
 fn seeds(mutation: Mutation) -> Range<u64> {
     match mutation {
-        Mutation::AcceptStrays => 3_500..5_000,
-        Mutation::LoggerDoesNotFence | Mutation::ReceiverDoesNotFence => 0..2_000,
-        _ => 0..200,
+        Mutation::AcceptStrays => 18_000..19_000,
+        Mutation::LateImage | Mutation::LoggerDoesNotFence | Mutation::ReceiverDoesNotFence => 0..2_000,
+        _ => 0..400,
     }
 }
 

@@ -3,7 +3,7 @@
 use resurgo_sim::{Options, Outcome, Setting, simulate};
 
 fn run(setting: Setting, seeds: std::ops::Range<u64>) {
-    let (mut crashes, mut lost) = (0, 0);
+    let (mut crashes, mut lost, mut from_images, mut fallbacks) = (0, 0, 0, 0);
     let count = seeds.end - seeds.start;
     let options = Options {
         setting,
@@ -13,6 +13,8 @@ fn run(setting: Setting, seeds: std::ops::Range<u64>) {
         match simulate(seed, options, false) {
             Ok(report) => {
                 crashes += report.crashes;
+                from_images += report.from_images;
+                fallbacks += report.fallbacks;
                 lost += u64::from(matches!(report.outcome, Outcome::HistoryLost { .. }));
             }
             Err(failure) => {
@@ -27,6 +29,14 @@ fn run(setting: Setting, seeds: std::ops::Range<u64>) {
     }
     // The runs must be worth something.
     assert!(crashes > 2 * count, "{crashes} crashes in {count} seeds");
+    assert!(
+        from_images > count / 2,
+        "{from_images} lives from images in {count} seeds"
+    );
+    assert!(
+        fallbacks > count / 10,
+        "{fallbacks} images found destroyed in {count} seeds"
+    );
     assert!(lost < count / 10, "{lost} of {count} seeds lost more than is tolerated");
 }
 

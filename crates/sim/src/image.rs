@@ -1,0 +1,274 @@
+//! Process images: when they are taken, which are kept, and what that lets others drop.
+//!
+//! A rank takes images alone. An image counts from the moment it is complete, which may be after the end of its
+//! life but not after the beginning of the next: that one may do something else where nothing was dictated. For the
+//! same reason an image that a recovery passes over is gone for good.
+//!
+//! The last two are kept, and a recovery may find the newer one destroyed. So everything up to the older one is
+//! dropped, in this order: from the rank's own record, whose beginning the others see; then from its senders' logs
+//! and from the event logger, at some later time. With one image, a recovery may still begin at the beginning, and
+//! nothing is dropped.
+//!
+//! Where node memory is lost, the image carries the logs too: the life that is restored from it does not make
+//! those messages again.
+
+use resurgo_protocol::Rank;
+
+use crate::checkers::{KEPT, Standing, Violation, violation};
+use crate::log::{Cursor, Log};
+use crate::logger::ToLogger;
+use crate::network::Body;
+use crate::process::{Life, State};
+use crate::subject::Mutation;
+use crate::world::{Event, World};
+
+/// Images that are kept of each rank.
+const KEPT_IMAGES: usize = 2;
+
+/// A rank's process as it was.
+#[derive(Debug, Clone)]
+pub(crate) struct Image {
+    pub life: Life,
+    /// Where node memory is lost: the channels' logs.
+    pub logs: Vec<Log>,
+    /// What the checkers knew of it.
+    pub standing: Standing,
+}
+
+impl Image {
+    pub fn cursor(&self) -> Cursor {
+        let subject = &self.life.subject;
+        Cursor {
+            rclock: subject.rclock(),
+            delivered: (0..self.logs.len() as Rank)
+                .map(|source| subject.delivered(source))
+                .collect(),
+        }
+    }
+}
+
+impl World {
+    /// Perhaps an image is asked for; one that is asked for is taken as soon as the protocol allows.
+    pub(crate) fn consider_image(&mut self, rank: Rank) {
+        let asked = self.image_one_in.is_some_and(|n| self.random.one_in(n));
+        let process = &mut self.ranks[rank as usize];
+        if process.image_under_way.is_none() {
+            process.image_wanted |= asked;
+            self.take_image(rank);
+        }
+    }
+
+    fn take_image(&mut self, rank: Rank) {
+        let standing = self.checkers.standing(rank);
+        let process = &mut self.ranks[rank as usize];
+        let State::Up(life) = &process.state else { return };
+        if !process.image_wanted || !life.subject.may_checkpoint() {
+            return;
+        }
+        let mut life = Life::clone(life);
+        life.subject.captured();
+        let mut logs = process.logs.clone();
+        if self.memory_survives || self.mutation == Some(Mutation::ImageWithoutLogs) {
+            logs = vec![Log::default(); logs.len()];
+        }
+        process.image_wanted = false;
+        process.image_under_way = Some(Box::new(Image { life, logs, standing }));
+        let incarnation = process.incarnation;
+        let delay = 1 + self.random.below(self.image_time);
+        self.provoked = Some(rank);
+        self.note(|| format!("{rank} begins to write an image"));
+        self.schedule(delay, Event::ImageComplete { rank, incarnation });
+        if self.is(Mutation::CollectBeforeComplete) {
+            self.collect(rank);
+        }
+    }
+
+    pub(crate) fn complete_image(&mut self, rank: Rank) {
+        let process = &mut self.ranks[rank as usize];
+        let Some(image) = process.image_under_way.take() else {
+            return;
+        };
+        process.images.push(*image);
+        if process.images.len() > KEPT_IMAGES {
+            process.images.remove(0);
+        }
+        process.collects |= process.images.len() == KEPT_IMAGES;
+        process.images_due = process.images_due.saturating_sub(1);
+        let incarnation = process.incarnation;
+        self.images += 1;
+        self.provoked = Some(rank);
+        self.note(|| format!("the image of {rank} is complete"));
+        let delay = self.random.below(self.image_time);
+        self.schedule(delay, Event::Collect { rank, incarnation });
+    }
+
+    /// What the older of two images covers is dropped from the record, and the others are told.
+    pub(crate) fn collect(&mut self, rank: Rank) {
+        let process = &self.ranks[rank as usize];
+        let mut images: Vec<&Image> = process.images.iter().collect();
+        if self.is(Mutation::CollectBeforeComplete) {
+            images.extend(process.image_under_way.as_deref());
+            images.drain(..images.len().saturating_sub(KEPT_IMAGES));
+        }
+        let covering = match images[..] {
+            [older, newer] => Some(if self.is(Mutation::CollectByNewest) {
+                newer
+            } else {
+                older
+            }),
+            [only] if self.is(Mutation::CollectBySingle) => Some(only),
+            _ => None,
+        };
+        let Some(base) = covering.map(Image::cursor) else {
+            return;
+        };
+        let newest = images.last().map_or(base.rclock, |image| image.cursor().rclock);
+        if !self.is(Mutation::KeepRecords) {
+            self.checkers.collects(rank, base.rclock);
+            self.note(|| format!("{rank} drops its record up to {}", base.rclock));
+            self.ranks[rank as usize].record.drop_to(base);
+        }
+        self.announce_base(rank);
+        if self.ranks[rank as usize].logger_epoch != 0 {
+            let early = self.is(Mutation::DropDeterminantsEarly);
+            self.tell_logger_base(rank, if early { newest } else { 0 });
+        }
+    }
+
+    /// A new life goes on with what a former one began to drop, or was told it may.
+    pub(crate) fn resume_collection(&mut self, rank: Rank) {
+        let incarnation = self.ranks[rank as usize].incarnation;
+        let delay = self.random.below(self.image_time);
+        self.schedule(delay, Event::Collect { rank, incarnation });
+        if self.memory_survives {
+            for to in 0..self.ranks.len() as Rank {
+                let delay = self.random.below(3 * self.latency);
+                self.schedule(delay, Event::DropEntries { from: rank, to });
+            }
+        }
+    }
+
+    /// Senders may drop what is before the beginning of the record of `rank`.
+    pub(crate) fn announce_base(&mut self, rank: Rank) {
+        for from in 0..self.ranks.len() as Rank {
+            if self.memory_survives {
+                let delay = self.random.below(3 * self.latency);
+                self.schedule(delay, Event::DropEntries { from, to: rank });
+            } else if from == rank {
+                self.drop_entries(from, rank);
+            } else {
+                let covered = self.ranks[rank as usize].record.base.delivered[from as usize];
+                self.transmit(rank, from, Body::Covered { covered });
+            }
+        }
+    }
+
+    /// `from` reads in node memory what it may drop. A rank that is down does it in its next life.
+    pub(crate) fn drop_entries(&mut self, from: Rank, to: Rank) {
+        let covered = self.ranks[to as usize].record.base.delivered[from as usize];
+        if self.ranks[from as usize].life().is_some() {
+            self.covered(from, to, covered);
+        }
+    }
+
+    /// Channel (from → to): the receiver never asks for the first `covered` messages again.
+    pub(crate) fn covered(&mut self, from: Rank, to: Rank, covered: u64) {
+        if self.is(Mutation::KeepLogs) {
+            return;
+        }
+        let process = &mut self.ranks[from as usize];
+        process.logs[to as usize].drop_to(covered);
+        let pushed = &mut process.pushed[to as usize];
+        if *pushed < covered {
+            *pushed = covered;
+            self.checkers.rewound(from, to, covered);
+        }
+    }
+
+    /// Tells the event logger where the record begins.
+    pub(crate) fn tell_logger_base(&mut self, rank: Rank, at_least: u64) {
+        let rclock = self.ranks[rank as usize].record.base.rclock.max(at_least);
+        if rclock > 0 && !self.is(Mutation::KeepDeterminants) {
+            self.tell_logger(rank, ToLogger::Forget { rclock });
+        }
+    }
+
+    /// The image that the next life of a crashed rank begins from.
+    pub(crate) fn find_image(&mut self, rank: Rank) -> Option<Box<Image>> {
+        if self.random.one_in(3) {
+            self.complete_image(rank);
+        } else if !self.is(Mutation::LateImage) {
+            self.ranks[rank as usize].image_under_way = None;
+        }
+        let destroyed = self.random.one_in(4);
+        let process = &mut self.ranks[rank as usize];
+        // The only image there is after older ones were given up is not lost: that would be more than is tolerated.
+        let spare = process.images.len() == KEPT_IMAGES || !process.collects;
+        let passed_over = if destroyed && spare { process.images.pop() } else { None };
+        let image = process.images.last().cloned().map(Box::new);
+        if let Some(passed_over) = passed_over {
+            self.fallbacks += 1;
+            self.note(|| format!("the newest image of {rank} is destroyed"));
+            if self.is(Mutation::KeepPassedOver) {
+                self.ranks[rank as usize].images.push(passed_over);
+            }
+        }
+        if self.closing {
+            self.ranks[rank as usize].images_due = KEPT_IMAGES;
+            self.schedule(1, Event::LastImages { rank });
+        }
+        if let Some(image) = &image {
+            let rclock = image.standing.rclock();
+            self.from_images += 1;
+            self.note(|| format!("{rank} begins from its image after delivery {rclock}"));
+        }
+        image
+    }
+
+    /// Every rank has finished: two more images of each, after which nothing should be kept. Failures may go on.
+    pub(crate) fn close(&mut self) {
+        self.closing = true;
+        self.image_one_in = None;
+        self.note(|| "every rank has finished".into());
+        for rank in 0..self.ranks.len() as Rank {
+            let process = &mut self.ranks[rank as usize];
+            process.image_wanted = false;
+            process.images_due = KEPT_IMAGES + usize::from(process.image_under_way.is_some());
+            self.schedule(0, Event::LastImages { rank });
+        }
+    }
+
+    pub(crate) fn last_images(&mut self, rank: Rank) {
+        let process = &mut self.ranks[rank as usize];
+        if process.finished && process.images_due == 0 {
+            return;
+        }
+        if process.finished && process.image_under_way.is_none() {
+            process.image_wanted = true;
+            self.take_image(rank);
+        }
+        let pause = 1 + self.random.below(self.image_time);
+        self.schedule(pause, Event::LastImages { rank });
+    }
+
+    /// Every rank has taken its last images, and all have heard of it.
+    pub(crate) fn nothing_is_kept(&self) -> Result<(), Violation> {
+        for process in &self.ranks {
+            let rank = process.rank;
+            if let Some(to) = process.logs.iter().position(|log| !log.is_empty()) {
+                return violation(KEPT, format!("{rank} still has messages to {to}"));
+            }
+            if !process.record.entries().is_empty() {
+                return violation(KEPT, format!("{rank} still has a record"));
+            }
+            let kept = self.logger.as_ref().map_or(Ok(0), |logger| logger.kept(rank));
+            if kept != Ok(0) {
+                return violation(
+                    KEPT,
+                    format!("the event logger still has {kept:?} deliveries of {rank}"),
+                );
+            }
+        }
+        Ok(())
+    }
+}
