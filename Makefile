@@ -59,7 +59,7 @@ ROUNDS ?=
 soak: setup ## the long tests: SEEDS=200000 of the simulator; KILLS= a job, SEED=, ROUNDS=
 	@$(MAKE) --no-print-directory build
 	cargo run --release --locked -p resurgo-sim -- --seeds $(SEEDS)
-	cargo run --release --locked -p resurgo-sim -- --mutations --seeds 10000
+	cargo run --release --locked -p resurgo-sim -- --mutations --seeds 30000
 	$(PROGRAMS)
 	$(PYTHON) -m pytest tests -m soak $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ROUNDS),--rounds $(ROUNDS))

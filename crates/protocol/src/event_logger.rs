@@ -4,8 +4,9 @@
 //! back to a later life. It knows nothing of payloads.
 //!
 //! **Loss.** A logger that replaces a lost one starts empty, in a later epoch. Every live rank then sends all it
-//! has once more, after having told what its images cover ([`EventLogger::forget`]). Until a rank has refilled what lost loggers had acknowledged to it, its history here is not
-//! whole and [`EventLogger::query`] refuses it: others may depend on deliveries that are not here.
+//! has once more, after having told what its images cover ([`EventLogger::forget`]). Until a rank has refilled what
+//! lost loggers had acknowledged to it, its history here is not whole and [`EventLogger::query`] refuses it: others
+//! may depend on deliveries that are not here.
 
 use crate::{Rank, Recorded};
 
