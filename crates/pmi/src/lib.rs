@@ -1,4 +1,4 @@
-//! The PMI-1 server of a job: how ranks learn who they are and find each other.
+//! The PMI-1 server of a job: how ranks learn who they are and find each other, and how they ask for more ranks.
 //!
 //! A pure state machine: lines from ranks go in, lines to ranks come out. It opens no socket and reads
 //! no clock. What is special about it is that it serves ranks *through their restarts*. A rank that
@@ -8,6 +8,10 @@
 
 mod line;
 mod server;
+mod spawn;
+mod world;
 
 pub use line::{Command, LineBuffer, LineError, MAX_LINE};
 pub use server::{Notice, Output, Position, Progress, Server};
+pub use spawn::SpawnProgram;
+pub use world::{Place, kvs_name};

@@ -4,6 +4,10 @@ use std::fmt;
 
 /// Longest line accepted, in bytes. MPICH announces values of at most 1024 bytes.
 pub const MAX_LINE: usize = 64 << 10;
+/// Longest part of a spawn accepted, in bytes: it holds a program's arguments.
+const MAX_SPAWN: usize = 2 << 20;
+/// What ends a part of a spawn.
+const SPAWN_END: &[u8] = b"\nendcmd\n";
 
 /// One command of a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +22,7 @@ pub struct Command {
 pub enum LineError {
     /// The line does not start with `cmd=` or `mcmd=`.
     NoCommand(String),
-    /// More than [`MAX_LINE`] bytes without an end.
+    /// More than [`MAX_LINE`] bytes (much more in a spawn) without an end.
     TooLong,
     /// The line is not UTF-8.
     NotText,
@@ -28,7 +32,7 @@ impl fmt::Display for LineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LineError::NoCommand(line) => write!(f, "a PMI line without a command: {line:?}"),
-            LineError::TooLong => write!(f, "a PMI line of more than {MAX_LINE} bytes"),
+            LineError::TooLong => write!(f, "a PMI line without an end"),
             LineError::NotText => write!(f, "a PMI line that is not UTF-8"),
         }
     }
@@ -37,6 +41,11 @@ impl fmt::Display for LineError {
 impl std::error::Error for LineError {}
 
 impl Command {
+    /// How many values there are.
+    pub(crate) fn len(&self) -> usize {
+        self.pairs.len()
+    }
+
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.pairs
@@ -47,12 +56,14 @@ impl Command {
 
     fn parse(line: &str) -> Result<Command, LineError> {
         if let Some(spawn) = line.strip_prefix("mcmd=") {
-            // Several lines with one pair each; only the name matters, spawning is refused.
-            let name = spawn.lines().next().unwrap_or_default().trim();
-            return Ok(Command {
-                name: name.to_string(),
-                pairs: Vec::new(),
-            });
+            // One pair a line, and values that hold anything but the end of a line.
+            let mut lines = spawn.split('\n');
+            let name = lines.next().unwrap_or_default().trim().to_string();
+            let pairs = lines
+                .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+                .map(|(key, value)| (key.to_string(), value.to_string()))
+                .collect();
+            return Ok(Command { name, pairs });
         }
         if !line.starts_with("cmd=") {
             return Err(LineError::NoCommand(line.chars().take(80).collect()));
@@ -128,26 +139,29 @@ impl LineBuffer {
 
     /// The next complete command, if there is one.
     pub fn next_command(&mut self) -> Option<Result<Command, LineError>> {
-        const SPAWN_END: &[u8] = b"endcmd\n";
-        let end = if self.bytes.starts_with(b"mcmd=") {
-            self.bytes
-                .windows(SPAWN_END.len())
-                .position(|w| w == SPAWN_END)
-                .map(|at| at + SPAWN_END.len() - 1)
+        let spawn = self.bytes.starts_with(b"mcmd=");
+        let (end, longest) = if spawn {
+            let end = self.bytes.windows(SPAWN_END.len()).position(|w| w == SPAWN_END);
+            (end.map(|at| at + SPAWN_END.len() - 1), MAX_SPAWN)
         } else {
-            self.bytes.iter().position(|b| *b == b'\n')
+            (self.bytes.iter().position(|b| *b == b'\n'), MAX_LINE)
         };
         let Some(end) = end else {
-            if self.bytes.len() > MAX_LINE {
+            if self.bytes.len() > longest {
                 self.bytes.clear();
                 return Some(Err(LineError::TooLong));
             }
             return None;
         };
         let line: Vec<u8> = self.bytes.drain(..=end).collect();
-        let line = &line[..line.len() - 1];
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let line = if spawn {
+            &line[..line.len() - SPAWN_END.len()]
+        } else {
+            let line = &line[..line.len() - 1];
+            line.strip_suffix(b"\r").unwrap_or(line)
+        };
         Some(match std::str::from_utf8(line) {
+            Ok(text) if spawn => Command::parse(text),
             Ok(text) => Command::parse(text.trim_matches(['\0', ' '])),
             Err(_) => Err(LineError::NotText),
         })
@@ -203,8 +217,12 @@ mod tests {
 
     #[test]
     fn spawn_is_taken_whole() {
-        let got = commands(b"mcmd=spawn\nnprocs=2\nexecname=a\nendcmd\ncmd=finalize\n");
-        assert_eq!(got[0].as_ref().unwrap().name, "spawn");
+        let got = commands(b"mcmd=spawn\nnprocs=2\nexecname=a=b \\c \narg1=endcmd\nendcmd\ncmd=finalize\n");
+        let spawn = got[0].as_ref().unwrap();
+        assert_eq!(spawn.name, "spawn");
+        assert_eq!(spawn.get("nprocs"), Some("2"));
+        assert_eq!(spawn.get("execname"), Some("a=b \\c "));
+        assert_eq!(spawn.get("arg1"), Some("endcmd"));
         assert_eq!(got[1].as_ref().unwrap().name, "finalize");
     }
 

@@ -1,9 +1,11 @@
-//! The server's state: key-value space, barriers, and what each rank has been told.
+//! The server's state: the worlds with their key-value spaces and barriers, and what each rank has been told.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::line::{Command, LineError, escaped};
+use crate::spawn::{Spawn, SpawnProgram};
+use crate::world::{self, Place, World};
 
 /// A line to be written to a rank's socket, newline included.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +21,9 @@ pub enum Notice {
     Abort { rank: usize, code: i32 },
     /// The rank sent something that is not PMI-1; it got an error for an answer where one was possible.
     Malformed { rank: usize, error: String },
-    /// The rank asked for something this server refuses (spawning).
-    Refused { rank: usize, command: String },
+    /// The rank wants a world of its own making: these programs are to be started, and then [`Server::spawned`] or
+    /// [`Server::not_spawned`] to be called. Told once for each spawn, in whichever life.
+    Spawn { rank: usize, programs: Vec<SpawnProgram> },
 }
 
 /// How far one life of a rank has come.
@@ -34,6 +37,7 @@ pub struct Progress {
 
 #[derive(Debug, Default)]
 struct RankState {
+    world: usize,
     /// Of the present life.
     progress: Progress,
     barriers: u64,
@@ -49,6 +53,13 @@ struct RankState {
     /// Commands about published names in the present life, and the answers they had in any.
     name_commands: usize,
     name_answers: Vec<String>,
+    /// What the present life has said of its next spawn, how many it has asked for, and whether it waits for one.
+    spawn_parts: Spawn,
+    spawns: usize,
+    awaits_spawn: bool,
+    /// The answers that spawns have had in any life, and the preputs of one that is being carried out.
+    spawn_answers: Vec<String>,
+    spawning: Option<Vec<(String, String)>>,
 }
 
 /// Where a life of a rank is in its conversation: a later life that begins from an image taken there goes on from it.
@@ -59,18 +70,18 @@ pub struct Position {
     puts: u64,
     gets: u64,
     name_commands: usize,
+    spawns: usize,
 }
 
 /// The PMI-1 server of one job.
 #[derive(Debug)]
 pub struct Server {
-    kvs_name: String,
-    /// Every value a key has had, oldest first.
-    kvs: HashMap<String, Vec<String>>,
+    /// Name of the job.
+    name: String,
+    /// The launched one first.
+    worlds: Vec<World>,
+    /// All ranks of the job, world after world.
     ranks: Vec<RankState>,
-    appnums: Vec<u32>,
-    barriers_done: u64,
-    arrived: usize,
     /// Ports by the service name they are published under.
     published: HashMap<String, String>,
 }
@@ -78,25 +89,52 @@ pub struct Server {
 const KEY_MAX: usize = 64;
 const VALUE_MAX: usize = 1024;
 const NAME_MAX: usize = 256;
+/// "Not known", as mpiexec answers on one machine: the attribute MPI_UNIVERSE_SIZE is then not set.
+const UNIVERSE_SIZE: i32 = -1;
+const SPAWN_FAILED: &str = "cmd=spawn_result rc=1 msg=spawn_failed\n";
 
 impl Server {
     /// A server for `appnums.len()` ranks; `appnums[r]` is the number of the program that rank r runs.
-    /// `kvs_name` must differ from that of every other job on the machine.
-    pub fn new(kvs_name: &str, appnums: Vec<u32>) -> Server {
-        Server {
-            kvs_name: kvs_name.to_string(),
-            kvs: HashMap::new(),
-            ranks: appnums.iter().map(|_| RankState::default()).collect(),
-            appnums,
-            barriers_done: 0,
-            arrived: 0,
+    /// `name` must differ from that of every other job on the machine.
+    pub fn new(name: &str, appnums: Vec<u32>) -> Server {
+        let mut server = Server {
+            name: name.to_string(),
+            worlds: Vec::new(),
+            ranks: Vec::new(),
             published: HashMap::new(),
+        };
+        server.add_world(appnums);
+        server
+    }
+
+    fn add_world(&mut self, appnums: Vec<u32>) -> &mut World {
+        let number = self.worlds.len();
+        let first = self.ranks.len();
+        self.ranks.extend(appnums.iter().map(|_| RankState {
+            world: number,
+            ..RankState::default()
+        }));
+        let name = world::kvs_name(&self.name, number);
+        self.worlds.push(World::new(name, first, appnums));
+        &mut self.worlds[number]
+    }
+
+    /// The world of `rank`, and which rank it is there.
+    pub fn place(&self, rank: usize) -> Place {
+        let number = self.ranks[rank].world;
+        let world = &self.worlds[number];
+        Place {
+            world: number,
+            rank: rank - world.first,
+            size: world.size(),
+            kvs_name: world.kvs_name.clone(),
         }
     }
 
-    /// All ranks begin again, and nothing has been said.
+    /// All ranks that were launched begin again, and nothing has been said.
     pub fn reset(&mut self) {
-        *self = Server::new(&self.kvs_name, std::mem::take(&mut self.appnums));
+        let launched = self.worlds.swap_remove(0);
+        *self = Server::new(&launched.kvs_name, launched.appnums);
     }
 
     /// Where the present life of `rank` is.
@@ -104,7 +142,7 @@ impl Server {
         self.ranks[rank].progress
     }
 
-    /// Where the present life of `rank` is; None while it waits in a barrier.
+    /// Where the present life of `rank` is; None while it waits in a barrier or for a spawn.
     pub fn position(&self, rank: usize) -> Option<Position> {
         let state = &self.ranks[rank];
         let position = Position {
@@ -113,8 +151,10 @@ impl Server {
             puts: state.puts,
             gets: state.gets,
             name_commands: state.name_commands,
+            spawns: state.spawns,
         };
-        (!state.waiting).then_some(position)
+        let waiting = state.waiting || state.awaits_spawn || state.spawn_parts != Spawn::default();
+        (!waiting).then_some(position)
     }
 
     /// A new life of `rank` begins where an earlier one was: at the beginning its commands start again from the first.
@@ -125,6 +165,10 @@ impl Server {
         state.puts = from.puts;
         state.gets = from.gets;
         state.name_commands = from.name_commands;
+        state.spawns = from.spawns;
+        state.spawn_parts = Spawn::default();
+        // As in a barrier: what it has begun is carried out.
+        state.awaits_spawn = false;
         // It stays counted in the barrier it died in, but nobody listens for the answer now.
         state.waiting = false;
     }
@@ -173,7 +217,6 @@ impl Server {
 
     /// One command of `rank`. The answers may go to other ranks too.
     pub fn command(&mut self, rank: usize, command: &Command) -> (Vec<Output>, Option<Notice>) {
-        let size = self.ranks.len();
         let mut notice = None;
         let line = match command.name.as_str() {
             "init" => {
@@ -184,9 +227,15 @@ impl Server {
             "get_maxes" => {
                 format!("cmd=maxes rc=0 kvsname_max={NAME_MAX} keylen_max={KEY_MAX} vallen_max={VALUE_MAX}\n")
             }
-            "get_appnum" => format!("cmd=appnum rc=0 appnum={}\n", self.appnums[rank]),
-            "get_my_kvsname" => format!("cmd=my_kvsname rc=0 kvsname={}\n", self.kvs_name),
-            "get_universe_size" => format!("cmd=universe_size rc=0 size={size}\n"),
+            "get_appnum" => {
+                let world = &self.worlds[self.ranks[rank].world];
+                format!("cmd=appnum rc=0 appnum={}\n", world.appnums[rank - world.first])
+            }
+            "get_my_kvsname" => {
+                let world = &self.worlds[self.ranks[rank].world];
+                format!("cmd=my_kvsname rc=0 kvsname={}\n", world.kvs_name)
+            }
+            "get_universe_size" => format!("cmd=universe_size rc=0 size={UNIVERSE_SIZE}\n"),
             "put" => self.put(rank, command),
             "get" => self.get(rank, command),
             "barrier_in" => return (self.barrier_in(rank), None),
@@ -199,13 +248,7 @@ impl Server {
                 return (Vec::new(), Some(Notice::Abort { rank, code }));
             }
             "publish_name" | "unpublish_name" | "lookup_name" => self.name_command(rank, command),
-            "spawn" => {
-                notice = Some(Notice::Refused {
-                    rank,
-                    command: "spawn".to_string(),
-                });
-                "cmd=spawn_result rc=1 msg=not_supported\n".to_string()
-            }
+            "spawn" => return self.spawn(rank, command),
             other => {
                 notice = Some(Notice::Malformed {
                     rank,
@@ -229,7 +272,8 @@ impl Server {
         // A put repeated by a later life must not replace what somebody has put since.
         if state.puts > state.puts_made {
             state.puts_made = state.puts;
-            let versions = self.kvs.entry(key.to_string()).or_default();
+            let kvs = &mut self.worlds[state.world].kvs;
+            let versions = kvs.entry(key.to_string()).or_default();
             if versions.last().map(String::as_str) != Some(value) {
                 versions.push(value.to_string());
             }
@@ -241,17 +285,18 @@ impl Server {
         let Some(key) = command.get("key") else {
             return "cmd=get_result rc=-1 msg=key_missing\n".to_string();
         };
+        let state = &mut self.ranks[rank];
+        let world = &self.worlds[state.world];
         if key == "PMI_process_mapping" {
             // Every rank a node of its own, so that no message passes beside the provider.
-            return format!("cmd=get_result rc=0 value=(vector,(0,{},1))\n", self.ranks.len());
+            return format!("cmd=get_result rc=0 value=(vector,(0,{},1))\n", world.size());
         }
         if key == "universeSize" {
-            return format!("cmd=get_result rc=0 value={}\n", self.ranks.len());
+            return format!("cmd=get_result rc=0 value={UNIVERSE_SIZE}\n");
         }
-        let state = &mut self.ranks[rank];
         let number = state.gets;
         state.gets += 1;
-        let versions = self.kvs.get(key).map(Vec::as_slice).unwrap_or_default();
+        let versions = world.kvs.get(key).map(Vec::as_slice).unwrap_or_default();
         let version = if number < state.gets_made {
             state.unusual_gets.get(&number).copied().unwrap_or(1) as usize
         } else {
@@ -270,9 +315,10 @@ impl Server {
     fn barrier_in(&mut self, rank: usize) -> Vec<Output> {
         const OUT: &str = "cmd=barrier_out rc=0\n";
         let state = &mut self.ranks[rank];
+        let world = &mut self.worlds[state.world];
         let number = state.barriers;
         state.barriers += 1;
-        if number < self.barriers_done {
+        if number < world.barriers_done {
             return vec![Output {
                 rank,
                 line: OUT.to_string(),
@@ -281,15 +327,16 @@ impl Server {
         state.waiting = true;
         if !state.arrived {
             state.arrived = true;
-            self.arrived += 1;
+            world.arrived += 1;
         }
-        if self.arrived < self.ranks.len() {
+        if world.arrived < world.size() {
             return Vec::new();
         }
-        self.arrived = 0;
-        self.barriers_done += 1;
+        world.arrived = 0;
+        world.barriers_done += 1;
         let mut out = Vec::new();
-        for (rank, state) in self.ranks.iter_mut().enumerate() {
+        for rank in world.ranks() {
+            let state = &mut self.ranks[rank];
             state.arrived = false;
             if std::mem::take(&mut state.waiting) {
                 out.push(Output {
@@ -299,6 +346,59 @@ impl Server {
             }
         }
         out
+    }
+
+    /// One part of a spawn; with the last one it is answered as a former life was, or begun.
+    fn spawn(&mut self, rank: usize, part: &Command) -> (Vec<Output>, Option<Notice>) {
+        let state = &mut self.ranks[rank];
+        let complete = state.spawn_parts.add(part);
+        if complete == Ok(false) {
+            return (Vec::new(), None);
+        }
+        let spawn = std::mem::take(&mut state.spawn_parts);
+        if let Err(error) = complete {
+            let line = SPAWN_FAILED.to_string();
+            return (vec![Output { rank, line }], Some(Notice::Malformed { rank, error }));
+        }
+        let number = state.spawns;
+        state.spawns += 1;
+        if let Some(answer) = state.spawn_answers.get(number) {
+            let line = answer.clone();
+            return (vec![Output { rank, line }], None);
+        }
+        state.awaits_spawn = true;
+        if state.spawning.is_some() {
+            // A former life has begun it and was killed before the answer.
+            return (Vec::new(), None);
+        }
+        state.spawning = Some(spawn.preputs);
+        let programs = spawn.programs;
+        (Vec::new(), Some(Notice::Spawn { rank, programs }))
+    }
+
+    /// The programs that `rank` wanted get ranks, which are a world of their own and the last of the job: `appnums[r]` is
+    /// the number of the program that rank r of that world runs. Call before any of them speaks.
+    pub fn spawned(&mut self, rank: usize, appnums: Vec<u32>) -> Option<Output> {
+        let preputs = self.ranks[rank].spawning.take().unwrap_or_default();
+        let world = self.add_world(appnums);
+        world
+            .kvs
+            .extend(preputs.into_iter().map(|(key, value)| (key, vec![value])));
+        self.spawn_answered(rank, "cmd=spawn_result rc=0\n")
+    }
+
+    /// The programs that `rank` wanted are not started.
+    pub fn not_spawned(&mut self, rank: usize) -> Option<Output> {
+        self.ranks[rank].spawning = None;
+        self.spawn_answered(rank, SPAWN_FAILED)
+    }
+
+    /// Remembers the answer, and gives it if the present life has asked.
+    fn spawn_answered(&mut self, rank: usize, answer: &str) -> Option<Output> {
+        let state = &mut self.ranks[rank];
+        state.spawn_answers.push(answer.to_string());
+        let line = answer.to_string();
+        std::mem::take(&mut state.awaits_spawn).then_some(Output { rank, line })
     }
 }
 
@@ -343,7 +443,7 @@ mod tests {
         );
         assert_eq!(
             answer(&mut s, 1, "cmd=get_universe_size"),
-            "cmd=universe_size rc=0 size=3\n"
+            "cmd=universe_size rc=0 size=-1\n"
         );
         assert_eq!(
             answer(&mut s, 1, "cmd=get kvsname=kvs_1 key=PMI_process_mapping"),
@@ -455,18 +555,96 @@ mod tests {
         assert_eq!(send(&mut s, 1, "cmd=abort").1, Some(Notice::Abort { rank: 1, code: 1 }));
     }
 
+    const SPAWN: &str = "mcmd=spawn\nnprocs=2\nexecname=x\ntotspawns=1\nspawnssofar=1\nargcnt=0\npreput_num=1\n\
+                         preput_key_0=PARENT\npreput_val_0=port$0\ninfo_num=0\nendcmd";
+    const DONE: &str = "cmd=spawn_result rc=0\n";
+
     #[test]
-    fn what_is_refused_gets_a_clear_answer() {
+    fn a_spawned_world_has_its_own_space_and_barriers() {
+        let mut s = server(2);
+        let (out, notice) = send(&mut s, 1, SPAWN);
+        assert!(out.is_empty());
+        let Some(Notice::Spawn { rank: 1, programs }) = notice else {
+            panic!("{notice:?}")
+        };
+        assert_eq!((programs[0].ranks, programs[0].name.as_str()), (2, "x"));
+        let answer_to_parent = s.spawned(1, vec![0, 0]).unwrap();
+        assert_eq!((answer_to_parent.rank, answer_to_parent.line.as_str()), (1, DONE));
+        let place = s.place(3);
+        assert_eq!((place.world, place.rank, place.size), (1, 1, 2));
+        assert_eq!(place.kvs_name, "kvs_1_0001");
+        assert_eq!(
+            answer(&mut s, 3, "cmd=get_my_kvsname"),
+            "cmd=my_kvsname rc=0 kvsname=kvs_1_0001\n"
+        );
+        assert_eq!(answer(&mut s, 2, "cmd=get_appnum"), "cmd=appnum rc=0 appnum=0\n");
+        assert!(answer(&mut s, 3, "cmd=get key=PMI_process_mapping").contains("(0,2,1)"));
+        for _ in 0..2 {
+            assert!(answer(&mut s, 3, "cmd=get key=PARENT").contains("value=port$0\n"));
+            s.restarted(3, Position::default());
+        }
+        assert!(answer(&mut s, 0, "cmd=get key=PARENT").contains("rc=1"));
+        assert!(send(&mut s, 0, "cmd=barrier_in").0.is_empty());
+        assert!(send(&mut s, 2, "cmd=barrier_in").0.is_empty());
+        let (out, _) = send(&mut s, 3, "cmd=barrier_in");
+        assert_eq!(out.iter().map(|o| o.rank).collect::<Vec<_>>(), [2, 3]);
+    }
+
+    #[test]
+    fn nothing_is_spawned_twice() {
+        let mut s = server(1);
+        assert!(send(&mut s, 0, SPAWN).1.is_some());
+        // Killed before the answer: the next life waits for what the first one has begun.
+        s.restarted(0, Position::default());
+        assert_eq!(send(&mut s, 0, SPAWN), (Vec::new(), None));
+        assert_eq!(s.spawned(0, vec![0, 0]).unwrap().line, DONE);
+        // Killed once more; the answer is there at once, and what follows is new.
+        s.restarted(0, Position::default());
+        assert_eq!(answer(&mut s, 0, SPAWN), DONE);
+        assert!(send(&mut s, 0, SPAWN).1.is_some());
+        // The answer comes while nobody listens.
+        s.restarted(0, Position::default());
+        assert_eq!(s.not_spawned(0), None);
+        assert_eq!(answer(&mut s, 0, SPAWN), DONE);
+        assert_eq!(answer(&mut s, 0, SPAWN), SPAWN_FAILED);
+        assert!(send(&mut s, 0, SPAWN).1.is_some());
+    }
+
+    #[test]
+    fn a_life_that_begins_behind_a_spawn_does_not_repeat_it() {
+        let mut s = server(1);
+        send(&mut s, 0, SPAWN);
+        assert_eq!(s.position(0), None);
+        s.spawned(0, vec![0, 0]);
+        let position = s.position(0).unwrap();
+        assert!(send(&mut s, 0, SPAWN).1.is_some());
+        s.not_spawned(0);
+        s.restarted(0, position);
+        assert_eq!(answer(&mut s, 0, SPAWN), SPAWN_FAILED);
+    }
+
+    #[test]
+    fn a_life_that_dies_between_the_parts_of_a_spawn_leaves_nothing_of_it() {
+        let part = |number| {
+            format!("mcmd=spawn\nnprocs=1\nexecname=x\ntotspawns=2\nspawnssofar={number}\nargcnt=0\ninfo_num=0\nendcmd")
+        };
+        let mut s = server(1);
+        assert_eq!(send(&mut s, 0, &part(1)), (Vec::new(), None));
+        s.restarted(0, Position::default());
+        assert_eq!(send(&mut s, 0, &part(1)), (Vec::new(), None));
+        let (_, notice) = send(&mut s, 0, &part(2));
+        let Some(Notice::Spawn { programs, .. }) = notice else {
+            panic!("{notice:?}")
+        };
+        assert_eq!(programs.len(), 2);
+    }
+
+    #[test]
+    fn a_malformed_spawn_gets_an_answer() {
         let mut s = server(1);
         let (out, notice) = send(&mut s, 0, "mcmd=spawn\nnprocs=1\nexecname=x\nendcmd");
-        assert_eq!(out[0].line, "cmd=spawn_result rc=1 msg=not_supported\n");
-        assert_eq!(
-            notice,
-            Some(Notice::Refused {
-                rank: 0,
-                command: "spawn".into()
-            })
-        );
+        assert_eq!(out[0].line, SPAWN_FAILED);
+        assert!(matches!(notice, Some(Notice::Malformed { rank: 0, .. })));
     }
 
     #[test]
