@@ -6,11 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
-
-/// Descriptors the launcher uses beside those of the ranks.
-const OWN_FILES: u64 = 40;
-/// Descriptors the agent uses for a rank, and a few while it starts one.
-const FILES_PER_RANK: u64 = 6;
+use resurgo_runtime::{FILES_PER_RANK, OWN_FILES};
 
 /// A reason not to start, and the exit status that goes with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,13 +69,11 @@ fn why_not(file: &Path) -> Option<Refusal> {
 
 /// The working directory must be there.
 pub fn directory(directory: &Path) -> Result<PathBuf, Refusal> {
+    let refused = |why: &str| Refusal::new(2, format!("working directory {}: {why}", directory.display()));
     match std::fs::canonicalize(directory) {
         Ok(found) if found.is_dir() => Ok(directory.to_path_buf()),
-        Ok(_) => Err(Refusal::new(
-            2,
-            format!("-wdir {}: not a directory", directory.display()),
-        )),
-        Err(error) => Err(Refusal::new(2, format!("-wdir {}: {error}", directory.display()))),
+        Ok(_) => Err(refused("not a directory")),
+        Err(error) => Err(refused(&error.to_string())),
     }
 }
 
@@ -118,6 +112,17 @@ pub fn node_memory(bytes: u64) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// Address space that may be set aside for ranks that are not there yet: no limit of the user's is to be met because of
+/// them.
+pub fn spare_addresses() -> usize {
+    [Resource::RLIMIT_FSIZE, Resource::RLIMIT_AS]
+        .into_iter()
+        .filter_map(|resource| getrlimit(resource).ok())
+        .map(|(soft, _)| soft as usize / 2)
+        .min()
+        .unwrap_or(0)
 }
 
 /// Half of the available memory for all ranks together, at most 8 GiB each.

@@ -352,6 +352,9 @@ impl Diagnosis {
         let maker = self.library.as_ref().map(|(maker, _)| *maker);
         if maker != Some(Maker::Intel) {
             environment::set(variables, "MPIR_CVAR_CH4_NETMOD", "ofi");
+            // PMI says it too: every rank is a node of its own. But for ranks of other worlds MPICH 5 goes by the names of
+            // hosts, which are all the same, and ranks with different views of who is where wait for one another for ever.
+            environment::set(variables, "MPIR_CVAR_NOLOCAL", "1");
         }
         if maker != Some(Maker::Mpich) {
             environment::set(variables, "I_MPI_FABRICS", "ofi");

@@ -6,6 +6,7 @@ mod doctor;
 mod environment;
 mod options;
 mod run;
+mod spawn;
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! `resurgo run`: from the command line to a job.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,12 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use resurgo_runtime::dispatcher::{self, Limits, Settings};
 use resurgo_runtime::faults::Fault;
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_NONE, SEGMENT};
+use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_BLOCKING, PROTOCOL_NONE, SEGMENT};
 
 use crate::check::{self, Refusal};
 use crate::diagnosis;
 use crate::environment;
-use crate::options::{self, Options, Request};
+use crate::options::{self, Options, ProgramOptions, Request};
+use crate::spawn;
 
 /// Runs a job; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
@@ -59,28 +60,20 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
     }
     let mut programs = Vec::new();
     for program in &options.programs {
-        let directory = check::directory(&here.join(program.directory.as_deref().unwrap_or(Path::new(""))))?;
-        let mut variables = environment::of_user(std::env::vars_os().collect(), &options, program);
-        let path = check::variable(&variables, "PATH")
-            .map(ToOwned::to_owned)
-            .or_else(|| std::env::var_os("PATH"));
-        let file = check::find_program(&program.arguments[0], &directory, path.as_deref())?;
-        let diagnosis = diagnosis::diagnose(Path::new(&file), &variables).map_err(|error| Refusal::new(2, error))?;
-        if let Some(note) = diagnosis.note.as_ref().filter(|_| !options.quiet) {
+        let (program, note) = prepare_program(&options, program, &here, None)?;
+        if let Some(note) = note.filter(|_| !options.quiet) {
             eprintln!("resurgo: note: {note}");
         }
-        diagnosis.prepare(&mut variables, &provider_path()?);
-        programs.push(Program {
-            ranks: program.ranks,
-            path: file.into_os_string(),
-            arguments: program.arguments.clone(),
-            environment: variables,
-            directory: directory.into_os_string(),
-        });
+        programs.push(program);
     }
     let log_memory = options.log_memory.unwrap_or_else(|| check::default_log_memory(size));
     let log_segments = (log_memory / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize;
-    check::node_memory(Layout { size, log_segments }.total() as u64)?;
+    let spare = match options.protocol {
+        PROTOCOL_BLOCKING => 0,
+        _ => check::spare_addresses(),
+    };
+    let layout = Layout::with_room(size, log_segments, spare);
+    check::node_memory(layout.total() as u64)?;
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let spin_ns = match options.spin {
         Some(spin) => spin.as_nanos() as u64,
@@ -90,12 +83,13 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
     let job = Job {
         name: job_name(),
         programs,
+        most_ranks: layout.size,
         protocol: options.protocol,
         tolerate_node: options.tolerate_node,
         log_segments,
         prefault_segments: (options.log_prefault / SEGMENT as u64).min(log_segments as u64) as u32,
         spin_ns,
-        spill_directory: options.spill_directory.map(PathBuf::into_os_string),
+        spill_directory: options.spill_directory.clone().map(PathBuf::into_os_string),
         event_logger_port: 0,
         event_logger_address: 0,
         key: [0; 32],
@@ -114,10 +108,38 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
         faults,
         label: options.label,
         quiet: options.quiet,
-        json_events: options.json_events,
+        json_events: options.json_events.clone(),
         event_logger: options.event_logger,
         checkpoint_every: options.checkpoint_every,
+        find: Box::new(move |wanted| spawn::find(&options, &here, wanted)),
     })
+}
+
+/// Finds a program's file and MPI library and makes its environment. `search`: directories in which a program without a
+/// directory is looked for, instead of those of the environment. Also returns what the user should know.
+pub fn prepare_program(
+    options: &Options,
+    program: &ProgramOptions,
+    here: &Path,
+    search: Option<&OsStr>,
+) -> Result<(Program, Option<String>), Refusal> {
+    let directory = check::directory(&here.join(program.directory.as_deref().unwrap_or(Path::new(""))))?;
+    let mut variables = environment::of_user(std::env::vars_os().collect(), options, program);
+    let path = search
+        .or_else(|| check::variable(&variables, "PATH"))
+        .map(ToOwned::to_owned)
+        .or_else(|| std::env::var_os("PATH"));
+    let file = check::find_program(&program.arguments[0], &directory, path.as_deref())?;
+    let diagnosis = diagnosis::diagnose(Path::new(&file), &variables).map_err(|error| Refusal::new(2, error))?;
+    diagnosis.prepare(&mut variables, &provider_path()?);
+    let program = Program {
+        ranks: program.ranks,
+        path: file.into_os_string(),
+        arguments: program.arguments.clone(),
+        environment: variables,
+        directory: directory.into_os_string(),
+    };
+    Ok((program, diagnosis.note))
 }
 
 /// A name that no other job on this machine has, of a length that does not differ between jobs.

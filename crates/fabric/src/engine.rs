@@ -188,7 +188,7 @@ fn thread_pointer() -> usize {
 
 /// A former life may have taken ready bits without reading what they announced: every channel is looked at once.
 fn channels_with_entries(node: &Node) -> VecDeque<u32> {
-    (0..node.size as u32)
+    (0..node.ranks() as u32)
         .filter(|&source| node.channel(source as usize, node.rank).load(Ordering::Acquire) != 0)
         .collect()
 }

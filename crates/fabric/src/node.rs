@@ -8,6 +8,7 @@ pub struct Node {
     base: *mut u8,
     pub layout: Layout,
     pub rank: usize,
+    /// Ranks that there is room for; see [`Node::ranks`].
     pub size: usize,
     pub pessimistic: bool,
     /// Coordinated waves; the data path is that of `none`.
@@ -127,6 +128,12 @@ impl Node {
         debug_assert!(offset + 4 <= self.layout.total() && offset.is_multiple_of(4));
         // SAFETY: as above.
         unsafe { &*self.base.add(offset).cast() }
+    }
+
+    /// Ranks that the job has had so far. Those beyond have sent nothing and been sent nothing, and their parts of the
+    /// memory should not be touched: that would cost a page each.
+    pub fn ranks(&self) -> usize {
+        (self.u32_at(header::RANKS).load(Ordering::Acquire) as usize).min(self.size)
     }
 
     /// A `u64` of the control of `rank`.

@@ -10,6 +10,7 @@ mod life;
 mod node;
 mod pmi;
 mod ranks;
+mod spawn;
 mod spool;
 mod taken;
 mod waves;
@@ -98,6 +99,7 @@ struct Agent {
 
 /// The job, once it has been launched.
 struct Work {
+    /// Its programs are all that have been started, spawned ones too.
     job: Job,
     memory: NodeMemory,
     spill: Option<File>,
@@ -267,6 +269,19 @@ impl Agent {
                     life.signal(Signal::SIGKILL);
                 }
             }
+            ToAgent::Spawn {
+                by,
+                programs,
+                message_faults,
+            } => {
+                if self.ending.is_none()
+                    && let Err(error) = self.spawn(by, programs, &message_faults)
+                {
+                    let reason = format!("cannot start what rank {by} spawned: {error}{}", crate::hint(&error));
+                    self.send(&ToDispatcher::Failed { reason })?;
+                }
+            }
+            ToAgent::SpawnRefused { by } => self.refuse_spawn(by),
             ToAgent::End { grace_ms } => {
                 let signal = if grace_ms == 0 {
                     Signal::SIGKILL
@@ -311,11 +326,8 @@ impl Agent {
     }
 
     fn launch(&mut self, job: Job) -> Result<(), String> {
-        let size = job.programs.iter().map(|program| program.ranks).sum::<usize>();
-        let mut appnums = Vec::with_capacity(size);
-        for (number, program) in job.programs.iter().enumerate() {
-            appnums.extend(std::iter::repeat_n(number as u32, program.ranks));
-        }
+        let appnums = spawn::appnums(&job.programs);
+        let size = appnums.len();
         let memory = NodeMemory::create(&job, size)
             .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
         let spill = match &job.spill_directory {
@@ -397,7 +409,8 @@ impl Agent {
         if let Some(work) = &mut self.work {
             for (number, rank) in work.ranks.iter_mut().enumerate() {
                 rank.life = None;
-                leftovers::remove(&work.job.name, number);
+                let place = work.server.place(number);
+                leftovers::remove(&place.kvs_name, place.rank);
             }
         }
     }

@@ -6,6 +6,7 @@ mod events;
 mod input;
 mod lines;
 mod policy;
+mod spawn;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -30,20 +31,21 @@ use crate::children;
 use crate::connection::Connection;
 use crate::event_logger::EventLoggerServer;
 use crate::faults::{Fault, Schedule};
-use crate::leftovers;
 use checkpoints::Checkpoints;
 use events::Events;
 use lines::Lines;
 pub use policy::Limits;
 use policy::{Decision, Policy, signal_name};
+pub use spawn::Find;
 use writer::Writer;
 
 /// What the user has asked for, beyond what agents have to know.
-#[derive(Debug)]
 pub struct Settings {
     /// Standard input, key and event logger are filled in by [`run`].
     pub job: Job,
     pub limits: Limits,
+    /// Finds the programs that ranks spawn.
+    pub find: Find,
     pub faults: Vec<Fault>,
     /// Label every line with its rank.
     pub label: bool,
@@ -97,6 +99,12 @@ struct Dispatcher {
     name: String,
     /// Process of every rank that runs.
     pids: Vec<Option<i32>>,
+    /// Of each spawned world, its first rank.
+    spawned_worlds: Vec<usize>,
+    most_ranks: usize,
+    /// Hard limit of open files.
+    open_files: u64,
+    find: Find,
     stdin_wanted: bool,
     /// Bytes of output not yet acknowledged to the agent.
     owed: u64,
@@ -130,7 +138,8 @@ impl Dispatcher {
         let mut event_logger = None;
         if job.tolerate_node {
             let address = settings.event_logger;
-            let server = EventLoggerServer::start(address.into(), size, job.key).map_err(|error| error.to_string())?;
+            let most = job.most_ranks.max(size);
+            let server = EventLoggerServer::start(address.into(), most, job.key).map_err(|error| error.to_string())?;
             job.event_logger_port = server.port();
             // A logger that listens on every address is reached through this one.
             let reached = if address.ip().is_unspecified() {
@@ -192,6 +201,10 @@ impl Dispatcher {
             start,
             name: job.name.clone(),
             pids: vec![None; size],
+            spawned_worlds: Vec::new(),
+            most_ranks: job.most_ranks,
+            open_files: job.open_files.1,
+            find: settings.find,
             stdin_wanted: false,
             owed: 0,
             verdict: None,
@@ -215,8 +228,7 @@ impl Dispatcher {
             }
         };
         children::kill_all(GRACE);
-        // The agent does this too, unless it has died.
-        (0..self.pids.len()).for_each(|rank| leftovers::remove(&self.name, rank));
+        self.remove_leftovers();
         if let Some(server) = self.event_logger.take() {
             server.stop();
         }
@@ -426,6 +438,7 @@ impl Dispatcher {
                 let code = if code & 0xff == 0 { FAILURE } else { code & 0xff };
                 self.end(code, Duration::ZERO);
             }
+            ToDispatcher::SpawnWanted { rank, programs } => self.spawn(rank, &programs),
             ToDispatcher::PmiTrouble { rank, text } => self.events.pmi_trouble(rank, &text),
             ToDispatcher::OutputDiffers { rank, stream, offset } => self.events.output_differs(rank, stream, offset),
             ToDispatcher::OutputMissing { rank, bytes } => self.events.output_missing(rank, bytes),

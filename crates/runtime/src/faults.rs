@@ -12,10 +12,12 @@ use crate::units::parse_duration;
 pub enum Victims {
     Rank(usize),
     All,
+    /// Those that other ranks have spawned.
+    Spawned,
 }
 
 /// One `--fault`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Fault {
     /// SIGKILL, so long after the start of the job.
     At { victims: Victims, time: Duration },
@@ -34,7 +36,7 @@ impl Fault {
         let wrong = |why: String| {
             format!(
                 "--fault {text:?}: {why}; write rank=N,at=TIME, rank=N,messages=COUNT, rank=N,during=replay \
-                 (N may be \"all\"), or random,seed=N,mean=TIME[,count=N]"
+                 (N may be \"all\" or \"spawned\"), or random,seed=N,mean=TIME[,count=N]"
             )
         };
         let mut random = false;
@@ -51,10 +53,11 @@ impl Fault {
             match (key, value) {
                 ("random", "") => random = true,
                 ("rank", "all") => victims = Some(Victims::All),
+                ("rank", "spawned") => victims = Some(Victims::Spawned),
                 ("rank", _) => {
                     let rank = number()? as usize;
                     if rank >= size {
-                        return Err(wrong(format!("the job has no rank {rank}, only 0 to {}", size - 1)));
+                        return Err(wrong(format!("the job starts with ranks 0 to {} only", size - 1)));
                     }
                     victims = Some(Victims::Rank(rank));
                 }
@@ -93,6 +96,10 @@ enum Kind {
 /// All faults of a job, as they come due. Times are since the start of the job.
 #[derive(Debug)]
 pub struct Schedule {
+    /// Ranks that the job was launched with.
+    launched: usize,
+    /// For the ranks that are yet to come.
+    faults: Vec<Fault>,
     timed: Vec<(Duration, Victims)>,
     /// Per rank, in order of its lives.
     by_messages: Vec<Vec<u64>>,
@@ -128,22 +135,17 @@ impl RandomFaults {
 impl Schedule {
     pub fn new(faults: &[Fault], size: usize) -> Schedule {
         let mut schedule = Schedule {
+            launched: size,
+            faults: faults.to_vec(),
             timed: Vec::new(),
-            by_messages: vec![Vec::new(); size],
-            during_replay: vec![0; size],
+            by_messages: Vec::new(),
+            during_replay: Vec::new(),
             random: Vec::new(),
         };
         for fault in faults {
             match fault {
                 Fault::At { victims, time } => schedule.timed.push((*time, *victims)),
-                Fault::Messages { victims, messages } => {
-                    victims
-                        .ranks(size)
-                        .for_each(|rank| schedule.by_messages[rank].push(*messages));
-                }
-                Fault::DuringReplay { victims } => {
-                    victims.ranks(size).for_each(|rank| schedule.during_replay[rank] += 1);
-                }
+                Fault::Messages { .. } | Fault::DuringReplay { .. } => {}
                 Fault::Random { seed, mean, count } => {
                     let mut random = RandomFaults {
                         state: *seed,
@@ -156,8 +158,28 @@ impl Schedule {
                 }
             }
         }
-        schedule.by_messages.iter_mut().for_each(|lives| lives.reverse());
+        schedule.grow(size);
         schedule
+    }
+
+    /// The job has had so many ranks now.
+    pub fn grow(&mut self, ranks: usize) {
+        for rank in self.by_messages.len()..ranks {
+            let mut lives = Vec::new();
+            let mut in_replay = 0;
+            for fault in &self.faults {
+                match fault {
+                    Fault::Messages { victims, messages } if victims.include(rank, self.launched) => {
+                        lives.push(*messages);
+                    }
+                    Fault::DuringReplay { victims } if victims.include(rank, self.launched) => in_replay += 1,
+                    _ => {}
+                }
+            }
+            lives.reverse();
+            self.by_messages.push(lives);
+            self.during_replay.push(in_replay);
+        }
     }
 
     /// The number of messages after which the next life of `rank` is to kill itself, 0: never. `messages` is how many
@@ -186,10 +208,8 @@ impl Schedule {
         let mut victims = Vec::new();
         self.timed.retain(|(time, whom)| {
             if *time <= now {
-                match whom {
-                    Victims::Rank(rank) => victims.push(*rank),
-                    Victims::All => victims.extend_from_slice(running),
-                }
+                let hit = running.iter().filter(|rank| whom.include(**rank, self.launched));
+                victims.extend(hit);
             }
             *time > now
         });
@@ -208,10 +228,12 @@ impl Schedule {
 }
 
 impl Victims {
-    fn ranks(self, size: usize) -> std::ops::Range<usize> {
+    /// `launched`: ranks that the job was launched with.
+    fn include(self, rank: usize, launched: usize) -> bool {
         match self {
-            Victims::Rank(rank) => rank..rank + 1,
-            Victims::All => 0..size,
+            Victims::Rank(one) => one == rank,
+            Victims::All => true,
+            Victims::Spawned => rank >= launched,
         }
     }
 }
@@ -258,6 +280,13 @@ mod tests {
                 seed: 7,
                 mean: 2 * SECOND,
                 count: 5
+            })
+        );
+        assert_eq!(
+            parse("rank=spawned,messages=9"),
+            Ok(Fault::Messages {
+                victims: Victims::Spawned,
+                messages: 9
             })
         );
         for text in [
@@ -328,6 +357,25 @@ mod tests {
             ],
             [20, 10, 0]
         );
+    }
+
+    #[test]
+    fn spawned_ranks_have_faults_too() {
+        let messages = |victims, messages| Fault::Messages { victims, messages };
+        let faults = [
+            messages(Victims::Spawned, 10),
+            messages(Victims::All, 20),
+            messages(Victims::Rank(1), 30),
+            Fault::At {
+                victims: Victims::Spawned,
+                time: SECOND,
+            },
+        ];
+        let mut schedule = Schedule::new(&faults, 2);
+        schedule.grow(3);
+        assert_eq!([0, 1, 2].map(|rank| schedule.next_life(rank, 0)), [20, 20, 10]);
+        assert_eq!([0, 1, 2].map(|rank| schedule.next_life(rank, 5)), [0, 30, 20]);
+        assert_eq!(schedule.due(SECOND, &[0, 1, 2]), [2]);
     }
 
     #[test]

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 /// initialisation (a program with sessions may have several).
 const SUFFIXES: [&str; 5] = ["", "-0", "-1", "-2", "-3"];
 
-/// Removes what MPICH has left of `rank` in the job whose key-value space is called `job`.
-pub fn remove(job: &str, rank: usize) {
-    for file in SUFFIXES.into_iter().flat_map(|suffix| names(job, suffix, rank)) {
+/// Removes what MPICH has left of `rank` in the world whose key-value space is called `kvs_name`.
+pub fn remove(kvs_name: &str, rank: usize) {
+    for file in SUFFIXES.into_iter().flat_map(|suffix| names(kvs_name, suffix, rank)) {
         // Nearly always there is nothing to remove.
         let _ = std::fs::remove_file(file);
     }
@@ -19,10 +19,13 @@ pub fn remove(job: &str, rank: usize) {
 
 /// MPICH names them after a hash (FNV-1a) and after the node: as every rank is told that it is alone on its node, that is
 /// the rank (`posix_init.c`, `mpir_pmi.c`).
-fn names(job: &str, suffix: &str, rank: usize) -> [PathBuf; 2] {
-    let world = job.bytes().chain(suffix.bytes()).fold(2_166_136_261_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(16_777_619)
-    });
+fn names(kvs_name: &str, suffix: &str, rank: usize) -> [PathBuf; 2] {
+    let world = kvs_name
+        .bytes()
+        .chain(suffix.bytes())
+        .fold(2_166_136_261_u32, |hash, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(16_777_619)
+        });
     ["shm", "vci"].map(|kind| Path::new("/dev/shm").join(format!("mpich_{kind}_{world:x}_{rank}")))
 }
 

@@ -11,6 +11,11 @@ mod leftovers;
 pub mod trampoline;
 pub mod units;
 
+/// Descriptors the launcher uses beside those of the ranks.
+pub const OWN_FILES: u64 = 40;
+/// Descriptors the agent uses for a rank, and a few while it starts one.
+pub const FILES_PER_RANK: u64 = 6;
+
 /// What to check when the system has refused something for want of resources.
 fn hint(error: &std::io::Error) -> &'static str {
     use nix::errno::Errno;

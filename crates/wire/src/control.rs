@@ -20,7 +20,10 @@ pub const MAX_FRAME: usize = 64 << 20;
 pub struct Job {
     /// Name of the key-value space, different for every job on the machine.
     pub name: String,
+    /// The programs that are launched; those that ranks spawn follow when it comes to that.
     pub programs: Vec<Program>,
+    /// Most ranks the job can ever have.
+    pub most_ranks: usize,
     /// [`crate::node_memory::PROTOCOL_NONE`] or [`crate::node_memory::PROTOCOL_PESSIMISTIC`].
     pub protocol: u32,
     pub tolerate_node: bool,
@@ -56,6 +59,17 @@ pub struct Program {
     /// Environment of its ranks, in order, without what differs from rank to rank.
     pub environment: Vec<(OsString, OsString)>,
     pub directory: OsString,
+}
+
+/// A program that a rank wants to spawn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantedProgram {
+    pub ranks: usize,
+    /// As the caller wrote it: a path, or a name to be searched for.
+    pub name: String,
+    pub arguments: Vec<String>,
+    /// The caller's info keys and values.
+    pub info: Vec<(String, String)>,
 }
 
 /// Where rank 0 gets its standard input from.
@@ -154,6 +168,17 @@ pub enum ToAgent {
     Kill {
         rank: usize,
     },
+    /// Answers [`ToDispatcher::SpawnWanted`]: start these programs, as a world of their own, with the next free numbers.
+    Spawn {
+        by: usize,
+        programs: Vec<Program>,
+        /// As [`Job::message_faults`].
+        message_faults: Vec<(usize, u64)>,
+    },
+    /// Answers [`ToDispatcher::SpawnWanted`]: the rank is told that it cannot be done.
+    SpawnRefused {
+        by: usize,
+    },
     /// End everything: SIGTERM, and SIGKILL after the grace period; answered by [`ToDispatcher::Stopped`].
     End {
         grace_ms: u64,
@@ -218,7 +243,12 @@ pub enum ToDispatcher {
         rank: usize,
         code: i32,
     },
-    /// The rank asked PMI for what is not offered, or sent something that is not PMI.
+    /// The rank has called MPI_Comm_spawn or MPI_Comm_spawn_multiple.
+    SpawnWanted {
+        rank: usize,
+        programs: Vec<WantedProgram>,
+    },
+    /// The rank sent something that is not PMI.
     PmiTrouble {
         rank: usize,
         text: String,

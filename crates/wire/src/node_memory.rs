@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -29,8 +29,10 @@ pub const IMAGE_FD: i32 = 33;
 /// Environment variable with the rank's number in the job.
 pub const ENV_RANK: &str = "RESURGO_RANK";
 
-/// Most ranks one node memory can hold.
+/// Most ranks one node memory can hold: those that are launched and those that they spawn.
 pub const MAX_RANKS: usize = 4096;
+/// Most bytes of address space that are set aside for ranks that may be spawned; launched ranks may take more.
+const MOST_RESERVED: usize = 1 << 46;
 
 /// Where the node memory is mapped in every rank: far from everything the kernel places by itself, so
 /// that mapping it never moves the program's own mappings.
@@ -45,7 +47,7 @@ pub mod header {
     pub const MAGIC: usize = 0;
     /// `u32` [`super::VERSION`].
     pub const VERSION: usize = 8;
-    /// `u32` number of ranks in the job.
+    /// `u32` number of ranks that there is room for.
     pub const SIZE: usize = 12;
     /// `u32` protocol: [`super::PROTOCOL_NONE`] and following.
     pub const PROTOCOL: usize = 16;
@@ -71,6 +73,9 @@ pub mod header {
     pub const EVENT_LOGGER_ADDRESS: usize = 76;
     /// 32 bytes: the job's key.
     pub const JOB_KEY: usize = 80;
+    /// `u32` number of ranks that the job has had so far; grows when ranks spawn others, before those start. Nothing
+    /// beyond them has been used.
+    pub const RANKS: usize = 112;
     /// Bytes of the header.
     pub const BYTES: usize = 4096;
 }
@@ -159,7 +164,7 @@ pub const PHASE_CLOSED: u32 = 3;
 /// Size and place of every part for a job, from what the agent is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Ranks in the job.
+    /// Ranks that there is room for. It is address space only: most of it is for ranks that may be spawned one day.
     pub size: usize,
     /// Most segments a rank may hold in memory.
     pub log_segments: usize,
@@ -219,6 +224,22 @@ const fn page_up(bytes: usize) -> usize {
 }
 
 impl Layout {
+    /// The layout for a job that is launched with `ranks` ranks, with as much room for further ones as can be had within
+    /// `most_bytes`.
+    pub fn with_room(ranks: usize, log_segments: usize, most_bytes: usize) -> Layout {
+        let most = most_bytes.min(MOST_RESERVED);
+        let mut layout = Layout {
+            size: MAX_RANKS.max(ranks),
+            log_segments,
+        };
+        // Fewer ranks have smaller tables, too, so that this is a little less than would fit.
+        layout.size = layout
+            .size
+            .min(most.saturating_sub(layout.arena_base()) / layout.arena_stride());
+        layout.size = layout.size.max(ranks);
+        layout
+    }
+
     /// Offset of the consumed table in an arena.
     pub const fn consumed(&self) -> usize {
         arena::CHANNELS + page_up(self.size * 8)
@@ -277,6 +298,18 @@ mod tests {
             dereference(reference(1 << 40, MAX_LOG_SEGMENTS - 1)),
             (1 << 40, MAX_LOG_SEGMENTS - 1)
         );
+    }
+
+    #[test]
+    fn there_is_room_for_more_ranks_as_far_as_there_are_addresses() {
+        let roomy = Layout::with_room(4, 1 << 14, usize::MAX);
+        assert_eq!(roomy.size, MAX_RANKS);
+        let large = Layout::with_room(4, MAX_LOG_SEGMENTS, usize::MAX);
+        assert!((500..MAX_RANKS).contains(&large.size) && large.total() <= MOST_RESERVED);
+        let tight = Layout::with_room(4, 1 << 14, 20 << 30);
+        assert!((5..12).contains(&tight.size) && tight.total() <= 20 << 30);
+        assert_eq!(Layout::with_room(4, 1 << 14, 1 << 20).size, 4);
+        assert_eq!(Layout::with_room(4096, MAX_LOG_SEGMENTS, usize::MAX).size, 4096);
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Survey {
         let mut linked = vec![false; taken];
         let mut full = Vec::new();
         let mut survey = Survey::nothing(node.size);
-        for destination in 0..node.size {
+        for destination in 0..node.ranks() {
             if node.channel(node.rank, destination).load(Ordering::Acquire) == 0 {
                 continue;
             }

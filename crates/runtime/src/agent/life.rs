@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use resurgo_image::Socket;
-use resurgo_pmi::LineBuffer;
+use resurgo_pmi::{LineBuffer, Place};
 use resurgo_wire::control::{Job, Program, Stdin};
 use resurgo_wire::node_memory::{ENV_RANK, IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
@@ -42,7 +42,6 @@ pub struct Theirs {
 /// What every life of every rank is started with.
 pub struct Surroundings<'a> {
     pub job: &'a Job,
-    pub size: usize,
     pub node_memory: &'a File,
     pub spill: Option<&'a File>,
 }
@@ -95,7 +94,12 @@ impl Life {
     }
 
     /// Starts the program of `rank` from its beginning. Returns as [`Life::connect`] does.
-    pub fn start(around: &Surroundings, rank: usize, program: &Program) -> io::Result<(Life, Option<PipeWriter>)> {
+    pub fn start(
+        around: &Surroundings,
+        rank: usize,
+        place: &Place,
+        program: &Program,
+    ) -> io::Result<(Life, Option<PipeWriter>)> {
         let (mut life, theirs, input) = Life::connect(around.job, rank)?;
         let stdin = match (theirs.stdin, &around.job.stdin) {
             (Some(pipe), _) => Stdio::from(pipe),
@@ -117,7 +121,7 @@ impl Life {
             .arg(&program.path)
             .args(&program.arguments)
             .env_clear()
-            .envs(environment(program, rank, around.size))
+            .envs(environment(program, rank, place))
             .stdin(stdin)
             .stdout(theirs.stdout)
             .stderr(theirs.stderr)
@@ -160,13 +164,13 @@ impl Life {
 }
 
 /// The same in every life of the rank: an address or a length that differs would move the program's memory.
-fn environment(program: &Program, rank: usize, size: usize) -> Vec<(OsString, OsString)> {
+fn environment(program: &Program, rank: usize, place: &Place) -> Vec<(OsString, OsString)> {
     let mut all = program.environment.clone();
     for (name, value) in [
         ("PMI_FD", PMI_FD.to_string()),
-        ("PMI_RANK", rank.to_string()),
-        ("PMI_SIZE", size.to_string()),
-        ("PMI_SPAWNED", "0".to_string()),
+        ("PMI_RANK", place.rank.to_string()),
+        ("PMI_SIZE", place.size.to_string()),
+        ("PMI_SPAWNED", u8::from(place.world > 0).to_string()),
         (ENV_RANK, rank.to_string()),
     ] {
         all.push((name.into(), value.into()));

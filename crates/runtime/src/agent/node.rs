@@ -18,31 +18,32 @@ pub struct NodeMemory {
 }
 
 impl NodeMemory {
-    /// Creates the memory and writes its header. Pages come into being when they are first touched.
-    pub fn create(job: &Job, size: usize) -> io::Result<NodeMemory> {
+    /// Creates the memory and writes its header; `ranks` are launched. Pages come into being when they are first touched.
+    pub fn create(job: &Job, ranks: usize) -> io::Result<NodeMemory> {
         let layout = Layout {
-            size,
+            size: job.most_ranks.max(ranks),
             log_segments: job.log_segments,
         };
         let file = File::from(memfd_create(c"resurgo-node-memory", MFdFlags::MFD_CLOEXEC)?);
         file.set_len(layout.total() as u64)?;
         let memory = NodeMemory { file, layout };
-        memory.write_header(job)?;
+        memory.write_header(job, ranks)?;
         Ok(memory)
     }
 
-    /// Empties the memory: no rank is running.
-    pub fn reset(&self, job: &Job) -> io::Result<()> {
+    /// Empties the memory: no rank is running, and there are `ranks` of them again.
+    pub fn reset(&self, job: &Job, ranks: usize) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.set_len(self.layout.total() as u64)?;
-        self.write_header(job)
+        self.write_header(job, ranks)
     }
 
-    fn write_header(&self, job: &Job) -> io::Result<()> {
+    fn write_header(&self, job: &Job, ranks: usize) -> io::Result<()> {
         let (memory, layout, size) = (self, self.layout, self.layout.size);
         memory.write_u64(header::MAGIC, nm::MAGIC)?;
         memory.write_u32(header::VERSION, nm::VERSION)?;
         memory.write_u32(header::SIZE, size as u32)?;
+        memory.set_ranks(ranks)?;
         memory.write_u32(header::PROTOCOL, job.protocol)?;
         memory.write_u32(header::TOLERATE_NODE, u32::from(job.tolerate_node))?;
         memory.write_u64(header::ARENA_BASE, layout.arena_base() as u64)?;
@@ -55,6 +56,11 @@ impl NodeMemory {
         memory.write_u32(header::EVENT_LOGGER_PORT, u32::from(job.event_logger_port))?;
         memory.write_u32(header::EVENT_LOGGER_ADDRESS, job.event_logger_address)?;
         memory.file.write_all_at(&job.key, header::JOB_KEY as u64)
+    }
+
+    /// So many ranks has the job had, or is about to have.
+    pub fn set_ranks(&self, ranks: usize) -> io::Result<()> {
+        self.write_u32(header::RANKS, ranks as u32)
     }
 
     /// The descriptor that ranks inherit.
@@ -161,6 +167,7 @@ mod tests {
         Job {
             name: "t".into(),
             programs: Vec::new(),
+            most_ranks: 8,
             protocol: nm::PROTOCOL_PESSIMISTIC,
             tolerate_node: false,
             log_segments: 16,

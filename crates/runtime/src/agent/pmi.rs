@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 
 use resurgo_pmi::{Notice, Output};
-use resurgo_wire::control::ToDispatcher;
+use resurgo_wire::control::{ToDispatcher, WantedProgram};
 
 use super::{Agent, Work};
 
@@ -53,9 +53,15 @@ impl Agent {
                         text: format!("sent {error}"),
                     })?;
                 }
-                Some(Notice::Refused { rank, command }) => {
-                    let text = format!("asked for {command}, which this launcher does not offer");
-                    self.send(&ToDispatcher::PmiTrouble { rank, text })?;
+                Some(Notice::Spawn { rank, programs }) => {
+                    let wanted = programs.into_iter().map(|program| WantedProgram {
+                        ranks: program.ranks,
+                        name: program.name,
+                        arguments: program.arguments,
+                        info: program.info,
+                    });
+                    let programs = wanted.collect();
+                    self.send(&ToDispatcher::SpawnWanted { rank, programs })?;
                 }
                 None => {}
             }
@@ -63,7 +69,7 @@ impl Agent {
         Ok(())
     }
 
-    fn answer(&mut self, answer: &Output) {
+    pub(super) fn answer(&mut self, answer: &Output) {
         let Some(life) = self
             .work
             .as_mut()

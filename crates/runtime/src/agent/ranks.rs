@@ -91,7 +91,7 @@ impl Agent {
         let Some(work) = &mut self.work else {
             return Ok(());
         };
-        let size = work.ranks.len();
+        let place = work.server.place(rank);
         let this = &mut work.ranks[rank];
         if this.life.is_some() || this.images.is_waking() {
             return Ok(());
@@ -114,7 +114,7 @@ impl Agent {
         this.finished = false;
         this.quiet_since = None;
         let behind = if coordinated { 0 } else { this.taken[0].behind() };
-        leftovers::remove(&work.job.name, rank);
+        leftovers::remove(&place.kvs_name, place.rank);
         work.memory.begin_life(rank, this.number, fault_at_messages, behind)?;
         work.server.restarted(rank, from.pmi);
         let input = if image > 0 {
@@ -124,11 +124,10 @@ impl Agent {
         } else {
             let around = Surroundings {
                 job: &work.job,
-                size,
                 node_memory: work.memory.file(),
                 spill: work.spill.as_ref(),
             };
-            let (life, input) = Life::start(&around, rank, &work.job.programs[this.program])?;
+            let (life, input) = Life::start(&around, rank, &place, &work.job.programs[this.program])?;
             self.life_begins(rank, life, 0)?;
             input
         };

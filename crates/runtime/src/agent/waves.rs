@@ -209,7 +209,7 @@ impl Agent {
         let from_images = work.ranks.iter().all(|rank| rank.images.number() > 0);
         if !from_images {
             work.ranks.iter_mut().for_each(|rank| rank.images.forget());
-            work.memory.reset(&work.job)?;
+            work.memory.reset(&work.job, size)?;
             work.server.reset();
         }
         if let Some(returning) = &mut work.waves.returning {

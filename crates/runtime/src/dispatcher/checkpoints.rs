@@ -27,6 +27,13 @@ impl Checkpoints {
         }
     }
 
+    /// The job has so many ranks now; the new ones have their first turns from now on.
+    pub fn grow(&mut self, ranks: usize, now: Duration) {
+        let Some(every) = self.every else { return };
+        let new = ranks.saturating_sub(self.due.len()) as u32;
+        self.due.extend((1..=new).map(|turn| now + every * turn / new));
+    }
+
     /// The rank that is to be asked now. The answer must come back with [`Checkpoints::answered`].
     pub fn next(&mut self, now: Duration, runs: impl Fn(usize) -> bool) -> Option<usize> {
         if self.taking.is_some() {
@@ -80,6 +87,16 @@ mod tests {
         assert_eq!(checkpoints.next(3 * SECOND, |_| true), Some(2));
         checkpoints.answered(2, 3 * SECOND, true);
         assert_eq!(checkpoints.next_time(|_| true), Some(3 * SECOND + AGAIN));
+    }
+
+    #[test]
+    fn ranks_that_come_later_have_their_turns_too() {
+        let mut checkpoints = Checkpoints::new(Some(4 * SECOND), 1);
+        checkpoints.grow(3, 5 * SECOND);
+        assert_eq!(checkpoints.next(6 * SECOND, |rank| rank > 0), None);
+        assert_eq!(checkpoints.next(7 * SECOND, |rank| rank > 0), Some(1));
+        checkpoints.answered(1, 7 * SECOND, true);
+        assert_eq!(checkpoints.next(9 * SECOND, |rank| rank > 0), Some(2));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct Events {
     text: Vec<u8>,
     failures: u64,
     restarts: Vec<u64>,
+    /// Which rank has spawned each one.
+    spawned_by: Vec<Option<usize>>,
     /// When ranks failed that have not caught up since.
     failed_at: Vec<Option<Instant>>,
     lost: Duration,
@@ -39,6 +41,7 @@ impl Events {
             text: Vec::new(),
             failures: 0,
             restarts: vec![0; size],
+            spawned_by: vec![None; size],
             failed_at: vec![None; size],
             lost: Duration::ZERO,
             replay: Duration::ZERO,
@@ -140,6 +143,22 @@ impl Events {
         self.record("not_checkpointed", json!({"rank": rank, "reason": reason}));
     }
 
+    /// `by` has spawned the ranks that come next, so that there are `ranks` now.
+    pub fn spawned(&mut self, by: usize, ranks: usize, programs: &[&str]) {
+        let first = self.spawned_by.len();
+        self.spawned_by.resize(ranks, Some(by));
+        self.restarts.resize(ranks, 0);
+        self.failed_at.resize(ranks, None);
+        let new: Vec<usize> = (first..ranks).collect();
+        self.record("spawned", json!({"rank": by, "ranks": new, "programs": programs}));
+    }
+
+    /// `by` is told that its spawn has failed.
+    pub fn spawn_failed(&mut self, by: usize, reason: &str) {
+        self.say(&format!("warning: rank {by} could not spawn: {reason}"));
+        self.record("spawn_failed", json!({"rank": by, "reason": reason}));
+    }
+
     pub fn fault_injected(&mut self, rank: usize) {
         self.record("fault_injected", json!({"rank": rank}));
     }
@@ -160,7 +179,11 @@ impl Events {
         self.failures += 1;
         // A failure during the replay of another: the time runs since the first.
         self.failed_at[rank].get_or_insert(now);
-        self.say(&format!("rank {rank} {} (pid {})", describe(ended), ended.pid));
+        let origin = match self.spawned_by[rank] {
+            Some(by) => format!(", spawned by rank {by}"),
+            None => String::new(),
+        };
+        self.say(&format!("rank {rank} {} (pid {}{origin})", describe(ended), ended.pid));
         self.record(
             "failed",
             json!({
@@ -328,6 +351,31 @@ mod tests {
              resurgo: rank 2 restarted on this node (life 2)\n\
              resurgo: rank 2 replayed 18,204 deliveries in 0.4 s\n\
              resurgo: 1 restart; 1.0 s lost, 0.4 s of it in the replay of 18,204 deliveries; 2.0 KiB logged in 3 messages\n"
+        );
+    }
+
+    #[test]
+    fn a_spawned_rank_is_told_by_its_number_and_its_parent() {
+        let now = Instant::now();
+        let mut events = Events::new(2, false, None, now);
+        events.spawned(1, 4, &["x"]);
+        let ended = Ended {
+            rank: 3,
+            life: 1,
+            pid: 7,
+            end: End::Signalled(9),
+            initialised: true,
+            finalised: false,
+            statistics: LifeStatistics::default(),
+            report: None,
+        };
+        events.failed(&ended, now);
+        events.restarting(3);
+        events.spawn_failed(0, "x: no such file");
+        assert_eq!(
+            String::from_utf8(events.take_text()).unwrap(),
+            "resurgo: rank 3 killed by SIGKILL (pid 7, spawned by rank 1)\n\
+             resurgo: warning: rank 0 could not spawn: x: no such file\n"
         );
     }
 

@@ -73,6 +73,11 @@ impl Policy {
         }
     }
 
+    /// The job has so many ranks now.
+    pub fn grow(&mut self, ranks: usize) {
+        self.ranks.resize_with(ranks, RankRecord::default);
+    }
+
     /// Every rank has finished.
     pub fn all_finished(&self) -> bool {
         self.ranks.iter().all(|rank| rank.exit_code.is_some())
@@ -207,6 +212,18 @@ mod tests {
         assert_eq!(p.ended(&ended(0, End::Exited(0), false, false)), Decision::Finished);
         assert!(p.all_finished());
         assert_eq!(p.exit_code(), 3);
+    }
+
+    #[test]
+    fn spawned_ranks_count_like_all_others() {
+        let mut p = policy();
+        (0..3).for_each(|rank| drop(p.ended(&ended(rank, End::Exited(0), true, true))));
+        p.grow(4);
+        assert!(!p.all_finished());
+        assert_eq!(p.ended(&ended(3, End::Signalled(9), true, false)), Decision::Restart);
+        assert_eq!(p.ended(&ended(3, End::Exited(6), true, true)), Decision::Finished);
+        assert!(p.all_finished());
+        assert_eq!(p.exit_code(), 6);
     }
 
     #[test]

@@ -1,0 +1,102 @@
+//! Programs that ranks start while the job runs (MPI_Comm_spawn): found as those of the command line are.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use resurgo_wire::control::{Program, WantedProgram};
+use resurgo_wire::node_memory::{PROTOCOL_BLOCKING, PROTOCOL_NONE};
+
+use crate::environment;
+use crate::options::{Options, ProgramOptions};
+use crate::run::prepare_program;
+
+/// What is to be executed for `wanted`. As at mpiexec, it gets the environment and the directory of the job, not those of
+/// the rank that spawns it. Of the reserved info keys (MPI 5.0, §11.8.4) `wdir` and `path` are followed; there is one
+/// machine only, so `host` and `arch` have nothing to choose from.
+pub fn find(options: &Options, here: &Path, wanted: &WantedProgram) -> Result<Program, String> {
+    if options.protocol == PROTOCOL_BLOCKING {
+        // All ranks would return to a wave that some of them are not in.
+        return Err("ranks cannot spawn others under --protocol blocking; pessimistic and none allow it".to_string());
+    }
+    let key = |name: &str| {
+        let mut pairs = wanted.info.iter();
+        pairs.find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    };
+    let mut arguments = vec![wanted.name.clone().into()];
+    arguments.extend(wanted.arguments.iter().map(Into::into));
+    let program = ProgramOptions {
+        ranks: wanted.ranks,
+        directory: key("wdir").map(PathBuf::from),
+        inherit: None,
+        environment: Vec::new(),
+        arguments,
+    };
+    let (mut program, _) =
+        prepare_program(options, &program, here, key("path").map(OsStr::new)).map_err(|refusal| refusal.text)?;
+    if options.protocol != PROTOCOL_NONE {
+        // A spawned rank connects to its parent when it starts, and gives up after three minutes. The parent may have died
+        // in between, and need longer than that to come back to the place where it answers.
+        environment::set_default(&mut program.environment, "MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT", "0");
+    }
+    Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Request, parse};
+
+    fn found(name: &str, info: &[(&str, &str)]) -> Result<Program, String> {
+        let Ok(Request::Run(options)) = parse(vec!["-genv".into(), "A".into(), "1".into(), "x".into()], |_| None)
+        else {
+            panic!("the options are right")
+        };
+        let wanted = WantedProgram {
+            ranks: 2,
+            name: name.to_string(),
+            arguments: vec!["a b".to_string(), String::new()],
+            info: info
+                .iter()
+                .map(|(key, value)| (key.to_string(), value.to_string()))
+                .collect(),
+        };
+        find(&options, Path::new("/usr"), &wanted)
+    }
+
+    #[test]
+    fn programs_are_found_where_their_info_says() {
+        // A shell may start MPI programs, and is there on every machine.
+        let program = found(
+            "sh",
+            &[("path", "/nowhere:/bin"), ("host", "elsewhere"), ("unknown", "")],
+        );
+        let Ok(program) = program else {
+            // The provider has not been built beside the test.
+            assert!(program.unwrap_err().contains("provider"));
+            return;
+        };
+        assert_eq!(
+            (program.path.to_str(), program.directory.to_str()),
+            (Some("/bin/sh"), Some("/usr/"))
+        );
+        assert_eq!(program.arguments, ["sh", "a b", ""]);
+        assert!(program.environment.contains(&("A".into(), "1".into())));
+        let program = found("./sh", &[("wdir", "/bin")]).unwrap();
+        assert_eq!(
+            (program.path.to_str(), program.directory.to_str()),
+            (Some("/bin/sh"), Some("/bin"))
+        );
+    }
+
+    #[test]
+    fn what_is_not_there_is_said() {
+        assert!(found("no-such-program", &[]).unwrap_err().contains("no such program"));
+        assert!(
+            found("sh", &[("path", "/nowhere")])
+                .unwrap_err()
+                .contains("no such program")
+        );
+        assert!(found("sh", &[("wdir", "/nowhere")]).unwrap_err().contains("/nowhere"));
+        assert!(found("/bin/ls", &[]).unwrap_err().contains("not an MPI program"));
+    }
+}

@@ -1,0 +1,87 @@
+//! What ranks spawn: found, numbered, and handed to the agent; or refused, and the rank lives on.
+
+use resurgo_wire::control::{Program, ToAgent, WantedProgram};
+use resurgo_wire::node_memory::MAX_RANKS;
+
+use super::Dispatcher;
+use crate::{FILES_PER_RANK, OWN_FILES, leftovers};
+
+/// Finds the file of a program that a rank wants to spawn, and makes its environment; or says why it cannot be run.
+pub type Find = Box<dyn Fn(&WantedProgram) -> Result<Program, String>>;
+
+impl Dispatcher {
+    /// Rank `by` wants to spawn these programs.
+    pub(super) fn spawn(&mut self, by: usize, wanted: &[WantedProgram]) {
+        if self.verdict.is_some() {
+            return;
+        }
+        let programs = match self.prepare_spawn(wanted) {
+            Ok(programs) => programs,
+            Err(reason) => {
+                self.events.spawn_failed(by, &reason);
+                self.tell(ToAgent::SpawnRefused { by });
+                return;
+            }
+        };
+        let first = self.pids.len();
+        let ranks = first + programs.iter().map(|program| program.ranks).sum::<usize>();
+        self.spawned_worlds.push(first);
+        self.pids.resize(ranks, None);
+        self.policy.grow(ranks);
+        self.faults.grow(ranks);
+        self.checkpoints.grow(ranks, self.start.elapsed());
+        let names: Vec<&str> = wanted.iter().map(|program| program.name.as_str()).collect();
+        self.events.spawned(by, ranks, &names);
+        let message_faults = (first..ranks)
+            .map(|rank| (rank, self.faults.next_life(rank, 0)))
+            .filter(|(_, messages)| *messages > 0)
+            .collect();
+        self.tell(ToAgent::Spawn {
+            by,
+            programs,
+            message_faults,
+        });
+    }
+
+    fn prepare_spawn(&self, wanted: &[WantedProgram]) -> Result<Vec<Program>, String> {
+        let programs = wanted
+            .iter()
+            .map(|program| (self.find)(program))
+            .collect::<Result<_, _>>()?;
+        let ranks: usize = wanted.iter().fold(0, |sum, program| sum.saturating_add(program.ranks));
+        if ranks == 0 {
+            return Err("no ranks are asked for".to_string());
+        }
+        let left = self.most_ranks.saturating_sub(self.pids.len());
+        if ranks > left {
+            let most = self.most_ranks;
+            let advice = match most {
+                MAX_RANKS => "",
+                _ => "; a smaller --log-memory leaves room for more",
+            };
+            return Err(format!(
+                "{ranks} more ranks are asked for, and of the {most} that this job can have in all, also one after the \
+                 other, {left} are left{advice}"
+            ));
+        }
+        let running = self.pids.iter().flatten().count();
+        let files = OWN_FILES + FILES_PER_RANK * (running + ranks) as u64;
+        if files > self.open_files {
+            return Err(format!(
+                "{ranks} more ranks need {files} open files, and the hard limit is {}; raise it (ulimit -Hn {files})",
+                self.open_files
+            ));
+        }
+        Ok(programs)
+    }
+
+    /// Removes what MPICH keeps for ranks. The agent does this too, unless it has died.
+    pub(super) fn remove_leftovers(&self) {
+        let starts = std::iter::once(0).chain(self.spawned_worlds.iter().copied());
+        let ends = self.spawned_worlds.iter().copied().chain([self.pids.len()]);
+        for (world, (first, end)) in starts.zip(ends).enumerate() {
+            let name = resurgo_pmi::kvs_name(&self.name, world);
+            (0..end - first).for_each(|rank| leftovers::remove(&name, rank));
+        }
+    }
+}
