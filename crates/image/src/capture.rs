@@ -235,7 +235,8 @@ fn copy(request: &Datagram, file: i32) -> Result<(i32, i32), Refusal> {
     // An image that is in no wave is copied while the agent accounts for what the rank has printed.
     let go = in_wave || receive_answer(number) == Some(Kind::Go);
     let pid = copied.map_err(|_| give_up("there is not enough memory or not enough processes for a copy of it"))?;
-    if !go {
+    // An answer that came since the first look is not in the image, and the agent would not give it again.
+    if !go || sys::readable_bytes(PMI_FD) > 0 {
         // SAFETY: the process just made; the agent, its parent, reaps it.
         let _ = unsafe { call!(libc::SYS_kill, pid, libc::SIGKILL) };
         return Err(give_up("it is talking to the process manager"));
