@@ -37,20 +37,30 @@ def test_part_of_the_suite(jobs):
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_whole_suite_passes_as_under_plain_mpich(jobs, size, protocol):
-    """Programs that start others while they run (MPI_Comm_spawn) are not offered."""
-    excluded = ["-e", r"test_(spawn|util_pool)\.py$"]
-    ours = run_suite(jobs.run, size, *excluded, protocol=protocol, timeout=900)
-    theirs = run_suite(jobs.mpiexec, size, *excluded, timeout=900)
+    ours = run_suite(jobs.run, size, protocol=protocol, timeout=900)
+    theirs = run_suite(jobs.mpiexec, size, timeout=900)
     jobs.jobs[-1].destroyed = True  # plain MPICH leaves shared memory behind when tests fail
     assert verdicts(ours) == verdicts(theirs), ours.describe()
 
 
+SPAWNING = ["-i", r"test_(spawn|util_pool)\.py$"]
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_spawned_processes_as_under_plain_mpich(jobs, size):
-    ours = run_suite(jobs.run, size, "-i", r"test_(spawn|util_pool)\.py$", timeout=900)
-    theirs = run_suite(jobs.mpiexec, size, "-i", r"test_(spawn|util_pool)\.py$", timeout=900)
+def test_spawned_processes_as_under_plain_mpich(jobs, size, protocol):
+    ours = run_suite(jobs.run, size, *SPAWNING, protocol=protocol, timeout=900)
+    theirs = run_suite(jobs.mpiexec, size, *SPAWNING, timeout=900)
     assert verdicts(ours) == verdicts(theirs), ours.describe()
+    assert sum(len(event["ranks"]) for event in ours.of("spawned")) > 50
+
+
+def test_spawned_processes(jobs):
+    """Each of the two ranks starts others by itself, and both do together."""
+    result = run_suite(jobs.run, 2, "-i", r"test_spawn\.py$", "-k", "testCommSpawn", timeout=120)
+    failed, ran = verdicts(result)
+    assert not failed and ran == {"16"}, result.describe()
 
 
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])
