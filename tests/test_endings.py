@@ -2,6 +2,7 @@
 """How jobs end: exit codes, MPI_Abort, signals, components that die. Nothing may stay behind (the fixture sees to it)."""
 
 import os
+import re
 import signal
 import time
 
@@ -114,3 +115,22 @@ def test_interrupted_while_starting(jobs, program, moment):
     time.sleep(moment)
     job.process.send_signal(signal.SIGTERM)
     assert job.wait(10).code in (143, -15)
+
+
+def test_ended_before_a_rank_has_caught_up(jobs, program):
+    """The time since the failure is lost although no recovery was completed, and what was logged stays logged."""
+    marker = jobs.directory / "marker"
+    script = f"if [ $PMI_RANK = 1 -a -e {marker} ]; then sleep 1000; fi; exec {' '.join(program('crash') + LONG)}"
+    job = jobs.start(3, "sh", "-c", script)
+    job.until(lambda: b"iteration 50 " in job.out.read_bytes(), what="the first iterations")
+    marker.touch()
+    job.kill([1])
+    job.until_event("started", rank=1, life=2)
+    time.sleep(0.3)
+    job.process.terminate()
+    result = job.wait(10)
+    assert result.code == 143, result.describe()
+    summary = r"1 restart; \d+\.\d s lost; rank 1 had not caught up when the job ended; .* logged in [1-9][\d,]* messages"
+    assert re.search(summary, result.errors), result.describe()
+    ended, = result.of("job_ended")
+    assert ended["lost_seconds"] >= 0.3 and ended["replay_seconds"] == 0

@@ -236,7 +236,8 @@ impl Dispatcher {
             let rest = self.lines.get_mut(&stream).map(Lines::end_all).unwrap_or_default();
             self.writer(stream).write(rest);
         }
-        self.events.summary(code, &self.stopped.take().unwrap_or_default());
+        let statistics = self.stopped.take().unwrap_or_default();
+        self.events.summary(code, &statistics, Instant::now());
         self.stderr.write(self.events.take_text());
         let deadline = self.interrupted.then(|| Instant::now() + LAST_WORDS);
         self.stdout.finish(deadline);

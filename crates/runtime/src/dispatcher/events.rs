@@ -23,6 +23,11 @@ pub struct Events {
     spawned_by: Vec<Option<usize>>,
     /// When ranks failed that have not caught up since.
     failed_at: Vec<Option<Instant>>,
+    /// Ranks in a later life that has not caught up.
+    behind: Vec<bool>,
+    /// Most that any former life of each rank had sent: bytes and messages. A life that is ended in its replay has
+    /// counted less than the log holds.
+    sent: Vec<(u64, u64)>,
     lost: Duration,
     replay: Duration,
     replayed_deliveries: u64,
@@ -43,6 +48,8 @@ impl Events {
             restarts: vec![0; size],
             spawned_by: vec![None; size],
             failed_at: vec![None; size],
+            behind: vec![false; size],
+            sent: vec![(0, 0); size],
             lost: Duration::ZERO,
             replay: Duration::ZERO,
             replayed_deliveries: 0,
@@ -132,6 +139,7 @@ impl Events {
         let lost = self.failed_at.iter_mut().filter_map(Option::take).min();
         let lost = lost.map_or(Duration::ZERO, |failed| now.duration_since(failed));
         self.lost += lost;
+        self.behind.fill(false);
         self.say(&match wave {
             0 => "all ranks begin again: there was no complete wave".to_string(),
             _ => format!("all ranks go on from wave {wave}"),
@@ -149,6 +157,8 @@ impl Events {
         self.spawned_by.resize(ranks, Some(by));
         self.restarts.resize(ranks, 0);
         self.failed_at.resize(ranks, None);
+        self.behind.resize(ranks, false);
+        self.sent.resize(ranks, (0, 0));
         let new: Vec<usize> = (first..ranks).collect();
         self.record("spawned", json!({"rank": by, "ranks": new, "programs": programs}));
     }
@@ -179,6 +189,10 @@ impl Events {
         self.failures += 1;
         // A failure during the replay of another: the time runs since the first.
         self.failed_at[rank].get_or_insert(now);
+        self.behind[rank] = false;
+        let (bytes, messages) = &mut self.sent[rank];
+        *bytes = ended.statistics.sent_bytes.max(*bytes);
+        *messages = ended.statistics.sends.max(*messages);
         let origin = match self.spawned_by[rank] {
             Some(by) => format!(", spawned by rank {by}"),
             None => String::new(),
@@ -195,6 +209,7 @@ impl Events {
 
     pub fn restarting(&mut self, rank: usize) {
         self.restarts[rank] += 1;
+        self.behind[rank] = true;
     }
 
     pub fn caught_up(&mut self, rank: usize, life: u64, statistics: &LifeStatistics, now: Instant) {
@@ -209,6 +224,7 @@ impl Events {
             .take()
             .map_or(Duration::ZERO, |failed| now.duration_since(failed));
         self.lost += lost;
+        self.behind[rank] = false;
         let deliveries = statistics.replay_deliveries;
         let words = match deliveries {
             0 => format!("rank {rank} had nothing to replay"),
@@ -263,21 +279,44 @@ impl Events {
         self.record("error", json!({"reason": reason}));
     }
 
-    /// The job is over. `statistics` are those of every rank's last life.
-    pub fn summary(&mut self, code: i32, statistics: &[LifeStatistics]) {
-        let logged: u64 = statistics.iter().map(|life| life.sent_bytes).sum();
-        let messages: u64 = statistics.iter().map(|life| life.sends).sum();
+    /// The job is over. `statistics` are those of every rank's last life; none if the agent could not tell them.
+    pub fn summary(&mut self, code: i32, statistics: &[LifeStatistics], now: Instant) {
+        let (mut logged, mut messages) = (0, 0);
+        for (life, former) in statistics.iter().zip(&self.sent) {
+            logged += life.sent_bytes.max(former.0);
+            messages += life.sends.max(former.1);
+        }
+        // Time is lost also where nobody has caught up any more.
+        for failed in self.failed_at.iter_mut().filter_map(Option::take) {
+            self.lost += now.duration_since(failed);
+        }
         let restarts: u64 = self.restarts.iter().sum();
         if restarts > 0 {
-            let words = format!(
-                "{}; {} lost, {} of it in the replay of {}; {} logged in {}",
+            let mut words = format!(
+                "{}; {} lost",
                 counted(restarts, "restart", "restarts"),
-                readable_duration(self.lost),
-                readable_duration(self.replay),
-                counted(self.replayed_deliveries, "delivery", "deliveries"),
-                readable_size(logged),
-                counted(messages, "message", "messages"),
+                readable_duration(self.lost)
             );
+            if self.replayed_deliveries > 0 {
+                words += &format!(
+                    ", {} of it in the replay of {}",
+                    readable_duration(self.replay),
+                    counted(self.replayed_deliveries, "delivery", "deliveries"),
+                );
+            }
+            let behind: Vec<usize> = (0..self.behind.len()).filter(|rank| self.behind[*rank]).collect();
+            match behind[..] {
+                [] => {}
+                [rank] => words += &format!("; rank {rank} had not caught up when the job ended"),
+                _ => words += &format!("; {} ranks had not caught up when the job ended", behind.len()),
+            }
+            if !statistics.is_empty() {
+                words += &format!(
+                    "; {} logged in {}",
+                    readable_size(logged),
+                    counted(messages, "message", "messages")
+                );
+            }
             self.say(&words);
         }
         if self.images > 0 {
@@ -318,21 +357,29 @@ fn counted(number: u64, one: &str, many: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_recovery_is_told_in_plain_words() {
-        let now = Instant::now();
-        let mut events = Events::new(3, false, None, now);
-        let ended = Ended {
-            rank: 2,
+    fn killed(rank: usize, statistics: LifeStatistics) -> Ended {
+        Ended {
+            rank,
             life: 1,
             pid: 123,
             end: End::Signalled(9),
             initialised: true,
             finalised: false,
-            statistics: LifeStatistics::default(),
+            statistics,
             report: None,
-        };
-        events.failed(&ended, now);
+        }
+    }
+
+    fn last_line(mut events: Events) -> String {
+        let text = String::from_utf8(events.take_text()).unwrap();
+        text.lines().last().unwrap_or_default().to_string()
+    }
+
+    #[test]
+    fn a_recovery_is_told_in_plain_words() {
+        let now = Instant::now();
+        let mut events = Events::new(3, false, None, now);
+        events.failed(&killed(2, LifeStatistics::default()), now);
         events.restarting(2);
         events.started(2, 2, 124, 0, false);
         let statistics = LifeStatistics {
@@ -344,7 +391,7 @@ mod tests {
             ..LifeStatistics::default()
         };
         events.caught_up(2, 2, &statistics, now + Duration::from_secs(1));
-        events.summary(0, &[statistics]);
+        events.summary(0, &[statistics], now + Duration::from_secs(9));
         assert_eq!(
             String::from_utf8(events.take_text()).unwrap(),
             "resurgo: rank 2 killed by SIGKILL (pid 123)\n\
@@ -380,10 +427,61 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_a_rank_that_never_caught_up_is_lost_too() {
+        let now = Instant::now();
+        let mut events = Events::new(3, false, None, now);
+        let sent = LifeStatistics {
+            sent_bytes: 2048,
+            sends: 3,
+            ..LifeStatistics::default()
+        };
+        let none = LifeStatistics::default();
+        events.failed(&killed(1, sent), now);
+        events.restarting(1);
+        // What the first life has sent is in the log, although the second has not come to it.
+        events.summary(143, &[none, none, none], now + Duration::from_secs(3));
+        assert_eq!(
+            last_line(events),
+            "resurgo: 1 restart; 3.0 s lost; rank 1 had not caught up when the job ended; 2.0 KiB logged in 3 messages"
+        );
+    }
+
+    #[test]
+    fn several_ranks_that_never_caught_up_are_counted() {
+        let now = Instant::now();
+        let mut events = Events::new(3, false, None, now);
+        for rank in [0, 2] {
+            events.failed(&killed(rank, LifeStatistics::default()), now);
+            events.restarting(rank);
+        }
+        // The agent has died: nobody knows what was logged.
+        events.summary(1, &[], now + Duration::from_secs(1));
+        assert_eq!(
+            last_line(events),
+            "resurgo: 2 restarts; 2.0 s lost; 2 ranks had not caught up when the job ended"
+        );
+    }
+
+    #[test]
+    fn a_rank_that_was_not_started_again_is_not_said_to_be_behind() {
+        let now = Instant::now();
+        let mut events = Events::new(1, false, None, now);
+        events.failed(&killed(0, LifeStatistics::default()), now);
+        events.restarting(0);
+        events.failed(&killed(0, LifeStatistics::default()), now + Duration::from_secs(1));
+        events.summary(137, &[LifeStatistics::default()], now + Duration::from_secs(1));
+        assert_eq!(
+            last_line(events),
+            "resurgo: 1 restart; 1.0 s lost; 0 bytes logged in 0 messages"
+        );
+    }
+
+    #[test]
     fn quiet_is_quiet_but_for_errors() {
-        let mut events = Events::new(1, true, None, Instant::now());
+        let now = Instant::now();
+        let mut events = Events::new(1, true, None, now);
         events.output_missing(0, 5);
-        events.summary(0, &[]);
+        events.summary(0, &[], now);
         assert!(events.take_text().is_empty());
         events.error("it broke");
         assert_eq!(events.take_text(), b"resurgo: it broke\n");
