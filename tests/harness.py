@@ -114,8 +114,15 @@ def marked_processes(mark):
 
 
 def used_by_others(names):
-    """Those of the files `names` in /dev/shm that a living process has mapped."""
+    """Those of the files `names` in /dev/shm that a living process has mapped, and those of other users: what their
+    processes have mapped only root may read, and our jobs make none."""
     used = set()
+    for name in names:
+        try:
+            if os.stat(f"/dev/shm/{name}").st_uid != os.geteuid():
+                used.add(name)
+        except FileNotFoundError:  # gone by now, which is as good
+            used.add(name)
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
