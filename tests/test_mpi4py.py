@@ -33,14 +33,40 @@ def test_part_of_the_suite(jobs):
     assert not failed and len(ran) == 1 and int(ran.pop()) > 300, result.describe()
 
 
+@pytest.fixture(scope="module")
+def plain_verdicts(tmp_path_factory):
+    """Verdicts under plain MPICH; asked once for the same, for on 4 ranks that takes twice as long as under resurgo."""
+    answers = {}
+
+    def ask(size, *options):
+        if (size, options) not in answers:
+            launcher = harness.Launcher(tmp_path_factory.mktemp("plain"))
+            try:
+                answers[size, options] = verdicts(run_suite(launcher.mpiexec, size, *options, timeout=1500))
+            finally:  # also when the tests are interrupted meanwhile
+                for job in launcher.jobs:
+                    job.destroy()
+                    job.destroyed = True  # plain MPICH leaves shared memory behind when tests fail
+                launcher.close()
+        return answers[size, options]
+
+    return ask
+
+
+def as_under_plain_mpich(ours, theirs):
+    """Nothing fails that does not fail there too. Now and then plain MPICH fails a test that passes here."""
+    failed, ran = verdicts(ours)
+    their_failed, their_ran = theirs
+    assert ran and ran == their_ran, f"under plain MPICH: {their_ran}\n{ours.describe()}"
+    assert failed <= their_failed, f"only here: {sorted(failed - their_failed)}\n{ours.describe()}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_the_whole_suite_passes_as_under_plain_mpich(jobs, size, protocol):
+def test_the_whole_suite_passes_as_under_plain_mpich(jobs, plain_verdicts, size, protocol):
     ours = run_suite(jobs.run, size, protocol=protocol, timeout=900)
-    theirs = run_suite(jobs.mpiexec, size, timeout=900)
-    jobs.jobs[-1].destroyed = True  # plain MPICH leaves shared memory behind when tests fail
-    assert verdicts(ours) == verdicts(theirs), ours.describe()
+    as_under_plain_mpich(ours, plain_verdicts(size))
 
 
 SPAWNING = ["-i", r"test_(spawn|util_pool)\.py$"]
@@ -49,10 +75,9 @@ SPAWNING = ["-i", r"test_(spawn|util_pool)\.py$"]
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_spawned_processes_as_under_plain_mpich(jobs, size, protocol):
+def test_spawned_processes_as_under_plain_mpich(jobs, plain_verdicts, size, protocol):
     ours = run_suite(jobs.run, size, *SPAWNING, protocol=protocol, timeout=900)
-    theirs = run_suite(jobs.mpiexec, size, *SPAWNING, timeout=900)
-    assert verdicts(ours) == verdicts(theirs), ours.describe()
+    as_under_plain_mpich(ours, plain_verdicts(size, *SPAWNING))
     assert sum(len(event["ranks"]) for event in ours.of("spawned")) > 50
 
 
