@@ -131,6 +131,11 @@ def used_by_others(names):
     return used
 
 
+def available_memory():
+    """Bytes that the kernel could still give."""
+    return 1024 * int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1])
+
+
 def command_of(pid):
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
