@@ -242,6 +242,11 @@ class Job:
     def destroy(self):
         """Ends everything the job has started; returns what there was."""
         found = self.processes()
+        if not self.over():
+            # Asked to go, mpiexec and resurgo remove the files that they would leave behind when killed.
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(3)
         for _ in range(20):
             pids = self.processes()
             if not pids:
