@@ -18,6 +18,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    harness.own_shared_memory()
     if config.option.seed is None:
         config.option.seed = int.from_bytes(os.urandom(4), "little")
 

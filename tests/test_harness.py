@@ -58,3 +58,11 @@ def test_shared_memory_of_another_user_is_none_of_ours(closing):
     with shared_memory() as path:
         os.chown(path, 65534, 65534)
         closing.close()
+
+
+def test_as_root_nobody_elses_shared_memory_is_seen():
+    parent = Path(f"/proc/{os.getppid()}")
+    if os.geteuid() != 0 or os.readlink(parent / "ns/mnt") == os.readlink("/proc/self/ns/mnt"):
+        pytest.skip("may not have a mount namespace of its own")
+    with shared_memory() as path:
+        assert not (parent / "root" / path.relative_to("/")).exists()
