@@ -104,9 +104,11 @@ def plain(tmp_path_factory):
         key = (n, tuple(map(str, command)), tuple(sorted((env or {}).items())))
         if key not in answers:
             launcher = harness.Launcher(tmp_path_factory.mktemp("plain"))
-            answers[key] = launcher.mpiexec(n, *command, env=env, timeout=timeout, cwd=cwd).ok()
-            for job in launcher.jobs:
-                job.destroy()
+            try:
+                answers[key] = launcher.mpiexec(n, *command, env=env, timeout=timeout, cwd=cwd).ok()
+            finally:  # also when the tests are interrupted meanwhile
+                for job in launcher.jobs:
+                    job.destroy()
         return answers[key]
 
     return ask
