@@ -4,6 +4,7 @@ mod check;
 mod diagnosis;
 mod doctor;
 mod environment;
+mod jobs;
 mod options;
 mod run;
 mod spawn;
@@ -24,6 +25,9 @@ fn main() -> ExitCode {
     match verb.to_str() {
         Some("run") => code(run::run(rest)),
         Some("doctor") => code(doctor::run(rest)),
+        Some("ps") => code(jobs::ps(rest)),
+        Some("checkpoint") => code(jobs::checkpoint(rest)),
+        Some("kill") => code(jobs::kill(rest)),
         Some(resurgo_runtime::agent::VERB) => code(resurgo_runtime::agent::run()),
         Some(resurgo_runtime::trampoline::VERB) => code(resurgo_runtime::trampoline::rank_exec(rest)),
         Some("-h" | "--help" | "help") => {
@@ -39,7 +43,7 @@ fn main() -> ExitCode {
             ExitCode::from(USAGE)
         }
         _ => {
-            let known = ["run", "doctor", "help", "version"];
+            let known = ["run", "doctor", "ps", "checkpoint", "kill", "help", "version"];
             let near = options::nearest(&verb.to_string_lossy(), &known).unwrap_or("--help");
             eprintln!(
                 "resurgo: there is no {:?}; did you mean \"resurgo {near}\"?",

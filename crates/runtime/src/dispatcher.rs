@@ -2,6 +2,7 @@
 //! decides what follows from failures, moves standard input and output, and tells what happens.
 
 mod checkpoints;
+mod console;
 mod events;
 mod input;
 mod lines;
@@ -24,14 +25,16 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
+use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, Stream, ToAgent, ToDispatcher};
-use resurgo_wire::node_memory::{PROTOCOL_BLOCKING, PROTOCOLS};
+use resurgo_wire::node_memory::{PROTOCOL_BLOCKING, PROTOCOL_NONE, PROTOCOLS};
 
 use crate::children;
 use crate::connection::Connection;
 use crate::event_logger::EventLoggerServer;
 use crate::faults::{Fault, Schedule};
-use checkpoints::Checkpoints;
+use checkpoints::{Checkpoints, Outcome};
+use console::Console;
 use events::Events;
 use lines::Lines;
 pub use policy::Limits;
@@ -89,6 +92,10 @@ struct Dispatcher {
     policy: Policy,
     faults: Schedule,
     checkpoints: Checkpoints,
+    console: Console,
+    /// The programs' command lines, for people.
+    command: String,
+    protocol: u32,
     /// All ranks are being returned to a wave.
     returning: bool,
     /// Ranks have images together, in waves.
@@ -195,6 +202,9 @@ impl Dispatcher {
                 settings.checkpoint_every,
                 if job.protocol == PROTOCOL_BLOCKING { 1 } else { size },
             ),
+            console: Console::start(),
+            command: command_line(job),
+            protocol: job.protocol,
             returning: false,
             coordinated: job.protocol == PROTOCOL_BLOCKING,
             events,
@@ -280,6 +290,9 @@ impl Dispatcher {
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
         ];
+        let consoles = ready.len();
+        ready.extend(self.console.descriptors());
+        let stdin_at = ready.len();
         if read_stdin {
             ready.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
         }
@@ -299,11 +312,15 @@ impl Dispatcher {
             let _ = self.wake.read(&mut [0u8; 64]);
         }
         self.mind_writers();
-        if happened.get(3) == Some(&true) {
+        if happened[consoles..stdin_at].contains(&true) {
+            self.hear_console();
+        }
+        if happened.get(stdin_at) == Some(&true) {
             self.take_stdin();
         }
         self.inject_faults();
         self.checkpoint();
+        self.tell_who_waits_for_images();
         let mut closed = false;
         if happened[0] {
             let flushed = self.connection.flush();
@@ -376,6 +393,7 @@ impl Dispatcher {
                 let decision = self.policy.ended(&ended);
                 if decision == Decision::Finished {
                     self.events.finished(&ended);
+                    self.checkpoints.left(if self.coordinated { 0 } else { rank });
                     if self.policy.all_finished() {
                         let code = self.policy.exit_code();
                         self.end(code, Duration::ZERO);
@@ -411,7 +429,7 @@ impl Dispatcher {
             }
             ToDispatcher::CaughtUp { rank, life, statistics } => self.events.caught_up(rank, life, &statistics, now),
             ToDispatcher::Checkpointed { rank, number, stall_ns } => {
-                self.checkpoints.answered(rank, self.start.elapsed(), true);
+                self.checkpoints.answered(rank, self.start.elapsed(), None);
                 self.events.checkpointed(rank, number, Duration::from_nanos(stall_ns));
             }
             ToDispatcher::WaveComplete {
@@ -419,7 +437,7 @@ impl Dispatcher {
                 total_ns,
                 longest_stall_ns,
             } => {
-                self.checkpoints.answered(0, self.start.elapsed(), true);
+                self.checkpoints.answered(0, self.start.elapsed(), None);
                 let (total, stall) = (Duration::from_nanos(total_ns), Duration::from_nanos(longest_stall_ns));
                 self.events.wave_complete(number, total, stall);
             }
@@ -430,7 +448,7 @@ impl Dispatcher {
             }
             ToDispatcher::NotCheckpointed { rank, reason } => {
                 let unit = if self.coordinated { 0 } else { rank };
-                self.checkpoints.answered(unit, self.start.elapsed(), false);
+                self.checkpoints.answered(unit, self.start.elapsed(), Some(&reason));
                 self.events.not_checkpointed(rank, &reason);
             }
             ToDispatcher::Aborted { rank, code } => {
@@ -481,6 +499,12 @@ impl Dispatcher {
     }
 
     fn signalled(&mut self, signal: i32) {
+        if signal == Signal::SIGUSR1 as i32 {
+            if self.protocol != PROTOCOL_NONE && self.verdict.is_none() {
+                self.want_images(None);
+            }
+            return;
+        }
         if self.interrupted {
             // The user insists.
             self.tell(ToAgent::End { grace_ms: 0 });
@@ -559,6 +583,63 @@ impl Dispatcher {
         }
     }
 
+    /// Commands from outside.
+    fn hear_console(&mut self) {
+        for (client, request) in self.console.requests() {
+            match request {
+                Request::Status => {
+                    let status = self.status();
+                    self.console.answer(client, &Reply::Status(status));
+                }
+                Request::Kill => {
+                    self.console.answer(client, &Reply::Done("is being ended".to_string()));
+                    self.signalled(Signal::SIGTERM as i32);
+                }
+                Request::Checkpoint if self.protocol == PROTOCOL_NONE => {
+                    let why = "there are no images with --protocol none".to_string();
+                    self.console.answer(client, &Reply::Refused(why));
+                }
+                Request::Checkpoint => self.want_images(Some(client)),
+            }
+        }
+    }
+
+    /// Images of all ranks now; `client` is told when they are there.
+    fn want_images(&mut self, client: Option<u64>) {
+        let running = (0..self.pids.len()).filter(|rank| self.pids[*rank].is_some());
+        let units = if self.coordinated { 0..1 } else { 0..self.pids.len() };
+        let wanted: Vec<usize> = running.filter(|rank| units.contains(rank)).collect();
+        self.checkpoints.want(wanted.into_iter(), client, self.start.elapsed());
+    }
+
+    fn tell_who_waits_for_images(&mut self) {
+        let Some(Outcome { clients, failed }) = self.checkpoints.finished() else {
+            return;
+        };
+        let reply = match failed.first() {
+            None if self.coordinated => Reply::Done("a wave is complete".to_string()),
+            None => Reply::Done("every rank has a new image".to_string()),
+            Some((rank, why)) => Reply::Refused(format!("no image of rank {rank} can be taken: {why}")),
+        };
+        for client in clients {
+            self.console.answer(client, &reply);
+        }
+    }
+
+    fn status(&self) -> Status {
+        let (images, last) = self.events.images();
+        Status {
+            ranks: self.pids.len(),
+            running: self.pids.iter().flatten().count(),
+            protocol: PROTOCOLS[self.protocol as usize].to_string(),
+            seconds: self.start.elapsed().as_secs_f64(),
+            restarts: self.events.restarts(),
+            images,
+            seconds_since_image: last.map(|last| last.elapsed().as_secs_f64()),
+            command: self.command.clone(),
+        }
+    }
+
     /// Which of what [`Checkpoints`] knows can have an image: single ranks, or the job.
     fn runs(&self) -> impl Fn(usize) -> bool + use<> {
         let running: Vec<bool> = self.pids.iter().map(Option::is_some).collect();
@@ -602,7 +683,16 @@ impl Dispatcher {
     }
 }
 
-/// Blocks the signals that end a job and makes them readable, except those that whoever started this process has
+/// As it was typed, more or less.
+fn command_line(job: &Job) -> String {
+    let programs = job.programs.iter().map(|program| {
+        let words = program.arguments.iter().map(|word| word.to_string_lossy());
+        words.collect::<Vec<_>>().join(" ")
+    });
+    programs.collect::<Vec<_>>().join(" : ")
+}
+
+/// Blocks the signals that end a job or ask for images and makes them readable, except those that whoever started this process has
 /// told it to ignore (as `nohup` does).
 fn watch_signals() -> io::Result<SignalFd> {
     let ignored = std::fs::read_to_string("/proc/self/status")?
@@ -610,7 +700,13 @@ fn watch_signals() -> io::Result<SignalFd> {
         .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok())
         .unwrap_or(0);
     let mut mask = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
+    for signal in [
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+        Signal::SIGUSR1,
+    ] {
         if ignored >> (signal as i32 - 1) & 1 == 0 {
             mask.add(signal);
         }

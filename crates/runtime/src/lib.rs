@@ -7,6 +7,7 @@ mod connection;
 pub mod dispatcher;
 pub mod event_logger;
 pub mod faults;
+pub mod jobs;
 mod leftovers;
 pub mod trampoline;
 pub mod units;

@@ -320,14 +320,14 @@ fn frame(out: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
     }
 }
 
-fn json<T: Serialize>(out: &mut Vec<u8>, message: &T) {
+pub(crate) fn json<T: Serialize>(out: &mut Vec<u8>, message: &T) {
     let text = serde_json::to_vec(message);
     // Strings, numbers and paths given by this process: serde_json has no reason to refuse them,
     // since paths are kept as OsString or were UTF-8 on the command line.
     frame(out, 0, &[&text.unwrap_or_default()]);
 }
 
-fn from_json<T: for<'a> Deserialize<'a>>(frame: &[u8]) -> Result<T, FrameError> {
+pub(crate) fn from_json<T: for<'a> Deserialize<'a>>(frame: &[u8]) -> Result<T, FrameError> {
     match frame.split_first() {
         Some((0, text)) => serde_json::from_slice(text).map_err(|error| FrameError::Malformed(error.to_string())),
         Some((kind, _)) => Err(FrameError::Malformed(format!("kind {kind}"))),

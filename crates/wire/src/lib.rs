@@ -2,6 +2,8 @@
 //! shares with its ranks, and the frames of the control connections.
 
 #[cfg(feature = "control")]
+pub mod console;
+#[cfg(feature = "control")]
 pub mod control;
 pub mod event_logger;
 pub mod image;

@@ -38,7 +38,6 @@ impl Account {
 struct Image {
     number: u64,
     account: Account,
-    pid: Pid,
     socket: Socket,
 }
 
@@ -100,7 +99,6 @@ impl Images {
                 number: taken.a,
                 account,
                 socket,
-                pid: Pid::from_raw(taken.b as i32),
             });
         }
     }
@@ -290,7 +288,6 @@ impl Agent {
         let image = Image {
             number: taken.a,
             account,
-            pid: Pid::from_raw(taken.b as i32),
             socket,
         };
         self.keep_image(rank, image)?;

@@ -32,6 +32,7 @@ pub struct Events {
     replay: Duration,
     replayed_deliveries: u64,
     images: u64,
+    last_image: Option<Instant>,
     waves: u64,
     wave_time: Duration,
     longest_stall: Duration,
@@ -54,10 +55,20 @@ impl Events {
             replay: Duration::ZERO,
             replayed_deliveries: 0,
             images: 0,
+            last_image: None,
             waves: 0,
             wave_time: Duration::ZERO,
             longest_stall: Duration::ZERO,
         }
+    }
+
+    /// Images (or complete waves) so far, and when the last was taken.
+    pub fn images(&self) -> (u64, Option<Instant>) {
+        (self.images + self.waves, self.last_image)
+    }
+
+    pub fn restarts(&self) -> u64 {
+        self.restarts.iter().sum()
     }
 
     /// Text to be written to standard error.
@@ -115,6 +126,7 @@ impl Events {
 
     pub fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration) {
         self.images += 1;
+        self.last_image = Some(Instant::now());
         self.longest_stall = self.longest_stall.max(stall);
         self.record(
             "checkpointed",
@@ -126,6 +138,7 @@ impl Events {
     /// individual checkpoint time).
     pub fn wave_complete(&mut self, number: u64, total: Duration, stall: Duration) {
         self.waves += 1;
+        self.last_image = Some(Instant::now());
         self.wave_time += total;
         self.longest_stall = self.longest_stall.max(stall);
         self.record(

@@ -1,0 +1,105 @@
+//! `resurgo ps`, `checkpoint` and `kill`: commands about running jobs.
+
+use std::ffi::OsString;
+
+use resurgo_runtime::jobs::{self, Job};
+use resurgo_runtime::units::readable_duration;
+use resurgo_wire::console::{Reply, Request, Status};
+
+/// `resurgo ps`: a table of the caller's jobs on this machine.
+pub fn ps(arguments: Vec<OsString>) -> i32 {
+    if let Some(argument) = arguments.first() {
+        return usage(&format!("ps takes no arguments, not {:?}", argument.display()));
+    }
+    let jobs = match jobs::list() {
+        Ok(jobs) => jobs,
+        Err(error) => return failed(&format!("cannot list the jobs: {error}")),
+    };
+    println!(
+        "{:>8}  {:>11}  {:<12} {:>9}  {:>8}  {:>7}  {:>9}  COMMAND",
+        "JOB", "RANKS", "PROTOCOL", "TIME", "RESTARTS", "IMAGES", "LAST"
+    );
+    for job in jobs {
+        // A job that ends meanwhile is not shown.
+        if let Ok(Reply::Status(status)) = jobs::ask(job, &Request::Status) {
+            println!("{}", row(job, &status));
+        }
+    }
+    0
+}
+
+fn row(job: Job, status: &Status) -> String {
+    let time = |seconds: f64| readable_duration(std::time::Duration::from_secs_f64(seconds));
+    format!(
+        "{:>8}  {:>11}  {:<12} {:>9}  {:>8}  {:>7}  {:>9}  {}",
+        job.number,
+        format!("{} of {}", status.running, status.ranks),
+        status.protocol,
+        time(status.seconds),
+        status.restarts,
+        status.images,
+        status.seconds_since_image.map_or("-".to_string(), time),
+        status.command,
+    )
+}
+
+/// `resurgo checkpoint [JOB]`.
+pub fn checkpoint(arguments: Vec<OsString>) -> i32 {
+    tell("checkpoint", arguments, &Request::Checkpoint)
+}
+
+/// `resurgo kill JOB`.
+pub fn kill(arguments: Vec<OsString>) -> i32 {
+    if arguments.is_empty() {
+        return usage("kill needs the number of a job; resurgo ps lists them");
+    }
+    tell("kill", arguments, &Request::Kill)
+}
+
+fn tell(verb: &str, arguments: Vec<OsString>, request: &Request) -> i32 {
+    let job = match find(verb, &arguments) {
+        Ok(job) => job,
+        Err(error) => return usage(&error),
+    };
+    match jobs::ask(job, request) {
+        Ok(Reply::Done(text)) => {
+            println!("job {}: {text}", job.number);
+            0
+        }
+        Ok(Reply::Refused(text)) => failed(&format!("job {}: {text}", job.number)),
+        Ok(Reply::Status(_)) => failed("the job has answered something else"),
+        Err(error) => failed(&format!("job {} has ended or does not answer: {error}", job.number)),
+    }
+}
+
+/// The job that is meant: by its number, or the only one there is.
+fn find(verb: &str, arguments: &[OsString]) -> Result<Job, String> {
+    let jobs = jobs::list().map_err(|error| format!("cannot list the jobs: {error}"))?;
+    match arguments {
+        [] => match jobs[..] {
+            [job] => Ok(job),
+            [] => Err("there is no job".to_string()),
+            _ => Err(format!(
+                "there are {} jobs: say which; resurgo ps lists them",
+                jobs.len()
+            )),
+        },
+        [number] => {
+            let wanted = number.to_str().and_then(|number| number.parse::<u32>().ok());
+            jobs.into_iter()
+                .find(|job| Some(job.number) == wanted)
+                .ok_or_else(|| format!("there is no job {}; resurgo ps lists them", number.display()))
+        }
+        _ => Err(format!("{verb} takes the number of one job")),
+    }
+}
+
+fn usage(text: &str) -> i32 {
+    eprintln!("resurgo: {text}");
+    i32::from(crate::USAGE)
+}
+
+fn failed(text: &str) -> i32 {
+    eprintln!("resurgo: {text}");
+    1
+}

@@ -1,0 +1,93 @@
+//! Commands from outside about the running job.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+
+use nix::poll::{PollFd, PollFlags};
+use resurgo_wire::console::{Reply, Request};
+
+use crate::connection::Connection;
+use crate::jobs;
+
+/// Most commands at a time; whoever comes later waits.
+const MOST: usize = 16;
+
+struct Client {
+    number: u64,
+    connection: Connection,
+    gone: bool,
+}
+
+/// Everybody who has connected.
+pub struct Console {
+    /// None where abstract sockets cannot be had: then nobody can connect.
+    listener: Option<UnixListener>,
+    clients: Vec<Client>,
+    next: u64,
+}
+
+impl Console {
+    pub fn start() -> Console {
+        Console {
+            listener: jobs::listen().ok(),
+            clients: Vec::new(),
+            next: 0,
+        }
+    }
+
+    /// What to wait for.
+    pub fn descriptors(&self) -> Vec<PollFd<'_>> {
+        let listener = self.listener.iter().filter(|_| self.clients.len() < MOST);
+        let clients = self.clients.iter().map(|client| {
+            let mut flags = PollFlags::POLLIN;
+            flags.set(PollFlags::POLLOUT, client.connection.has_queued());
+            PollFd::new(client.connection.as_fd(), flags)
+        });
+        listener
+            .map(|listener| PollFd::new(listener.as_fd(), PollFlags::POLLIN))
+            .chain(clients)
+            .collect()
+    }
+
+    /// Takes what has come: who asks (a number for the answer), and what.
+    pub fn requests(&mut self) -> Vec<(u64, Request)> {
+        while let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept) {
+            if !jobs::is_trusted(&stream) || self.clients.len() >= MOST {
+                continue;
+            }
+            if let Ok(connection) = Connection::new(stream) {
+                self.next += 1;
+                self.clients.push(Client {
+                    number: self.next,
+                    connection,
+                    gone: false,
+                });
+            }
+        }
+        let mut requests = Vec::new();
+        for client in &mut self.clients {
+            let heard = client
+                .connection
+                .flush()
+                .and_then(|()| client.connection.receive::<Request>());
+            match heard {
+                Ok(heard) => {
+                    requests.extend(heard.messages.into_iter().map(|request| (client.number, request)));
+                    client.gone = heard.closed;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => client.gone = true,
+            }
+        }
+        self.clients.retain(|client| !client.gone);
+        requests
+    }
+
+    /// Answers `client`, if it is still there.
+    pub fn answer(&mut self, client: u64, reply: &Reply) {
+        if let Some(client) = self.clients.iter_mut().find(|other| other.number == client) {
+            client.gone = client.connection.send(reply).is_err();
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What other commands (`resurgo ps`, `checkpoint`, `kill`) say to a running job's dispatcher, and its answers, in the frames
+//! of [`crate::control`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::{FrameError, Message, from_json, json};
+
+/// Asked of a dispatcher.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Answered by [`Reply::Status`].
+    Status,
+    /// Take an image of every rank now; answered by [`Reply::Done`] or [`Reply::Refused`] when all have one or cannot.
+    Checkpoint,
+    /// End the job; answered by [`Reply::Done`] at once.
+    Kill,
+}
+
+/// A job as `resurgo ps` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub ranks: usize,
+    /// Of them, those with a process now.
+    pub running: usize,
+    pub protocol: String,
+    pub seconds: f64,
+    pub restarts: u64,
+    /// Images taken, or complete waves.
+    pub images: u64,
+    /// Since the last of them.
+    pub seconds_since_image: Option<f64>,
+    /// The command line of its programs.
+    pub command: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    Status(Status),
+    Done(String),
+    Refused(String),
+}
+
+impl Message for Request {
+    fn encode(&self, out: &mut Vec<u8>) {
+        json(out, self);
+    }
+
+    fn decode(frame: &[u8]) -> Result<Request, FrameError> {
+        from_json(frame)
+    }
+}
+
+impl Message for Reply {
+    fn encode(&self, out: &mut Vec<u8>) {
+        json(out, self);
+    }
+
+    fn decode(frame: &[u8]) -> Result<Reply, FrameError> {
+        from_json(frame)
+    }
+}
