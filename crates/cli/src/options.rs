@@ -5,6 +5,7 @@ use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use resurgo_runtime::dispatcher::Period;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT};
 
@@ -42,7 +43,9 @@ pub struct Options {
     pub log_memory: Option<u64>,
     pub log_prefault: u64,
     /// How often an image of each rank is taken.
-    pub checkpoint_every: Option<Duration>,
+    pub checkpoint_period: Period,
+    /// The job's mean time between failures, for the best period.
+    pub mtbf: Option<Duration>,
     pub spill_directory: Option<PathBuf>,
     /// As written; their meaning depends on the number of ranks.
     pub faults: Vec<String>,
@@ -85,6 +88,7 @@ const OPTIONS: &[(&str, usize)] = &[
     ("log-memory", 1),
     ("log-prefault", 1),
     ("checkpoint-every", 1),
+    ("mtbf", 1),
     ("spill-dir", 1),
     ("fault", 1),
     ("q", 0),
@@ -107,6 +111,7 @@ const IN_ENVIRONMENT: &[&str] = &[
     "log-memory",
     "log-prefault",
     "checkpoint-every",
+    "mtbf",
     "spill-dir",
     "fault",
     "quiet",
@@ -155,7 +160,8 @@ impl Options {
             max_restarts_per_rank: 16,
             log_memory: None,
             log_prefault: 4 << 20,
-            checkpoint_every: None,
+            checkpoint_period: Period::Never,
+            mtbf: None,
             spill_directory: None,
             faults: Vec::new(),
             quiet: false,
@@ -266,10 +272,16 @@ pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsStrin
             "--tolerate node needs --protocol pessimistic; {protocol} does not tolerate the loss of a node"
         ));
     }
-    if options.checkpoint_every.is_some() && options.protocol == PROTOCOL_NONE {
+    let checkpoints = options.checkpoint_period != Period::Never;
+    if checkpoints && options.protocol == PROTOCOL_NONE {
         return Err("--checkpoint-every needs a protocol that recovers; --protocol none uses no images".to_string());
     }
-    if options.checkpoint_every.is_some() && options.tolerate_node {
+    if let Period::Daly { mtbf } = &mut options.checkpoint_period {
+        *mtbf = options.mtbf;
+    } else if options.mtbf.is_some() {
+        return Err("--mtbf is for --checkpoint-every daly".to_string());
+    }
+    if checkpoints && options.tolerate_node {
         return Err(
             "--checkpoint-every and --tolerate node cannot be combined yet: images are kept on the node that would be lost"
                 .to_string(),
@@ -395,12 +407,17 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
             options.log_memory = Some(bytes);
         }
         "checkpoint-every" => {
-            let every = parse_duration(value)?;
+            if value == "daly" {
+                options.checkpoint_period = Period::Daly { mtbf: None };
+                return Ok(());
+            }
+            let every = parse_duration(value).map_err(|error| format!("{error}; or write daly for the best one"))?;
             if every < Duration::from_millis(10) {
                 return Err(format!("{value} is too often: at least 10ms are needed"));
             }
-            options.checkpoint_every = Some(every);
+            options.checkpoint_period = Period::Every(every);
         }
+        "mtbf" => options.mtbf = Some(parse_duration(value)?),
         "log-prefault" => options.log_prefault = parse_size(value)?,
         "spill-dir" => options.spill_directory = Some(PathBuf::from(value)),
         "fault" => options.faults.push(value.to_string()),
@@ -533,6 +550,7 @@ mod tests {
             ("--spin soon ./a", "not a duration"),
             ("--checkpoint-every now ./a", "not a duration"),
             ("--checkpoint-every 1ms ./a", "too often"),
+            ("--mtbf 1h ./a", "is for --checkpoint-every daly"),
             ("--checkpoint-every 1s --protocol none ./a", "uses no images"),
             ("--checkpoint-every 1s --tolerate node ./a", "cannot be combined"),
         ] {

@@ -110,7 +110,7 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
         quiet: options.quiet,
         json_events: options.json_events.clone(),
         event_logger: options.event_logger,
-        checkpoint_every: options.checkpoint_every,
+        checkpoint_period: options.checkpoint_period,
         find: Box::new(move |wanted| spawn::find(&options, &here, wanted)),
     })
 }

@@ -33,6 +33,7 @@ use crate::children;
 use crate::connection::Connection;
 use crate::event_logger::EventLoggerServer;
 use crate::faults::{Fault, Schedule};
+pub use checkpoints::Period;
 use checkpoints::{Checkpoints, Outcome};
 use console::Console;
 use events::Events;
@@ -57,7 +58,7 @@ pub struct Settings {
     /// Where the event logger listens.
     pub event_logger: std::net::SocketAddrV4,
     /// How often an image of each rank is taken.
-    pub checkpoint_every: Option<Duration>,
+    pub checkpoint_period: Period,
 }
 
 /// Exit status when the launcher itself fails.
@@ -199,7 +200,7 @@ impl Dispatcher {
             faults,
             // A wave is one image of the whole job.
             checkpoints: Checkpoints::new(
-                settings.checkpoint_every,
+                settings.checkpoint_period,
                 if job.protocol == PROTOCOL_BLOCKING { 1 } else { size },
             ),
             console: Console::start(),
@@ -401,6 +402,7 @@ impl Dispatcher {
                     return;
                 }
                 self.events.failed(&ended, now);
+                self.checkpoints.failed();
                 match decision {
                     Decision::Restart => {
                         self.events.restarting(rank);
@@ -429,16 +431,17 @@ impl Dispatcher {
             }
             ToDispatcher::CaughtUp { rank, life, statistics } => self.events.caught_up(rank, life, &statistics, now),
             ToDispatcher::Checkpointed { rank, number, stall_ns } => {
-                self.checkpoints.answered(rank, self.start.elapsed(), None);
-                self.events.checkpointed(rank, number, Duration::from_nanos(stall_ns));
+                let stall = Duration::from_nanos(stall_ns);
+                self.checkpoints.answered(rank, self.start.elapsed(), Ok(stall));
+                self.events.checkpointed(rank, number, stall);
             }
             ToDispatcher::WaveComplete {
                 number,
                 total_ns,
                 longest_stall_ns,
             } => {
-                self.checkpoints.answered(0, self.start.elapsed(), None);
                 let (total, stall) = (Duration::from_nanos(total_ns), Duration::from_nanos(longest_stall_ns));
+                self.checkpoints.answered(0, self.start.elapsed(), Ok(total));
                 self.events.wave_complete(number, total, stall);
             }
             ToDispatcher::Returned { wave } => {
@@ -448,7 +451,7 @@ impl Dispatcher {
             }
             ToDispatcher::NotCheckpointed { rank, reason } => {
                 let unit = if self.coordinated { 0 } else { rank };
-                self.checkpoints.answered(unit, self.start.elapsed(), Some(&reason));
+                self.checkpoints.answered(unit, self.start.elapsed(), Err(&reason));
                 self.events.not_checkpointed(rank, &reason);
             }
             ToDispatcher::Aborted { rank, code } => {

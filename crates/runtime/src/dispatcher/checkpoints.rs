@@ -3,6 +3,36 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// How often images are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Period {
+    /// Only when somebody asks.
+    Never,
+    Every(Duration),
+    /// As often as is best for the time to solution (Daly 2006, equation 37), from what images have cost so far and the
+    /// mean time between failures of the job: given, or observed, or [`CAUTIOUS_MTBF`] before the first failure.
+    Daly {
+        mtbf: Option<Duration>,
+    },
+}
+
+/// Mean time between failures that is assumed before one has been seen.
+const CAUTIOUS_MTBF: Duration = Duration::from_secs(24 * 3600);
+/// The first images under [`Period::Daly`], when nothing has been measured.
+const FIRST: Duration = Duration::from_secs(1);
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// The best time between checkpoints that cost `cost`, when failures are `mtbf` apart on average (Daly 2006, equation 37).
+fn daly(cost: Duration, mtbf: Duration) -> Duration {
+    let (cost, mtbf) = (cost.as_secs_f64(), mtbf.as_secs_f64());
+    if cost >= 2.0 * mtbf {
+        return Duration::from_secs_f64(mtbf);
+    }
+    let part = cost / (2.0 * mtbf);
+    let best = (2.0 * cost * mtbf).sqrt() * (1.0 + part.sqrt() / 3.0 + part / 9.0) - cost;
+    Duration::from_secs_f64(best.max(0.0))
+}
+
 /// How soon a rank that could not have an image is asked again, at most; never later than the usual time.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How often a rank is asked because somebody wants an image now.
@@ -19,7 +49,10 @@ pub struct Outcome {
 
 /// The times of the next images, since the start of the job.
 pub struct Checkpoints {
-    every: Option<Duration>,
+    period: Period,
+    /// What each rank's (or the job's) last image has cost.
+    costs: Vec<Option<Duration>>,
+    failures: u32,
     due: Vec<Option<Duration>>,
     /// The rank whose image is being taken.
     taking: Option<usize>,
@@ -32,10 +65,17 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// An image of each of `size` ranks every so often (never: None), evenly spread.
-    pub fn new(every: Option<Duration>, size: usize) -> Checkpoints {
+    /// An image of each of `size` ranks every so often, evenly spread.
+    pub fn new(period: Period, size: usize) -> Checkpoints {
+        let every = match period {
+            Period::Never => None,
+            Period::Every(every) => Some(every),
+            Period::Daly { .. } => Some(FIRST),
+        };
         Checkpoints {
-            every,
+            period,
+            costs: vec![None; size],
+            failures: 0,
             due: (1..=size as u32)
                 .map(|turn| every.map(|every| every * turn / size as u32))
                 .collect(),
@@ -46,10 +86,34 @@ impl Checkpoints {
         }
     }
 
+    /// A rank has failed.
+    pub fn failed(&mut self) {
+        self.failures += 1;
+    }
+
+    /// Time between two images of a rank, as it is at `now`.
+    pub fn every(&self, now: Duration) -> Option<Duration> {
+        match self.period {
+            Period::Never => None,
+            Period::Every(every) => Some(every),
+            Period::Daly { mtbf } => {
+                // Each image holds up the whole job, since ranks wait for one another: a round of all costs their sum.
+                let cost = self.costs.iter().flatten().sum::<Duration>();
+                if cost.is_zero() {
+                    return Some(FIRST);
+                }
+                let observed = (self.failures > 0).then(|| now / self.failures);
+                let mtbf = mtbf.or(observed).unwrap_or(CAUTIOUS_MTBF);
+                Some(daly(cost, mtbf).max(SHORTEST))
+            }
+        }
+    }
+
     /// So many ranks have joined the job.
     pub fn grow(&mut self, ranks: usize, now: Duration) {
         let size = self.due.len() + ranks;
-        self.due.resize(size, self.every.map(|every| now + every));
+        self.due.resize(size, self.every(now).map(|every| now + every));
+        self.costs.resize(size, None);
     }
 
     /// Images of all of these are wanted now. `client` hears of it by [`Checkpoints::finished`].
@@ -87,8 +151,12 @@ impl Checkpoints {
         self.taking
     }
 
-    /// The rank has an image, or has none because of `refusal`.
-    pub fn answered(&mut self, rank: usize, now: Duration, refusal: Option<&str>) {
+    /// The rank has an image, which has cost so much time, or has none for this reason.
+    pub fn answered(&mut self, rank: usize, now: Duration, answer: Result<Duration, &str>) {
+        let refusal = answer.err();
+        if let (Ok(cost), Some(place)) = (answer, self.costs.get_mut(rank)) {
+            *place = Some(cost);
+        }
         if self.taking == Some(rank) {
             self.taking = None;
         }
@@ -103,11 +171,12 @@ impl Checkpoints {
             (Some(_), None) => drop(self.wanted.remove(&rank)),
             (None, _) => {}
         }
-        let soon = refusal.map(|_| self.every.map_or(AGAIN, |every| every.min(AGAIN)));
+        let every = self.every(now);
+        let soon = refusal.map(|_| every.map_or(AGAIN, |every| every.min(AGAIN)));
         if let Some(due) = self.due.get_mut(rank) {
             *due = match soon {
-                Some(soon) if self.every.is_some() || self.wanted.contains_key(&rank) => Some(now + soon),
-                _ => self.every.map(|every| now + every),
+                Some(soon) if every.is_some() || self.wanted.contains_key(&rank) => Some(now + soon),
+                _ => every.map(|every| now + every),
             };
         }
     }
@@ -139,41 +208,58 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
+    fn the_best_period_follows_costs_and_failures() {
+        // Young's first order: sqrt(2 * 1 s * 5000 s) = 100 s.
+        let best = daly(SECOND, 5000 * SECOND);
+        assert!((99.0..=100.5).contains(&best.as_secs_f64()), "{best:?}");
+        assert_eq!(daly(10 * SECOND, SECOND), SECOND);
+        let mut checkpoints = Checkpoints::new(Period::Daly { mtbf: None }, 2);
+        assert_eq!(checkpoints.every(SECOND), Some(FIRST));
+        checkpoints.answered(0, FIRST, Ok(SECOND / 2));
+        checkpoints.answered(1, FIRST, Ok(SECOND / 2));
+        let rare = checkpoints.every(FIRST).unwrap();
+        assert_eq!(rare, daly(SECOND, CAUTIOUS_MTBF));
+        checkpoints.failed();
+        checkpoints.failed();
+        assert_eq!(checkpoints.every(1000 * SECOND), Some(daly(SECOND, 500 * SECOND)));
+    }
+
+    #[test]
     fn every_rank_has_its_turn_and_one_at_a_time() {
-        let mut checkpoints = Checkpoints::new(Some(4 * SECOND), 4);
+        let mut checkpoints = Checkpoints::new(Period::Every(4 * SECOND), 4);
         assert_eq!(checkpoints.next_time(|_| true), Some(SECOND));
         assert_eq!(checkpoints.next(SECOND / 2, |_| true), None);
         assert_eq!(checkpoints.next(2 * SECOND, |_| true), Some(0));
         assert_eq!(checkpoints.next(3 * SECOND, |_| true), None);
         assert_eq!(checkpoints.next_time(|_| true), None);
-        checkpoints.answered(0, 3 * SECOND, None);
+        checkpoints.answered(0, 3 * SECOND, Ok(Duration::ZERO));
         assert_eq!(checkpoints.next(3 * SECOND, |_| true), Some(1));
-        checkpoints.answered(1, 3 * SECOND, Some("busy"));
+        checkpoints.answered(1, 3 * SECOND, Err("busy"));
         assert_eq!(checkpoints.next(3 * SECOND, |rank| rank != 2), None);
         assert_eq!(checkpoints.next(3 * SECOND, |_| true), Some(2));
-        checkpoints.answered(2, 3 * SECOND, None);
+        checkpoints.answered(2, 3 * SECOND, Ok(Duration::ZERO));
         assert_eq!(checkpoints.next_time(|_| true), Some(3 * SECOND + AGAIN));
     }
 
     #[test]
     fn without_a_period_nobody_is_asked() {
-        let mut checkpoints = Checkpoints::new(None, 3);
+        let mut checkpoints = Checkpoints::new(Period::Never, 3);
         assert_eq!(checkpoints.next(100 * SECOND, |_| true), None);
-        checkpoints.answered(1, SECOND, None);
+        checkpoints.answered(1, SECOND, Ok(Duration::ZERO));
         assert_eq!(checkpoints.next_time(|_| true), None);
     }
 
     #[test]
     fn whoever_wants_images_hears_of_all() {
-        let mut checkpoints = Checkpoints::new(None, 3);
+        let mut checkpoints = Checkpoints::new(Period::Never, 3);
         checkpoints.want(0..2, Some(7), SECOND);
         assert_eq!(checkpoints.next(SECOND, |_| true), Some(0));
-        checkpoints.answered(0, SECOND, None);
+        checkpoints.answered(0, SECOND, Ok(Duration::ZERO));
         assert_eq!(checkpoints.finished(), None);
         for attempt in 1..=ATTEMPTS {
             let now = SECOND + AGAIN * attempt;
             assert_eq!(checkpoints.next(now, |_| true), Some(1));
-            checkpoints.answered(1, now, Some("it has an open socket"));
+            checkpoints.answered(1, now, Err("it has an open socket"));
         }
         let Outcome { clients, failed } = checkpoints.finished().unwrap();
         assert_eq!(
@@ -186,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_has_left_is_not_waited_for() {
-        let mut checkpoints = Checkpoints::new(None, 1);
+        let mut checkpoints = Checkpoints::new(Period::Never, 1);
         checkpoints.want(0..1, Some(1), SECOND);
         checkpoints.left(0);
         assert!(
@@ -198,7 +284,7 @@ mod tests {
 
     #[test]
     fn ranks_that_join_have_their_turn() {
-        let mut checkpoints = Checkpoints::new(Some(SECOND), 1);
+        let mut checkpoints = Checkpoints::new(Period::Every(SECOND), 1);
         checkpoints.grow(2, 5 * SECOND);
         assert_eq!(checkpoints.next(6 * SECOND, |rank| rank == 2), Some(2));
     }
