@@ -6,14 +6,19 @@ import random
 import time
 from statistics import median
 
-from contenders import DEFAULT, PESSIMISTIC, TCP, Job, Rounds, run
+from contenders import BLOCKING, DEFAULT, PESSIMISTIC, TCP, Job, Rounds, run
 from report import OUT, Section, number, spread
 
 RANKS = 4
 PROGRAM = ("heat", 1024, 1024, 8000)
 QUICK = ("heat", 512, 512, 3000)
 KILLS = (0, 1, 2, 4, 8)
-SURVIVOR = PESSIMISTIC.with_options("resurgo", "--max-restarts", "1000", "--max-restarts-per-rank", "1000")
+IMAGES = ("--checkpoint-every", "500ms")
+ENDURING = ("--max-restarts", "1000", "--max-restarts-per-rank", "1000")
+SURVIVOR = PESSIMISTIC.with_options("pessimistic", *ENDURING)
+WITH_IMAGES = PESSIMISTIC.with_options("pessimistic, images every 0.5 s", *ENDURING, *IMAGES)
+BLOCKING = BLOCKING.with_options("blocking, waves every 0.5 s", *ENDURING, *IMAGES)
+SURVIVORS = (SURVIVOR, WITH_IMAGES, BLOCKING)
 
 
 def moments(seed, kills, span):
@@ -40,9 +45,9 @@ def strike(job, due, rank, start, find):
     return False
 
 
-def with_resurgo(program, blows):
+def with_resurgo(contender, program, blows):
     """Seconds to the solution, kills that struck, the answer."""
-    with Job(SURVIVOR, RANKS, *program) as job:
+    with Job(contender, RANKS, *program) as job:
 
         def find(rank):
             running = None
@@ -92,14 +97,14 @@ def measure(quick):
             blows = moments(seed, kills, span)
 
             def solution(contender, blows=blows):
-                if contender is SURVIVOR:
-                    seconds, struck, told, others = with_resurgo(program, blows)
+                if contender in SURVIVORS:
+                    seconds, struck, told, others = with_resurgo(contender, program, blows)
                 else:
                     seconds, struck, told, others = by_hand(contender, program, blows)
                 answers.add(told)
                 return (seconds, struck), others
 
-            for name, values in rounds.go((plain, SURVIVOR), 1, solution).items():
+            for name, values in rounds.go((plain, *SURVIVORS), 1, solution).items():
                 results += [(kills, seed, name, *value) for value in values]
     assert len(answers) == 1, f"different answers: {answers}"
     section.note = rounds.note()
@@ -108,13 +113,20 @@ def measure(quick):
         return [row[3] for row in results if row[2] == name and row[0] == kills]
 
     counts = sorted({row[0] for row in results})
-    head = ["kills", f"{plain.name}, started again by hand, s", "resurgo, pessimistic, s", "ratio"]
+    head = ["kills", f"{plain.name}, started again by hand, s"]
+    for survivor in SURVIVORS:
+        head += [f"{survivor.name}, s", "ratio"]
     rows = []
     for kills in counts:
-        by_plain, by_resurgo = seconds(plain.name, kills), seconds(SURVIVOR.name, kills)
-        rows.append([str(kills), spread(by_plain), spread(by_resurgo), f"{median(by_resurgo) / median(by_plain):.2f}"])
-        if kills:
-            section.at_most(f"{kills} kills: resurgo against {plain.name} from scratch", 1.0, by_resurgo, by_plain)
+        by_plain = seconds(plain.name, kills)
+        row = [str(kills), spread(by_plain)]
+        for survivor in SURVIVORS:
+            by_resurgo = seconds(survivor.name, kills)
+            row += [spread(by_resurgo), f"{median(by_resurgo) / median(by_plain):.2f}"]
+            if kills:
+                what = f"{kills} kills: {survivor.name} against {plain.name} from scratch"
+                section.at_most(what, 1.0, by_resurgo, by_plain)
+        rows.append(row)
     section.table(head, rows)
     section.text(
         f"`{' '.join(map(str, program))}`, {RANKS} ranks; every answer was the same. The ranks and the moments of the "
@@ -144,7 +156,9 @@ def draw(results, plain, program):
     places = range(len(counts))
     styles = {
         plain: (f"{plain}, started again by hand", "#8a8a8a", "s"),
-        SURVIVOR.name: ("resurgo run, pessimistic", "#c1440e", "o"),
+        SURVIVOR.name: ("resurgo, pessimistic", "#c1440e", "o"),
+        WITH_IMAGES.name: (f"resurgo, {WITH_IMAGES.name}", "#1b7837", "^"),
+        BLOCKING.name: (f"resurgo, {BLOCKING.name}", "#2166ac", "v"),
     }
     for name, (label, colour, marker) in styles.items():
         points = [[row[3] for row in results if row[2] == name and row[0] == kills] for kills in counts]
