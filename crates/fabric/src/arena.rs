@@ -104,6 +104,15 @@ impl Arena {
         }
     }
 
+    /// The slot that the next segment will probably get, if it has its memory already.
+    #[inline]
+    pub fn next_slot(&self) -> Option<usize> {
+        match self.free.last() {
+            Some(slot) => Some(*slot),
+            None => (self.taken < self.populated).then_some(self.taken),
+        }
+    }
+
     /// The next segment can only come from memory that is given back.
     #[inline]
     pub fn is_exhausted(&self, node: &Node) -> bool {

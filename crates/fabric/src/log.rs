@@ -29,6 +29,8 @@ const ALIGN: usize = 64;
 const PIECE: usize = 12 << 10;
 /// Longest stretch of the log that is prefetched.
 const PREFETCH: usize = 8 << 10;
+/// Bytes that are prefetched in one round of waiting.
+const WARM: usize = 4 * ALIGN;
 /// No payload reaches beyond this: the last 64 bytes of a segment are for the JUMP.
 const PAYLOAD_END: usize = SEGMENT - ALIGN;
 
@@ -194,6 +196,9 @@ pub struct Writer {
     consumed: u64,
     /// Messages begun on this channel.
     begun: u64,
+    /// Up to where the open segment, and the one that will come next, have been prefetched while nothing else was to do.
+    warm: usize,
+    warm_next: usize,
 }
 
 /// A published or held entry's mark, to be stored later.
@@ -226,6 +231,8 @@ impl Writer {
             outstanding: Default::default(),
             consumed: 0,
             begun: 0,
+            warm: 0,
+            warm_next: 0,
         }
     }
 
@@ -346,6 +353,7 @@ impl Writer {
         self.outstanding.push_back((nm::dereference(reference).0, slot));
         self.segment = fresh;
         self.place = ALIGN;
+        self.warm = std::mem::take(&mut self.warm_next);
         true
     }
 
@@ -415,12 +423,34 @@ impl Writer {
     #[inline]
     fn prefetch(&self, bytes: usize) {
         let end = (self.place + HEADER + bytes.min(PREFETCH)).min(SEGMENT);
-        for line in (self.place..end).step_by(ALIGN) {
-            // SAFETY: inside the own segment; a prefetch changes nothing.
-            unsafe {
-                std::arch::asm!("prefetchw [{}]", in(reg) self.segment.add(line), options(nostack, preserves_flags))
-            };
+        prefetch(self.segment, self.place.max(self.warm), end);
+    }
+
+    /// The same for a few lines further on each time, while this rank waits for somebody else.
+    #[inline]
+    pub fn warm_up(&mut self, arena: &Arena, node: &Node) {
+        if self.segment.is_null() {
+            return;
         }
+        let from = self.warm.max(self.place);
+        if from < SEGMENT {
+            self.warm = from + WARM;
+            prefetch(self.segment, from, self.warm);
+        } else if self.warm_next < SEGMENT
+            && let Some(slot) = arena.next_slot()
+        {
+            prefetch(node.segment(node.rank, slot), self.warm_next, self.warm_next + WARM);
+            self.warm_next += WARM;
+        }
+    }
+}
+
+/// Asks for lines of an own segment in order to write to them.
+#[inline]
+fn prefetch(segment: *mut u8, from: usize, to: usize) {
+    for line in (from..to.min(SEGMENT)).step_by(ALIGN) {
+        // SAFETY: inside the segment; a prefetch changes nothing.
+        unsafe { std::arch::asm!("prefetchw [{}]", in(reg) segment.add(line), options(nostack, preserves_flags)) };
     }
 }
 

@@ -47,6 +47,7 @@ impl Engine {
                 if self.has_entry(self.hot as usize) || doorbell::any_ready(&self.node) {
                     return true;
                 }
+                self.warm_up(self.hot as usize);
                 std::hint::spin_loop();
             }
             return false;
@@ -80,6 +81,16 @@ impl Engine {
         self.incoming[hot] = incoming;
     }
 
+    /// Whoever is waited for is probably sent to next, and a retained log always goes on in cold memory.
+    #[inline]
+    fn warm_up(&mut self, destination: usize) {
+        if self.protocol.is_some()
+            && let Some(writer) = &mut self.outgoing[destination]
+        {
+            writer.warm_up(&self.arena, &self.node);
+        }
+    }
+
     /// Waits until channel `source` has an entry: the record says that the next delivery is from there.
     pub(super) fn wait_for(&mut self, source: usize) {
         self.incoming(source);
@@ -101,6 +112,7 @@ impl Engine {
             if incoming.reader.peek(&self.node).is_some() {
                 return;
             }
+            self.warm_up(incoming.reader.source);
             std::hint::spin_loop();
         }
         let node = &self.node;
