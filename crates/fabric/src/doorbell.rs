@@ -8,6 +8,19 @@ use crate::node::Node;
 use resurgo_wire::node_memory::control;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+/// A life begins, or goes on from an image. One before it, or the life of a sender, may have been killed between the two
+/// changes of words below: a bit is set then whose word nobody looks at, and its sender does not ring again.
+pub fn begin_life(node: &Node) {
+    let word = node.rank / 64;
+    node.control(node.rank, control::READY_SUMMARY)
+        .store(u64::MAX, Ordering::SeqCst);
+    for destination in 0..node.size {
+        node.control(destination, control::READY_SUMMARY)
+            .fetch_or(1 << word, Ordering::SeqCst);
+        wake(node, destination);
+    }
+}
+
 /// Tells `destination` that the channel from this rank has something new. Call after publishing.
 #[inline]
 pub fn ring(node: &Node, destination: usize) {

@@ -232,6 +232,9 @@ impl Engine {
             .load(Ordering::Acquire);
         node.control_u32(node.rank, control::SLEEPING)
             .store(0, Ordering::SeqCst);
+        if node.control(node.rank, control::INCARNATION).load(Ordering::Acquire) > 1 {
+            doorbell::begin_life(&node);
+        }
         let ticks_per_us = measure_ticks();
         let mut engine = Engine {
             arena,

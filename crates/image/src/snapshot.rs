@@ -153,11 +153,12 @@ fn wake(socket: i32, agent: i32, request: &Received) -> ! {
         let _ = talk::send(socket, &failed.with_text(text.as_str()), &[]);
         exit(1);
     }
-    sys::close(socket);
     gate::set_restored();
     if let Some(hooks) = crate::capture::hooks() {
         (hooks.woken)();
     }
+    // The agent takes the end of this socket for the end of all that was done to the node memory.
+    sys::close(socket);
     if request.datagram.b != 0 && !others_are_ready() {
         exit(1);
     }

@@ -26,7 +26,8 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use resurgo_wire::control::{Job, OUTPUT_WINDOW, Stream, ToAgent, ToDispatcher};
+use nix::unistd::Pid;
+use resurgo_wire::control::{End, Job, OUTPUT_WINDOW, Stream, ToAgent, ToDispatcher};
 
 use crate::connection::Connection;
 use crate::{children, leftovers};
@@ -93,6 +94,8 @@ struct Agent {
     /// The control socket is watched for room too.
     control_full: bool,
     work: Option<Work>,
+    /// Processes that have ended and were nobody's, while a snapshot has yet to tell the number of a life.
+    unclaimed: Vec<(Pid, End)>,
     ending: Option<Instant>,
     stopped: bool,
 }
@@ -157,6 +160,7 @@ fn start() -> io::Result<Agent> {
         children,
         control_full: false,
         work: None,
+        unclaimed: Vec::new(),
         ending: None,
         stopped: false,
     })

@@ -149,6 +149,7 @@ impl Engine {
             .load(Ordering::Acquire);
         self.fault_at = if fault_at == 0 { u64::MAX } else { fault_at };
         self.node.control_u32(own, control::SLEEPING).store(0, Ordering::SeqCst);
+        doorbell::begin_life(&self.node);
         self.node.set(control::DELIVERIES, self.deliveries);
         self.node.set(control::SENDS, self.sends);
         self.node.set(control::SENT_BYTES, self.sent_bytes);

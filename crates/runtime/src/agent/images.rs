@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use resurgo_image::Socket;
 use resurgo_pmi::Position;
@@ -80,11 +81,6 @@ impl Images {
 
     pub fn is_taking(&self) -> bool {
         self.taking.is_some()
-    }
-
-    /// Nobody waits for a life that a snapshot has been asked for.
-    pub fn stop_waking(&mut self) {
-        self.waking = None;
     }
 
     /// The account of a rank that stands still in a wave.
@@ -310,7 +306,7 @@ impl Agent {
                     let number = image.number;
                     if let Some(mut life) = images.waking.take() {
                         life.pid = pid;
-                        self.life_begins(rank, life, number)?;
+                        self.life_woken(rank, life, number)?;
                     }
                 }
                 Ok((datagram, _)) if datagram.kind == Kind::Failed => self.snapshot_lost(rank, datagram.text())?,
@@ -321,20 +317,44 @@ impl Agent {
         }
     }
 
-    /// Reads what snapshots say that have been asked for a life. True when one has begun.
-    pub(super) fn hear_snapshots(&mut self) -> io::Result<bool> {
-        let waking = |work: &Option<Work>| -> Vec<usize> {
-            let ranks = work.iter().flat_map(|work| work.ranks.iter().enumerate());
-            ranks
-                .filter(|(_, rank)| rank.images.is_waking())
-                .map(|(rank, _)| rank)
-                .collect()
-        };
-        let before = waking(&self.work);
-        for rank in &before {
-            self.snapshot_event(*rank)?;
+    /// The process of a life that a snapshot was asked for is known.
+    fn life_woken(&mut self, rank: usize, life: Life, image: u64) -> io::Result<()> {
+        let pid = life.pid;
+        match &mut self.work {
+            Some(work) if work.waits_for_ends() => {
+                // Given up before it began. What it does to the node memory is over when it has ended, not before.
+                life.signal(Signal::SIGKILL);
+                work.ranks[rank].life = Some(life);
+            }
+            _ => self.life_begins(rank, life, image)?,
         }
-        Ok(waking(&self.work).len() < before.len())
+        match self.unclaimed.iter().position(|(ended, _)| *ended == pid) {
+            Some(index) => {
+                let (_, end) = self.unclaimed.swap_remove(index);
+                self.rank_ended(rank, end)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Some rank's life has been asked for, and its process is not known.
+    pub(super) fn anyone_wakes(&self) -> bool {
+        let mut ranks = self.work.iter().flat_map(|work| work.ranks.iter());
+        ranks.any(|rank| rank.images.is_waking())
+    }
+
+    /// Reads what snapshots say that have been asked for a life.
+    pub(super) fn hear_snapshots(&mut self) -> io::Result<()> {
+        for rank in 0..self.work.as_ref().map_or(0, |work| work.ranks.len()) {
+            if self
+                .work
+                .as_ref()
+                .is_some_and(|work| work.ranks[rank].images.is_waking())
+            {
+                self.snapshot_event(rank)?;
+            }
+        }
+        Ok(())
     }
 
     /// The newest image cannot be used any more. A life that was to begin from it begins elsewhere.

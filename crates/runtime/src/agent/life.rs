@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use command_fds::{CommandFdExt, FdMapping};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use resurgo_image::Socket;
 use resurgo_pmi::{LineBuffer, Place};
@@ -158,8 +158,13 @@ impl Life {
 
     /// Sends `signal` to the process and everything in its group.
     pub fn signal(&self, signal: Signal) {
-        // ESRCH only: the group is ours, and its number is not given to others before the process is reaped.
-        let _ = killpg(self.pid, signal);
+        assert!(self.pid.as_raw() > 0, "a life that has no process yet gets no signals");
+        // ESRCH only: the numbers are ours, and not given to others before the process is reaped.
+        let group = killpg(self.pid, signal);
+        // A woken process makes its group itself, and may not have come so far.
+        if group.is_err() || signal == Signal::SIGKILL {
+            let _ = kill(self.pid, signal);
+        }
     }
 }
 

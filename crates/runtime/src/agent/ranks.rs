@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use resurgo_wire::control::{End, Ended, Stream, ToDispatcher};
 use resurgo_wire::node_memory::{EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE, PROTOCOL_BLOCKING};
 
@@ -172,22 +173,35 @@ impl Agent {
     /// Looks at every child that has ended.
     pub(super) fn collect_ended(&mut self) -> io::Result<()> {
         while let Some((pid, end)) = children::peek_ended() {
-            let rank = self.work.as_ref().and_then(|work| {
-                work.ranks
-                    .iter()
-                    .position(|rank| rank.life.as_ref().is_some_and(|life| life.pid == pid))
-            });
+            let mut rank = self.rank_of(pid);
+            if rank.is_none() && self.anyone_wakes() {
+                // Perhaps a life whose number a snapshot has told and we have not read.
+                self.hear_snapshots()?;
+                rank = self.rank_of(pid);
+            }
             match rank {
                 Some(rank) => self.rank_ended(rank, end)?,
-                // Perhaps a life whose number a snapshot has told and we have not read.
-                None if self.hear_snapshots()? => {}
-                None => children::reap(pid),
+                None => {
+                    children::reap(pid);
+                    // Perhaps a life whose number the snapshot has yet to tell.
+                    self.unclaimed.push((pid, end));
+                }
             }
+        }
+        if !self.anyone_wakes() {
+            self.unclaimed.clear();
         }
         Ok(())
     }
 
-    fn rank_ended(&mut self, rank: usize, end: End) -> io::Result<()> {
+    fn rank_of(&self, pid: Pid) -> Option<usize> {
+        let ranks = &self.work.as_ref()?.ranks;
+        ranks
+            .iter()
+            .position(|rank| rank.life.as_ref().is_some_and(|life| life.pid == pid))
+    }
+
+    pub(super) fn rank_ended(&mut self, rank: usize, end: End) -> io::Result<()> {
         if self.work.as_ref().is_some_and(Work::is_returning) {
             return self.ended_while_returning(rank, end);
         }

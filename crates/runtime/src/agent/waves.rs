@@ -11,11 +11,12 @@ use resurgo_wire::control::{End, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{PHASE_LIVE, PROTOCOL_BLOCKING};
 
+use super::ranks::Rank;
 use super::{Agent, PATIENCE, Work};
 use crate::children;
 
 /// Attempts to return to a wave before the job is given up.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = 10;
 
 /// The waves of one job.
 #[derive(Default)]
@@ -42,6 +43,12 @@ impl Work {
     /// All ranks return to a wave: the ends of their processes are no failures.
     pub(super) fn is_returning(&self) -> bool {
         self.waves.returning.is_some()
+    }
+
+    /// All ranks return, and processes that have been given up have not all ended.
+    pub(super) fn waits_for_ends(&self) -> bool {
+        let returning = self.waves.returning.as_ref();
+        returning.is_some_and(|returning| returning.ready.is_none())
     }
 
     fn tell(&self, rank: usize, datagram: &Datagram) {
@@ -158,8 +165,7 @@ impl Agent {
             attempts: attempts + 1,
             ready: None,
         });
-        for rank in &mut work.ranks {
-            rank.images.stop_waking();
+        for rank in &work.ranks {
             if let Some(life) = &rank.life {
                 life.signal(Signal::SIGKILL);
             }
@@ -203,7 +209,9 @@ impl Agent {
     fn begin_again_when_all_have_ended(&mut self) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let size = work.ranks.len();
-        if work.ranks.iter().any(|rank| rank.life.is_some()) {
+        // A process whose number is not known yet may be changing its part of the node memory, too.
+        let ended = |rank: &Rank| rank.life.is_none() && !rank.images.is_waking();
+        if !work.ranks.iter().all(ended) {
             return Ok(());
         }
         let from_images = work.ranks.iter().all(|rank| rank.images.number() > 0);
@@ -255,12 +263,15 @@ impl Agent {
 
     /// A snapshot is gone that a rank was to be woken from: the wave is lost, and all begin again.
     pub(super) fn wave_lost(&mut self, rank: usize) -> io::Result<()> {
-        if let Some(work) = &mut self.work {
-            work.ranks.iter_mut().for_each(|rank| rank.images.forget());
-            if work.is_returning() {
-                return self.return_to_wave(rank);
-            }
+        let Some(work) = &mut self.work else { return Ok(()) };
+        if work.waits_for_ends() {
+            return self.begin_again_when_all_have_ended();
         }
+        if work.is_returning() {
+            // The other snapshots tell the numbers of the processes that they have made, and are dropped then.
+            return self.return_to_wave(rank);
+        }
+        work.ranks.iter_mut().for_each(|rank| rank.images.forget());
         Ok(())
     }
 }
