@@ -14,7 +14,7 @@ use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 use crate::descriptors::{self, Refusal};
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Socket, Text};
-use crate::{gate, mappings, snapshot, stop, threads};
+use crate::{gate, mappings, objects, snapshot, stop, threads, timers};
 
 /// What the provider has to say about an image.
 #[derive(Clone, Copy)]
@@ -72,6 +72,7 @@ pub fn enable(hooks: Hooks) {
     // SAFETY: nobody reads it before the handler is installed.
     unsafe { *HOOKS.0.get() = Some(hooks) };
     threads::find_rseq();
+    descriptors::find_standard([0, 1, 2]);
     stay_loaded();
     gate::enable();
     stop::install();
@@ -83,9 +84,7 @@ pub fn ask(pid: i32, socket: &Socket, request: Datagram, beside: &[BorrowedFd]) 
     // So that a system call which the signal breaks off can be started again.
     let doing = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     socket.send(&request.with_text(doing.trim_end()), beside)?;
-    // SAFETY: a signal.
-    unsafe { call!(libc::SYS_tgkill, pid, pid, crate::SIGNAL) }.map_err(io::Error::from_raw_os_error)?;
-    Ok(())
+    stop::signal(pid, pid).map_err(io::Error::from_raw_os_error)
 }
 
 /// The MPI library may unload the provider when it ends, and the signal's handler with it.
@@ -172,6 +171,7 @@ fn take(request: &Received) -> Result<(), Refusal> {
     let start = sys::now_ns();
     let stopped = stop::all(sys::gettid(), first).map_err(refuse);
     let result = stopped.and_then(|()| copy(&request.datagram, file));
+    objects::forget();
     if file >= 0 {
         sys::close(file);
     }
@@ -189,7 +189,12 @@ fn take(request: &Received) -> Result<(), Refusal> {
     }
     sys::close(socket);
     match ready {
-        Ok(Some(_)) => Ok(()),
+        Ok(Some(ready)) if ready.datagram.kind == Kind::Ready => Ok(()),
+        Ok(Some(failed)) if failed.datagram.c == 0 => Err(refuse("some of its memory is not copied (MADV_DONTFORK)")),
+        Ok(Some(failed)) => Err(Refusal::new(
+            "an open file cannot be opened again",
+            failed.datagram.b as i32,
+        )),
         _ => Err(refuse("its copy has died")),
     }
 }
@@ -213,7 +218,7 @@ fn copy(request: &Datagram, file: i32) -> Result<(i32, i32), Refusal> {
     if !threads::parked().iter().any(|thread| thread.is_main) {
         return Err(refuse("its main thread has ended"));
     }
-    snapshot::note_timers().map_err(refuse)?;
+    timers::note().map_err(refuse)?;
     mappings::make_private().map_err(refuse)?;
     descriptors::note(&[file])?;
     let (own, others) = talk::pair().map_err(|_| refuse("it has no descriptor left for a socket"))?;
@@ -276,18 +281,10 @@ pub fn hooks() -> Option<Hooks> {
     unsafe { *HOOKS.0.get() }
 }
 
-/// True when the program has child processes.
+/// True when the program has child processes, running or not waited for.
 fn has_children() -> bool {
-    let mut name = [0u8; 64];
-    let mut any = false;
-    for thread in threads::parked().iter() {
-        let path = sys::path(&mut name, "/proc/self/task/", thread.tid, "/children");
-        let Ok(file) = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC) else {
-            continue;
-        };
-        let mut byte = [0u8; 1];
-        any |= sys::read(file, &mut byte).unwrap_or(0) > 0;
-        sys::close(file);
-    }
-    any
+    let options = libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    // SAFETY: looks, and takes nothing away. The capturing thread has no children of its own.
+    let asked = unsafe { call!(libc::SYS_waitid, libc::P_ALL, 0, 0, options, 0) };
+    asked != Err(libc::ECHILD)
 }

@@ -2,12 +2,14 @@
 //! its own.
 //!
 //! A copied process shares the offset of every open file with the original, which goes on. So the copy opens each regular
-//! file and directory anew, through /proc/self/fd (also when its name is gone), and goes to the offset it had.
+//! file and directory anew, through /proc/self/fd (also when its name is gone), and goes to the offset it had. It does so at
+//! once: then a lock that the original gives back is given back, and it is known that they can be opened again.
 
 use std::cell::UnsafeCell;
 
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
+use crate::objects::{self, Object};
 use crate::sys::{self, Errno, call};
 
 /// Most open descriptors of a rank.
@@ -22,26 +24,41 @@ enum Kind {
     Input,
     /// Regular file or directory, with an offset.
     File,
-    /// A character device, or one of the node's own files: the copy may share it.
+    /// A device without a state, or one of the node's own files: the copy may share it.
     Shared,
+    /// Anything else that the kernel keeps a state of.
+    Object(Object),
 }
 
 #[derive(Clone, Copy)]
-struct Descriptor {
-    fd: i32,
+pub struct Descriptor {
+    pub fd: i32,
     kind: Kind,
     /// F_GETFL and F_GETFD.
-    status: i32,
-    flags: i32,
+    pub status: i32,
+    pub flags: i32,
     offset: i64,
+    /// The lock on the whole file (flock), 0: none.
+    lock: i32,
     /// The first descriptor with the same open file, if there is one.
-    same_as: Option<i32>,
-    inode: (u64, u64),
+    pub same_as: Option<i32>,
+    pub inode: (u64, u64),
+}
+
+impl Descriptor {
+    pub fn object(&self) -> Option<Object> {
+        match self.kind {
+            Kind::Object(object) => Some(object),
+            _ => None,
+        }
+    }
 }
 
 struct Table {
     entries: [Descriptor; MOST],
     count: usize,
+    /// What standard input, output and error of this life are.
+    standard: [(u64, u64); 3],
 }
 
 const NOTHING: Descriptor = Descriptor {
@@ -50,6 +67,7 @@ const NOTHING: Descriptor = Descriptor {
     status: 0,
     flags: 0,
     offset: 0,
+    lock: 0,
     same_as: None,
     inode: (0, 0),
 };
@@ -61,6 +79,7 @@ unsafe impl Sync for Place {}
 static TABLE: Place = Place(UnsafeCell::new(Table {
     entries: [NOTHING; MOST],
     count: 0,
+    standard: [(0, 0); 3],
 }));
 
 fn table() -> &'static mut Table {
@@ -68,13 +87,18 @@ fn table() -> &'static mut Table {
     unsafe { &mut *TABLE.0.get() }
 }
 
-fn stat(fd: i32) -> Result<libc::stat, Errno> {
+pub fn stat(fd: i32) -> Result<libc::stat, Errno> {
     // SAFETY: an all-zero stat is valid, and the kernel fills it.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
         call!(libc::SYS_fstat, fd, &raw mut stat)?;
         Ok(stat)
     }
+}
+
+/// Notes which pipes lead to the agent. Call once, before the first image.
+pub fn find_standard(standard: [i32; 3]) {
+    table().standard = standard.map(|fd| stat(fd).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino)));
 }
 
 /// True when two descriptors share one open file, as dup makes them.
@@ -85,7 +109,9 @@ fn same_file(one: i32, other: i32) -> bool {
         Ok(order) => order == 0,
         // A kernel without it: the same file at the same offset is taken for the same.
         Err(_) => {
-            sys::lseek(one, 0, libc::SEEK_CUR) == sys::lseek(other, 0, libc::SEEK_CUR)
+            let offset = sys::lseek(one, 0, libc::SEEK_CUR);
+            offset.is_ok()
+                && offset == sys::lseek(other, 0, libc::SEEK_CUR)
                 && sys::fcntl(one, libc::F_GETFL, 0) == sys::fcntl(other, libc::F_GETFL, 0)
         }
     }
@@ -102,7 +128,7 @@ pub fn note(own: &[i32]) -> Result<(), Refusal> {
         if fd == directory || own.contains(&fd) || refused.is_some() {
             return;
         }
-        match describe(fd, &table.entries[..table.count]) {
+        match describe(fd, &table.standard, &table.entries[..table.count]) {
             Ok(_) if table.count == MOST => refused = Some(Refusal::new("it has more than 4096 open files", -1)),
             Ok(descriptor) => {
                 table.entries[table.count] = descriptor;
@@ -113,7 +139,8 @@ pub fn note(own: &[i32]) -> Result<(), Refusal> {
     });
     sys::close(directory);
     listed.map_err(|_| Refusal::new("its open files cannot be listed", -1))?;
-    refused.map_or(Ok(()), Err)
+    refused.map_or(Ok(()), Err)?;
+    objects::note(&table.entries[..table.count])
 }
 
 /// Why there can be no image now, and the descriptor it is about (-1: none).
@@ -129,40 +156,67 @@ impl Refusal {
     }
 }
 
-fn describe(fd: i32, before: &[Descriptor]) -> Result<Descriptor, &'static str> {
+fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor]) -> Result<Descriptor, &'static str> {
     let stat = stat(fd).map_err(|_| "an open file cannot be looked at")?;
     let inode = (stat.st_dev, stat.st_ino);
-    let output = before
-        .iter()
-        .find(|entry| matches!(entry.kind, Kind::Output(_)) && entry.inode == inode);
     let kind = match (fd, stat.st_mode & libc::S_IFMT) {
-        (1 | 2, libc::S_IFIFO) => Kind::Output(fd),
-        (_, libc::S_IFIFO) if output.is_some() => output.map_or(Kind::Shared, |entry| entry.kind),
-        (0, libc::S_IFIFO) => Kind::Input,
         (PMI_FD | NODE_MEMORY_FD | SPILL_FD | IMAGE_FD, _) => Kind::Shared,
+        (_, libc::S_IFIFO) if inode == standard[0] => Kind::Input,
+        (_, libc::S_IFIFO) if inode == standard[1] => Kind::Output(1),
+        (_, libc::S_IFIFO) if inode == standard[2] => Kind::Output(2),
         (_, libc::S_IFREG | libc::S_IFDIR) => Kind::File,
-        (_, libc::S_IFCHR) => Kind::Shared,
-        (_, libc::S_IFIFO) => return Err("it has an open pipe"),
+        (_, libc::S_IFCHR) if is_stateless(libc::major(stat.st_rdev)) => Kind::Shared,
+        (_, libc::S_IFCHR | libc::S_IFBLK) => return Err("it has an open device"),
         (_, libc::S_IFSOCK) => return Err("it has an open socket"),
-        _ => return Err("it has an open descriptor that is no file (epoll, eventfd, timerfd or the like)"),
+        _ => Kind::Object(objects::describe(fd)?),
     };
     let same_as = before
         .iter()
         .find(|entry| entry.same_as.is_none() && entry.inode == inode && same_file(entry.fd, fd))
         .map(|entry| entry.fd);
+    let status = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32;
+    let is_open = kind == Kind::File && status & libc::O_PATH == 0;
     Ok(Descriptor {
         fd,
         kind,
-        status: sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32,
+        status,
         flags: sys::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32,
-        offset: if kind == Kind::File {
+        offset: if is_open {
             sys::lseek(fd, 0, libc::SEEK_CUR).unwrap_or(0)
         } else {
             0
         },
+        lock: if is_open { lock_of(fd)? } else { 0 },
         same_as,
         inode,
     })
+}
+
+/// Memory devices such as /dev/null (1), and terminals.
+fn is_stateless(major: u32) -> bool {
+    matches!(major, 1 | 4 | 5 | 136..=143)
+}
+
+/// The lock by flock on an open file, 0: none.
+fn lock_of(fd: i32) -> Result<i32, &'static str> {
+    let mut lock = 0;
+    let mut other = false;
+    objects::for_each_fact(fd, |label, value| {
+        // "1: FLOCK  ADVISORY  WRITE 1234 00:1c:99 0 EOF"
+        if label == "lock" {
+            let mut words = value.split_whitespace().skip(1);
+            match (words.next(), words.nth(1)) {
+                (Some("FLOCK"), Some("WRITE")) => lock = libc::LOCK_EX,
+                (Some("FLOCK"), _) => lock = libc::LOCK_SH,
+                _ => other = true,
+            }
+        }
+        Some(())
+    })?;
+    if other {
+        return Err("it holds a lock on a part of a file");
+    }
+    Ok(lock)
 }
 
 /// What a new life is given by the agent.
@@ -175,7 +229,7 @@ pub struct Given {
     pub stdin: i32,
 }
 
-fn replace(new: i32, old: i32, flags: i32) -> Result<(), Errno> {
+pub fn replace(new: i32, old: i32, flags: i32) -> Result<(), Errno> {
     if new == old {
         return Ok(());
     }
@@ -190,6 +244,7 @@ fn replace(new: i32, old: i32, flags: i32) -> Result<(), Errno> {
 
 /// In a copy: gives every noted descriptor an open file of its own again. The error names the descriptor.
 pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
+    find_standard([given.stdin, given.stdout, given.stderr]);
     let table = table();
     for entry in &table.entries[..table.count] {
         let at = |errno| (entry.fd, errno);
@@ -200,12 +255,13 @@ pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
                 let _ = sys::fcntl(entry.fd, libc::F_SETFL, entry.status as usize);
             }
             Kind::Input if given.stdin >= 0 => replace(given.stdin, entry.fd, entry.flags).map_err(at)?,
-            Kind::Input | Kind::Shared => {}
-            Kind::File => match entry.same_as {
-                Some(first) => replace(first, entry.fd, entry.flags).map_err(at)?,
-                None => reopen(entry).map_err(at)?,
-            },
+            Kind::Input | Kind::Shared | Kind::File | Kind::Object(_) => {}
         }
+    }
+    part(&table.entries[..table.count])?;
+    for entry in table.entries[..table.count].iter().filter(|entry| entry.lock != 0) {
+        // SAFETY: locks a file for the process being rebuilt; who held it is dead.
+        unsafe { call!(libc::SYS_flock, entry.fd, entry.lock | libc::LOCK_NB) }.map_err(|errno| (entry.fd, errno))?;
     }
     replace(given.pmi, PMI_FD, 0).map_err(|errno| (PMI_FD, errno))?;
     replace(given.image, IMAGE_FD, libc::FD_CLOEXEC).map_err(|errno| (IMAGE_FD, errno))?;
@@ -217,13 +273,32 @@ pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
     Ok(())
 }
 
+/// In a copy: nothing that has a state is shared with the original any more. The error names the descriptor.
+pub fn leave_original() -> Result<(), (i32, Errno)> {
+    let table = table();
+    part(&table.entries[..table.count])
+}
+
+fn part(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
+    for entry in entries.iter().filter(|entry| entry.kind == Kind::File) {
+        match entry.same_as {
+            Some(first) => replace(first, entry.fd, entry.flags),
+            None => reopen(entry),
+        }
+        .map_err(|errno| (entry.fd, errno))?;
+    }
+    objects::renew(entries)
+}
+
 fn reopen(entry: &Descriptor) -> Result<(), Errno> {
     let mut name = [0u8; 64];
     // What is opened is a link, whatever the program had opened.
     let only_once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NOFOLLOW;
     let flags = entry.status & !only_once | libc::O_CLOEXEC;
     let new = sys::open(sys::path(&mut name, "/proc/self/fd/", entry.fd, ""), flags)?;
-    sys::lseek(new, entry.offset, libc::SEEK_SET)?;
+    if entry.status & libc::O_PATH == 0 {
+        sys::lseek(new, entry.offset, libc::SEEK_SET)?;
+    }
     let result = replace(new, entry.fd, entry.flags);
     sys::close(new);
     result

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use crate::sys::{self, call};
+use crate::sys;
 
 /// Thread pointer of the thread that must not be stopped now, 0: nobody.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
@@ -64,8 +64,7 @@ impl Drop for Guard {
 #[cold]
 fn stop_now() {
     PENDING.store(false, Ordering::Relaxed);
-    // SAFETY: a signal to this very thread; its handler parks it.
-    let _ = unsafe { call!(libc::SYS_tgkill, sys::getpid(), sys::gettid(), crate::SIGNAL) };
+    let _ = crate::stop::signal(sys::getpid(), sys::gettid());
 }
 
 /// In the signal handler: true when the calling thread must not stop here. It will come back.

@@ -3,15 +3,19 @@
 //! The provider calls [`enable`] once and holds a [`Guard`] wherever its private state and the memory it shares with other
 //! ranks disagree for a moment. Everything else happens when the agent sends [`SIGNAL`].
 
+mod calls;
 mod capture;
 mod descriptors;
 mod gate;
+mod locks;
 mod mappings;
+mod objects;
 mod snapshot;
 mod stop;
 mod sys;
 mod talk;
 mod threads;
+mod timers;
 
 pub use capture::{Hooks, ask, enable};
 pub use gate::{Guard, disable, is_restored, take_restored};

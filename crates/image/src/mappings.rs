@@ -1,5 +1,8 @@
 //! Shared mappings, which a copied process would go on sharing with the original.
 
+use resurgo_wire::node_memory::{NODE_MEMORY_FD, SPILL_FD};
+
+use crate::descriptors;
 use crate::sys::{self, Errno, call};
 
 /// Where MPI libraries keep memory that they share with ranks of the same node. Every rank is told that it is alone on
@@ -11,13 +14,21 @@ const OF_ONE_RANK: [&str; 3] = ["/dev/shm/mpich_", "/dev/shm/Intel_MPI_", "/dev/
 pub fn make_private() -> Result<(), &'static str> {
     const UNREADABLE: &str = "its memory map cannot be read";
     let file = sys::open(b"/proc/self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC).map_err(|_| UNREADABLE)?;
+    let of_node = [NODE_MEMORY_FD, SPILL_FD].map(inode_of);
     let mut found = [(0usize, 0usize, 0i32); 64];
     let mut count = 0;
     let mut lines = Lines::new(file);
     let mut result = Ok(());
     while let Some(line) = lines.next_line().map_err(|_| UNREADABLE)? {
         let Some(mapping) = Mapping::parse(line) else { continue };
-        if !mapping.shared || !mapping.only_ours() {
+        if !mapping.shared || of_node.contains(&Some(mapping.inode)) {
+            continue;
+        }
+        if !mapping.only_ours() {
+            if mapping.protection & libc::PROT_WRITE != 0 {
+                result = Err("it shares writable memory with a file, a device or other processes");
+                break;
+            }
             continue;
         }
         if count == found.len() {
@@ -28,12 +39,42 @@ pub fn make_private() -> Result<(), &'static str> {
         count += 1;
     }
     sys::close(file);
+    result?;
     for &(start, end, protection) in &found[..count] {
         // SAFETY: the mapping was just listed, and nobody runs.
         unsafe { privatise(start, end, protection) }
             .map_err(|_| "there is not enough memory to copy its shared memory")?;
     }
-    result
+    Ok(())
+}
+
+fn inode_of(fd: i32) -> Option<u64> {
+    descriptors::stat(fd).ok().map(|stat| stat.st_ino)
+}
+
+/// A number that stands for all mappings, their places and rights. A copied process has the same, unless the program has
+/// asked that some memory is not copied (MADV_DONTFORK).
+pub fn checksum() -> Option<u64> {
+    let file = sys::open(b"/proc/self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
+    let mut lines = Lines::new(file);
+    let mut sum = Some(0u64);
+    loop {
+        match lines.next_line() {
+            Ok(Some(line)) => {
+                let Some(mapping) = Mapping::parse(line) else { continue };
+                for number in [mapping.start, mapping.end, mapping.protection as usize] {
+                    sum = sum.map(|sum| (sum ^ number as u64).wrapping_mul(0x0100_0000_01b3).rotate_left(17));
+                }
+            }
+            Ok(None) => break,
+            Err(_) => {
+                sum = None;
+                break;
+            }
+        }
+    }
+    sys::close(file);
+    sum
 }
 
 unsafe fn privatise(start: usize, end: usize, protection: i32) -> Result<(), Errno> {
@@ -66,21 +107,23 @@ unsafe fn privatise(start: usize, end: usize, protection: i32) -> Result<(), Err
 
 /// A line of /proc/self/maps.
 #[derive(Debug, PartialEq, Eq)]
-struct Mapping<'a> {
-    start: usize,
-    end: usize,
-    protection: i32,
-    shared: bool,
+pub struct Mapping<'a> {
+    pub start: usize,
+    pub end: usize,
+    pub protection: i32,
+    pub shared: bool,
+    inode: u64,
     path: &'a str,
 }
 
 impl<'a> Mapping<'a> {
-    fn parse(line: &'a [u8]) -> Option<Mapping<'a>> {
+    pub fn parse(line: &'a [u8]) -> Option<Mapping<'a>> {
         let line = std::str::from_utf8(line).ok()?;
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
         let rights = words.next()?.as_bytes();
-        let path = words.nth(3).unwrap_or("").trim_start();
+        let inode = words.nth(2)?.parse().ok()?;
+        let path = words.next().unwrap_or("").trim_start();
         let mut protection = 0;
         for (letter, bit) in [
             (b'r', libc::PROT_READ),
@@ -96,6 +139,7 @@ impl<'a> Mapping<'a> {
             end: usize::from_str_radix(end, 16).ok()?,
             protection,
             shared: rights.get(3) == Some(&b's'),
+            inode,
             path,
         })
     }
@@ -107,7 +151,7 @@ impl<'a> Mapping<'a> {
 }
 
 /// Reads a file line by line, without allocating. Longer lines are cut.
-struct Lines {
+pub struct Lines {
     file: i32,
     buffer: [u8; 8192],
     from: usize,
@@ -115,7 +159,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn new(file: i32) -> Lines {
+    pub fn new(file: i32) -> Lines {
         Lines {
             file,
             buffer: [0; 8192],
@@ -124,7 +168,7 @@ impl Lines {
         }
     }
 
-    fn next_line(&mut self) -> Result<Option<&[u8]>, Errno> {
+    pub fn next_line(&mut self) -> Result<Option<&[u8]>, Errno> {
         loop {
             let end = self.buffer[self.from..self.to].iter().position(|byte| *byte == b'\n');
             if let Some(length) = end {
@@ -162,6 +206,7 @@ mod tests {
         assert!(!heap.shared && heap.path == "[heap]");
         let nameless = Mapping::parse(b"80000000000-90000000000 rw-p 00000000 00:00 0").unwrap();
         assert!(nameless.path.is_empty());
+        assert_eq!(mapping.inode, 39367);
     }
 
     #[test]

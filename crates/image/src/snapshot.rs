@@ -4,62 +4,13 @@
 //! The copy is a child of the agent, not of the rank (CLONE_PARENT): the program's own wait never sees it, and the agent
 //! learns of its end as of any rank's. It shares memory with the original until either writes.
 
-use std::cell::UnsafeCell;
-
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
 use crate::descriptors::{self, Given};
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Text};
-use crate::{gate, stop, threads};
-
-struct Timers(UnsafeCell<[libc::itimerval; 3]>);
-// SAFETY: only the capturing thread uses it.
-unsafe impl Sync for Timers {}
-const NO_TIME: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 0 };
-const NO_TIMER: libc::itimerval = libc::itimerval {
-    it_interval: NO_TIME,
-    it_value: NO_TIME,
-};
-static TIMERS: Timers = Timers(UnsafeCell::new([NO_TIMER; 3]));
-
-/// Keeps the interval timers (alarm, setitimer), which a copied process does not inherit. The error names timers that
-/// cannot be kept.
-pub fn note_timers() -> Result<(), &'static str> {
-    for which in 0..3 {
-        // SAFETY: writes to the place for this timer.
-        let _ = unsafe {
-            call!(
-                libc::SYS_getitimer,
-                which,
-                (TIMERS.0.get() as *mut libc::itimerval).add(which)
-            )
-        };
-    }
-    let Ok(file) = sys::open(b"/proc/self/timers\0", libc::O_RDONLY | libc::O_CLOEXEC) else {
-        return Ok(());
-    };
-    let any = sys::read(file, &mut [0u8; 1]).unwrap_or(0) > 0;
-    sys::close(file);
-    if any {
-        Err("it has POSIX timers (timer_create)")
-    } else {
-        Ok(())
-    }
-}
-
-fn set_timers() {
-    for which in 0..3 {
-        // SAFETY: reads what `note_timers` has written.
-        unsafe {
-            let timer = (TIMERS.0.get() as *const libc::itimerval).add(which);
-            if (*timer).it_value.tv_sec != 0 || (*timer).it_value.tv_usec != 0 {
-                let _ = call!(libc::SYS_setitimer, which, timer, 0);
-            }
-        }
-    }
-}
+use crate::{calls, gate, locks, mappings, stop, threads, timers};
 
 /// Dies with the agent, and belongs to no group of the rank's.
 fn become_independent(agent: i32) {
@@ -84,6 +35,7 @@ fn exit(code: i32) -> ! {
 /// with the original, which gives it to the agent.
 pub fn fork(number: u64, own: i32, others: i32, file: i32) -> Result<i32, Errno> {
     let agent = sys::getppid();
+    let mappings = mappings::checksum();
     match threads::copy_process(None)? {
         0 => {}
         pid => return Ok(pid),
@@ -98,6 +50,16 @@ pub fn fork(number: u64, own: i32, others: i32, file: i32) -> Result<i32, Errno>
     // SAFETY: names the process for whoever lists processes.
     let _ = unsafe { call!(libc::SYS_prctl, libc::PR_SET_NAME, c"resurgo-image".as_ptr()) };
     let _ = file;
+    let whole = mappings == mappings::checksum();
+    let parted = descriptors::leave_original();
+    if let Err((fd, errno)) = if whole { parted } else { Err((-1, 0)) } {
+        let _ = talk::send(
+            others,
+            &Datagram::new(Kind::Failed, number, fd as u64, errno as u64),
+            &[],
+        );
+        exit(1);
+    }
     if talk::send(others, &Datagram::new(Kind::Ready, number, 0, 0), &[]).is_err() {
         exit(1);
     }
@@ -162,21 +124,33 @@ fn wake(socket: i32, agent: i32, request: &Received) -> ! {
     if request.datagram.b != 0 && !others_are_ready() {
         exit(1);
     }
-    set_timers();
+    calls::go_on_from_now();
+    match go_on() {
+        // SAFETY: the memory is the image's, and each thread is revived once.
+        Ok(main) => unsafe { threads::become_thread(main) },
+        Err(_) => exit(1),
+    }
+}
+
+/// Makes the threads of the image, but the main one, whose entry it returns.
+fn go_on() -> Result<usize, Errno> {
+    let parked = threads::parked();
+    let mut renamed = [(0, 0); threads::MOST];
     let mut main = None;
-    for thread in threads::parked().iter() {
-        if thread.is_main {
-            main = Some(thread);
+    threads::hold();
+    for (index, thread) in parked.iter().enumerate() {
+        let tid = if thread.is_main {
+            main = Some(index);
+            sys::getpid()
         } else {
             // SAFETY: the memory is the image's, and each thread is revived once.
-            if unsafe { threads::revive(thread) }.is_err() {
-                exit(1);
-            }
-        }
+            unsafe { threads::revive(index) }?
+        };
+        renamed[index] = (thread.tid, tid);
     }
-    match main {
-        // SAFETY: as above.
-        Some(main) => unsafe { threads::become_thread(main) },
-        None => exit(1),
-    }
+    let renamed = &renamed[..parked.len()];
+    locks::rename(renamed)?;
+    timers::set(|tid| renamed.iter().find(|(old, _)| *old == tid).map_or(tid, |(_, new)| *new))?;
+    threads::let_go();
+    main.ok_or(libc::ESRCH)
 }

@@ -1,10 +1,10 @@
 //! Stopping every thread of the process, and letting them go on.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::sys::{self, call};
+use crate::sys::{self, Errno, call};
 use crate::threads::{self, MOST};
-use crate::{SIGNAL, gate};
+use crate::{SIGNAL, calls, gate};
 
 /// How long threads may take to stop.
 const PATIENCE_NS: u64 = 2_000_000_000;
@@ -34,19 +34,78 @@ unsafe extern "C" fn restorer() -> ! {
 
 const SA_RESTORER: u64 = 0x0400_0000;
 
+/// glibc's own handler of [`SIGNAL`], 0: none.
+static OF_GLIBC: AtomicUsize = AtomicUsize::new(0);
+
 /// Makes [`SIGNAL`] stop threads.
 pub fn install() {
+    // glibc sets its own handler when the first thread is made: after that, ours stays.
+    let _ = std::thread::Builder::new().spawn(|| ()).map(|thread| thread.join());
+    let own = on_signal as *const () as usize;
     let action = KernelAction {
-        handler: on_signal as *const () as usize,
+        handler: own,
         flags: (libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK) as u64 | SA_RESTORER,
         restorer: restorer as *const () as usize,
         mask: u64::MAX,
     };
-    // SAFETY: the struct is the kernel's own; glibc refuses this signal's number to programs.
-    let _ = unsafe { call!(libc::SYS_rt_sigaction, SIGNAL, &raw const action, 0, 8) };
+    let mut before = KernelAction {
+        handler: 0,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    };
+    // SAFETY: the structs are the kernel's own; glibc refuses this signal's number to programs.
+    let _ = unsafe { call!(libc::SYS_rt_sigaction, SIGNAL, &raw const action, &raw mut before, 8) };
+    if before.handler != own {
+        OF_GLIBC.store(before.handler, Ordering::SeqCst);
+    }
 }
 
-extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t);
+
+/// Says that a signal is ours: glibc uses the same one, by tgkill, when a process with threads changes its user.
+const OURS: usize = 0x7265_7375_7267_6f21;
+
+/// The beginning of siginfo_t as rt_tgsigqueueinfo takes it.
+#[repr(C)]
+struct Information {
+    signal: i32,
+    error: i32,
+    code: i32,
+    _padding: i32,
+    pid: i32,
+    uid: u32,
+    value: usize,
+    _rest: [u64; 12],
+}
+
+/// Sends [`SIGNAL`] to a thread of process `pid`.
+pub fn signal(pid: i32, tid: i32) -> Result<(), Errno> {
+    let information = Information {
+        signal: SIGNAL,
+        error: 0,
+        code: libc::SI_QUEUE,
+        _padding: 0,
+        pid: sys::getpid(),
+        uid: 0,
+        value: OURS,
+        _rest: [0; 12],
+    };
+    // SAFETY: the kernel reads 128 bytes.
+    unsafe { call!(libc::SYS_rt_tgsigqueueinfo, pid, tid, SIGNAL, &raw const information) }.map(|_| ())
+}
+
+extern "C" fn on_signal(number: i32, information: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // SAFETY: the kernel's siginfo, of 128 bytes.
+    let said = unsafe { &*information.cast::<Information>() };
+    if said.code != libc::SI_QUEUE || said.value != OURS {
+        let handler = OF_GLIBC.load(Ordering::SeqCst);
+        if handler > libc::SIG_IGN {
+            // SAFETY: what the kernel would have called.
+            unsafe { std::mem::transmute::<usize, Handler>(handler)(number, information, context) };
+        }
+        return;
+    }
     if gate::must_go_on() {
         return;
     }
@@ -65,6 +124,7 @@ extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, context: *mut libc::uco
     while EPOCH.load(Ordering::SeqCst) == epoch {
         sys::futex_wait(&EPOCH, epoch, None);
     }
+    calls::heed_signals(context as usize);
 }
 
 /// Threads that have got the signal, and what they were doing before.
@@ -88,17 +148,27 @@ pub fn all(own: i32, first: (i64, u64)) -> Result<(), &'static str> {
         libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC,
     )
     .map_err(|_| "cannot list its threads in /proc")?;
-    let result = stop(directory, own, deadline, first);
-    sys::close(directory);
-    result
-}
-
-fn stop(directory: i32, own: i32, deadline: u64, first: (i64, u64)) -> Result<(), &'static str> {
     // 24 KiB of the capturing thread's stack.
     let mut signalled = Signalled {
         entries: [(0, 0, 0); MOST],
         count: 0,
     };
+    let result = stop(directory, own, deadline, &mut signalled);
+    sys::close(directory);
+    // Also when some have not stopped: those that have must not notice.
+    calls::restart_all(threads::parked(), |index| {
+        let tid = threads::parked()[index].tid;
+        let seen = signalled.entries[..signalled.count].iter().find(|entry| entry.0 == tid);
+        match seen {
+            Some((_, number, pc)) => Some((*number, *pc)),
+            None if index == 0 => Some(first),
+            None => None,
+        }
+    });
+    result
+}
+
+fn stop(directory: i32, own: i32, deadline: u64, signalled: &mut Signalled) -> Result<(), &'static str> {
     loop {
         let seen = threads::PARKED.load(Ordering::SeqCst);
         let parked = threads::parked();
@@ -114,9 +184,7 @@ fn stop(directory: i32, own: i32, deadline: u64, first: (i64, u64)) -> Result<()
                 return;
             }
             let (number, pc) = current_call(tid);
-            // SAFETY: a signal to a thread of this process.
-            let sent = unsafe { call!(libc::SYS_tgkill, sys::getpid(), tid, SIGNAL) };
-            if sent.is_ok() {
+            if signal(sys::getpid(), tid).is_ok() {
                 signalled.entries[signalled.count] = (tid, number, pc);
                 signalled.count += 1;
                 new += 1;
@@ -127,7 +195,7 @@ fn stop(directory: i32, own: i32, deadline: u64, first: (i64, u64)) -> Result<()
             return Err("it has more than 1024 threads");
         }
         if missing == 0 {
-            break;
+            return Ok(());
         }
         if sys::now_ns() > deadline {
             return Err(if gate::is_pending() {
@@ -140,20 +208,6 @@ fn stop(directory: i32, own: i32, deadline: u64, first: (i64, u64)) -> Result<()
             sys::futex_wait(&threads::PARKED, seen, Some(LOOK_NS));
         }
     }
-    for (index, thread) in threads::parked().iter().enumerate() {
-        let before = match signalled.entries[..signalled.count]
-            .iter()
-            .find(|entry| entry.0 == thread.tid)
-        {
-            Some((_, number, pc)) => (*number, *pc),
-            None if index == 0 => first,
-            None => continue,
-        };
-        if before.0 >= 0 {
-            threads::restart_call(thread, before.0, before.1);
-        }
-    }
-    Ok(())
 }
 
 /// The system call that thread `tid` is in, and its program counter; -1: none.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::gate::thread_pointer;
 use crate::sys::{self, Errno, call};
+use crate::{calls, timers};
 
 /// Most threads of a rank.
 pub const MOST: usize = 1024;
@@ -127,46 +128,20 @@ pub fn park(context: usize) {
     sys::futex_wake(&PARKED);
 }
 
-/// If the signal has broken off a system call which does not start again by itself (poll, nanosleep…), lets it start again.
-/// `number` and `pc`: what the kernel said of the thread before it got the signal.
-pub fn restart_call(thread: &Thread, number: i64, pc: u64) {
-    let context = thread.context as *mut libc::ucontext_t;
-    // SAFETY: the frame of a thread that stands still.
-    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
-    let register = |name: libc::c_int| name as usize;
-    if registers[register(libc::REG_RAX)] != -i64::from(libc::EINTR) || registers[register(libc::REG_RIP)] as u64 != pc
-    {
-        return;
-    }
-    if number == libc::SYS_clock_nanosleep || number == libc::SYS_nanosleep {
-        // The kernel has written what is left to where the program asked for it: sleep that long.
-        let (request, rest, absolute) = if number == libc::SYS_nanosleep {
-            (libc::REG_RDI, libc::REG_RSI, false)
-        } else {
-            (
-                libc::REG_RDX,
-                libc::REG_R10,
-                registers[register(libc::REG_RSI)] & i64::from(libc::TIMER_ABSTIME) != 0,
-            )
-        };
-        if !absolute && registers[register(rest)] != 0 {
-            registers[register(request)] = registers[register(rest)];
-        }
-    }
-    registers[register(libc::REG_RAX)] = number;
-    registers[register(libc::REG_RIP)] -= 2;
-}
-
-/// Makes the calling thread, new and unknown to glibc, the one that stood still: it goes on where it stopped.
+/// Makes the calling thread, new and unknown to glibc, the one of entry `index`: it goes on where that stopped.
 ///
 /// # Safety
 /// The memory is that of the image, and no other thread has become this one.
-pub unsafe fn become_thread(thread: &Thread) -> ! {
+pub unsafe fn become_thread(index: usize) -> ! {
+    let thread = &parked()[index];
     // SAFETY: as required: these areas belong to the thread that this one becomes.
     unsafe {
-        // glibc's copy of the thread's number lies there. It stays what it was, also when the kernel has given another:
-        // recursive mutexes that are held (MPICH's own is one) know their owner by it.
-        let _ = call!(libc::SYS_set_tid_address, thread.tid_address);
+        let tid = call!(libc::SYS_set_tid_address, thread.tid_address).unwrap_or(0);
+        if thread.tid_address != 0 {
+            // glibc's copy of the thread's number, by which it sends signals. Where the old number could not be had, held
+            // locks have been given the new one.
+            *(thread.tid_address as *mut i32) = tid as i32;
+        }
         let _ = call!(libc::SYS_set_robust_list, thread.robust_list, thread.robust_length);
         let _ = call!(libc::SYS_arch_prctl, 0x1002, thread.fs); // ARCH_SET_FS
         let rseq = RSEQ.load(Ordering::Relaxed);
@@ -184,6 +159,8 @@ pub unsafe fn become_thread(thread: &Thread) -> ! {
             thread.affinity_bytes,
             thread.affinity.as_ptr()
         );
+        timers::raise_own(index);
+        calls::heed_signals(thread.context);
         go_on(thread.context)
     }
 }
@@ -201,19 +178,35 @@ const THREAD_FLAGS: i32 = libc::CLONE_VM
     | libc::CLONE_THREAD
     | libc::CLONE_SYSVSEM;
 
-/// Starts a thread that becomes `thread`. It begins on that thread's own stack, below its frame.
+/// 0: revived threads wait.
+static MAY_GO: AtomicU32 = AtomicU32::new(0);
+
+/// Threads that are revived wait for [`let_go`].
+pub fn hold() {
+    MAY_GO.store(0, Ordering::SeqCst);
+}
+
+pub fn let_go() {
+    MAY_GO.store(1, Ordering::SeqCst);
+    sys::futex_wake(&MAY_GO);
+}
+
+/// Starts a thread that becomes the one of entry `index`, and returns its number. It begins on that thread's own stack,
+/// below its frame.
 ///
 /// # Safety
 /// As for [`become_thread`].
-pub unsafe fn revive(thread: &'static Thread) -> Result<(), Errno> {
-    extern "C" fn begin(thread: usize) -> ! {
-        // SAFETY: `revive` gave the address of an entry of the table.
-        unsafe { become_thread(&*(thread as *const Thread)) }
+pub unsafe fn revive(index: usize) -> Result<i32, Errno> {
+    extern "C" fn begin(index: usize) -> ! {
+        while MAY_GO.load(Ordering::SeqCst) == 0 {
+            sys::futex_wait(&MAY_GO, 0, None);
+        }
+        // SAFETY: `revive` gave the number of an entry of the table.
+        unsafe { become_thread(index) }
     }
     // The handler's own frames below the context are of no more use.
-    let stack = (thread.context - 512) & !15;
-    let argument = thread as *const Thread as usize;
-    let number = thread.tid;
+    let stack = (parked()[index].context - 512) & !15;
+    let number = parked()[index].tid;
     let arguments = CloneArguments {
         flags: THREAD_FLAGS as u64,
         // The whole of it need not be there: the kernel only adds the two.
@@ -226,16 +219,11 @@ pub unsafe fn revive(thread: &'static Thread) -> Result<(), Errno> {
     // SAFETY: as required by this function.
     unsafe {
         // With its old number where that is allowed and free, else with a new one.
-        if raw_start3(
-            &raw const arguments,
-            size_of::<CloneArguments>(),
-            begin as *const () as usize,
-            argument,
-        ) > 0
-        {
-            return Ok(());
+        let size = size_of::<CloneArguments>();
+        match raw_start3(&raw const arguments, size, begin as *const () as usize, index) {
+            tid if tid > 0 => Ok(tid as i32),
+            _ => start(THREAD_FLAGS, stack, begin, index, None),
         }
-        start(THREAD_FLAGS, stack, begin, argument, None).map(|_| ())
     }
 }
 

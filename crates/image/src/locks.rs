@@ -1,0 +1,249 @@
+//! Held locks of glibc, which know their owner by its thread id, in a process whose threads have new ids.
+//!
+//! Recursive, error-checking, robust and priority-inheriting mutexes and the writer's side of read-write locks compare that
+//! id with the caller's: the loader's own lock is one of them, held by whoever loads a library. Only robust ones can be
+//! found by way of the kernel. So the memory is searched for what has the shape of a held lock with the id of one of these
+//! threads in its place; an image is taken often, and woken up only after a failure: this is the time for it.
+
+use crate::mappings::{Lines, Mapping};
+use crate::sys::{self, Errno, call};
+
+/// What a thread was called when the image was taken, and what it is called now.
+pub type Renamed = (i32, i32);
+
+const PAGE: usize = 4096;
+const PAGES: usize = 512;
+const OWNER_BITS: u32 = 0x3fff_ffff;
+
+/// Gives every lock that one of the renamed threads holds its new id. No other thread runs.
+pub fn rename(renamed: &[Renamed]) -> Result<(), Errno> {
+    if renamed.iter().all(|(old, new)| old == new) {
+        return Ok(());
+    }
+    let pages = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC)?;
+    let maps = sys::open(b"/proc/self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC)?;
+    let mut lines = Lines::new(maps);
+    while let Some(line) = lines.next_line()? {
+        let Some(mapping) = Mapping::parse(line) else { continue };
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        if !mapping.shared && mapping.protection & both == both {
+            search(pages, mapping.start, mapping.end, renamed)?;
+        }
+    }
+    sys::close(maps);
+    sys::close(pages);
+    Ok(())
+}
+
+/// One mapping. Pages that were never written, or are the file's, hold no lock.
+fn search(pagemap: i32, start: usize, end: usize, renamed: &[Renamed]) -> Result<(), Errno> {
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    const OF_FILE: u64 = 1 << 61;
+    let lowest = renamed.iter().map(|(old, _)| *old as u32).min().unwrap_or(0);
+    let span = renamed.iter().map(|(old, _)| *old as u32).max().unwrap_or(0) - lowest;
+    let mut about = [0u64; PAGES];
+    let mut at = start;
+    while at < end {
+        let count = ((end - at) / PAGE).min(PAGES);
+        // SAFETY: writes to the array.
+        let length = unsafe { call!(libc::SYS_pread64, pagemap, about.as_mut_ptr(), count * 8, at / PAGE * 8) }?;
+        if length == 0 {
+            return Ok(());
+        }
+        for (index, page) in about[..length / 8].iter().enumerate() {
+            if page & (PRESENT | SWAPPED) == 0 || page & OF_FILE != 0 {
+                continue;
+            }
+            let first = at + index * PAGE;
+            // SAFETY: mapped and readable, and nobody else runs.
+            let words = unsafe { std::slice::from_raw_parts(first as *const u64, PAGE / 8) };
+            let mut any = false;
+            for word in words {
+                any |= (*word as u32).wrapping_sub(lowest) <= span;
+            }
+            if any {
+                for offset in (0..PAGE).step_by(8) {
+                    // SAFETY: inside of the mapping.
+                    unsafe { look(first + offset, start, end, renamed) };
+                }
+            }
+        }
+        at += length / 8 * PAGE;
+    }
+    Ok(())
+}
+
+/// Looks at a number that may be the owner of a lock.
+///
+/// # Safety
+/// `start..end` is writable memory that nobody else uses, and `at` an address of 8 bytes in it.
+unsafe fn look(at: usize, start: usize, end: usize, renamed: &[Renamed]) {
+    // SAFETY: as required.
+    let owner = unsafe { *(at as *const i32) };
+    let Some((_, new)) = renamed.iter().find(|(old, _)| *old == owner) else {
+        return;
+    };
+    // SAFETY: both look no further than `start` and `end`.
+    unsafe {
+        if at >= start + 8 && at + 32 <= end && is_mutex(&*((at - 8) as *const Mutex)) {
+            let mutex = &mut *((at - 8) as *mut Mutex);
+            mutex.owner = *new;
+            if mutex.kind & (ROBUST | INHERIT) != 0 {
+                mutex.lock = mutex.lock & !OWNER_BITS | *new as u32;
+            }
+        } else if at >= start + 24 && at + 32 <= end && is_write_lock(&*((at - 24) as *const ReadWriteLock)) {
+            *(at as *mut i32) = *new;
+        }
+    }
+}
+
+/// pthread_mutex_t of glibc on x86-64.
+#[repr(C)]
+struct Mutex {
+    lock: u32,
+    count: u32,
+    owner: i32,
+    users: u32,
+    kind: u32,
+    spins: u32,
+    list: [usize; 2],
+}
+
+const RECURSIVE: u32 = 1;
+const ERROR_CHECKING: u32 = 2;
+const ROBUST: u32 = 16;
+const INHERIT: u32 = 32;
+/// Priority ceiling: the lock word has it above bit 19.
+const PROTECT: u32 = 64;
+
+/// True for a held mutex whose owner matters.
+fn is_mutex(mutex: &Mutex) -> bool {
+    let kind = mutex.kind & 3;
+    let owner_in_lock = mutex.kind & (ROBUST | INHERIT) != 0;
+    if mutex.kind >= 1 << 10 || !owner_in_lock && ![RECURSIVE, ERROR_CHECKING].contains(&kind) {
+        return false;
+    }
+    let held = if owner_in_lock {
+        mutex.lock & OWNER_BITS == mutex.owner as u32
+    } else if mutex.kind & PROTECT != 0 {
+        [1, 2].contains(&(mutex.lock & 0x7_ffff))
+    } else {
+        [1, 2].contains(&mutex.lock)
+    };
+    held && (owner_in_lock || kind == RECURSIVE) == (mutex.count > 0)
+        // The owner, and those who wait at a condition.
+        && (1..1 << 16).contains(&mutex.users)
+        && mutex.spins == 0
+        && (mutex.kind & ROBUST != 0) == (mutex.list != [0, 0])
+}
+
+/// pthread_rwlock_t of glibc on x86-64.
+#[repr(C)]
+struct ReadWriteLock {
+    readers: u32,
+    writers: u32,
+    write_phase: u32,
+    writers_wait: u32,
+    padding: [u32; 2],
+    writer: i32,
+    shared: u32,
+    more_padding: [usize; 2],
+    flags: u32,
+}
+
+/// True for a lock that is held by a writer.
+fn is_write_lock(lock: &ReadWriteLock) -> bool {
+    lock.readers & 3 == 3
+        && lock.readers < 1 << 16
+        && lock.writers & 0x7fff_ffff < 1 << 16
+        && [1, 3].contains(&lock.write_phase)
+        && lock.writers_wait < 4
+        && lock.padding == [0, 0]
+        && lock.shared < 2
+        && lock.more_padding == [0, 0]
+        && lock.flags < 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::UnsafeCell;
+
+    const NEW: i32 = 12345;
+
+    fn renamed_mutex(kind: i32, robust: bool, inherit: bool) -> (i32, u32) {
+        // SAFETY: a mutex of this test's own, left behind in the hands of nobody.
+        unsafe {
+            let mutex: &UnsafeCell<libc::pthread_mutex_t> = Box::leak(Box::new(UnsafeCell::new(std::mem::zeroed())));
+            let mut attributes = std::mem::zeroed();
+            libc::pthread_mutexattr_init(&raw mut attributes);
+            libc::pthread_mutexattr_settype(&raw mut attributes, kind);
+            if robust {
+                libc::pthread_mutexattr_setrobust(&raw mut attributes, libc::PTHREAD_MUTEX_ROBUST);
+            }
+            if inherit {
+                libc::pthread_mutexattr_setprotocol(&raw mut attributes, libc::PTHREAD_PRIO_INHERIT);
+            }
+            libc::pthread_mutex_init(mutex.get(), &raw const attributes);
+            libc::pthread_mutex_lock(mutex.get());
+            let place = mutex.get() as usize;
+            look(place + 8, place, place + 40, &[(1, 2), (sys::gettid(), NEW)]);
+            let found = &mut *mutex.get().cast::<Mutex>();
+            let result = (found.owner, found.lock & OWNER_BITS);
+            // Given back, for the list of robust ones is this thread's.
+            look(place + 8, place, place + 40, &[(NEW, sys::gettid())]);
+            found.owner = sys::gettid();
+            libc::pthread_mutex_unlock(mutex.get());
+            result
+        }
+    }
+
+    #[test]
+    fn held_mutexes_get_the_new_owner() {
+        let own = sys::gettid();
+        assert_eq!(renamed_mutex(libc::PTHREAD_MUTEX_NORMAL, false, false), (own, 1));
+        assert_eq!(renamed_mutex(libc::PTHREAD_MUTEX_RECURSIVE, false, false), (NEW, 1));
+        assert_eq!(renamed_mutex(libc::PTHREAD_MUTEX_ERRORCHECK, false, false), (NEW, 1));
+        for kind in [
+            libc::PTHREAD_MUTEX_NORMAL,
+            libc::PTHREAD_MUTEX_RECURSIVE,
+            libc::PTHREAD_MUTEX_ERRORCHECK,
+        ] {
+            for (robust, inherit) in [(true, false), (false, true), (true, true)] {
+                assert_eq!(
+                    renamed_mutex(kind, robust, inherit),
+                    (NEW, NEW as u32),
+                    "{kind} {robust}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_writer_is_renamed_and_a_reader_has_no_name() {
+        // SAFETY: a lock of this test's own.
+        unsafe {
+            let lock: &UnsafeCell<libc::pthread_rwlock_t> = Box::leak(Box::new(UnsafeCell::new(std::mem::zeroed())));
+            libc::pthread_rwlock_init(lock.get(), std::ptr::null());
+            libc::pthread_rwlock_rdlock(lock.get());
+            assert!(!is_write_lock(&*lock.get().cast::<ReadWriteLock>()));
+            libc::pthread_rwlock_unlock(lock.get());
+            libc::pthread_rwlock_wrlock(lock.get());
+            let place = lock.get() as usize;
+            look(place + 24, place, place + 56, &[(sys::gettid(), NEW)]);
+            assert_eq!((*lock.get().cast::<ReadWriteLock>()).writer, NEW);
+        }
+    }
+
+    #[test]
+    fn other_numbers_are_left_alone() {
+        let mut numbers = [NEW as u32; 64];
+        let place = numbers.as_mut_ptr() as usize;
+        for at in (place..place + 256).step_by(8) {
+            // SAFETY: inside of the array.
+            unsafe { look(at, place, place + 256, &[(NEW, 1)]) };
+        }
+        assert_eq!(numbers, [NEW as u32; 64]);
+    }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the programs about process images share. Each uses one thing of the kernel for 2 or 3 seconds, in rounds: some
+// state of that thing lives from round to round, and every round ends with messages. Two ranks.
+#ifndef IMAGE_H
+#define IMAGE_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../check.h"
+
+#define ROUNDS 150
+
+static int rank, ranks;
+
+static inline double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static inline void start(int *argc, char ***argv)
+{
+    int provided;
+    MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+}
+
+// All ranks have come to the same state; then some computation.
+static inline void step(uint64_t state, double seconds)
+{
+    uint64_t least[2] = {state, ~state}, all[2];
+    MPI_Allreduce(least, all, 2, MPI_UINT64_T, MPI_MIN, MPI_COMM_WORLD);
+    CHECK(all[0] == state && all[1] == ~state, "the ranks differ: %llx", (unsigned long long)state);
+    for (double end = now() + seconds; now() < end;)
+        ;
+}
+
+static inline int finish(const char *what, uint64_t state)
+{
+    if (rank == 0)
+        printf("%s: %016llx\n", what, (unsigned long long)state);
+    MPI_Finalize();
+    return 0;
+}
+
+#define WORKS(call)                                                             \
+    ({                                                                          \
+        __typeof__(call) result_ = (call);                                      \
+        CHECK(result_ != (__typeof__(call))-1, "%s", strerror(errno));          \
+        result_;                                                                \
+    })
+#define IS_ZERO(call)                                                           \
+    ({                                                                          \
+        int result_ = (call);                                                   \
+        CHECK(result_ == 0, "%s", strerror(result_));                           \
+    })
+
+#endif

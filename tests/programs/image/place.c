@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What surrounds a process: working directory, umask, limits, environment, clocks of the vdso, the present processor.
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "image.h"
+
+int main(int argc, char **argv)
+{
+    start(&argc, &argv);
+    char folder[] = "place0", path[512], before[400];
+    folder[5] = (char)('0' + rank);
+    mkdir(folder, 0700);
+    CHECK(getcwd(before, sizeof before) != NULL, "%s", strerror(errno));
+    WORKS(chdir(folder));
+    umask(0137);
+    struct rlimit limit = {321, 4321}, files;
+    WORKS(getrlimit(RLIMIT_NOFILE, &files));
+    limit.rlim_max = files.rlim_max < 4321 ? files.rlim_max : 4321;
+    WORKS(setrlimit(RLIMIT_NOFILE, &limit));
+    setenv("PLACE", "first", 1);
+    double last = now();
+    time_t seconds = time(NULL);
+    uint64_t hash = FNV_START;
+    for (int i = 0; i < ROUNDS; i++) {
+        char here[512], name[32], value[32];
+        snprintf(path, sizeof path, "%s/%s", before, folder);
+        CHECK(getcwd(here, sizeof here) && strcmp(here, path) == 0, "round %d: the directory is %s", i, here);
+        CHECK(umask(0137) == 0137, "round %d: the umask", i);
+        CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur == 321, "round %d: %ld", i, (long)files.rlim_cur);
+        snprintf(value, sizeof value, "%d", i);
+        CHECK(i == 0 || atoi(getenv("PLACE")) == i - 1, "round %d: the environment", i);
+        setenv("PLACE", value, 1);
+        CHECK(now() >= last && time(NULL) >= seconds, "round %d: time runs backwards", i);
+        last = now();
+        seconds = time(NULL);
+        int processor = sched_getcpu();
+        CHECK(processor >= 0 && processor < sysconf(_SC_NPROCESSORS_CONF), "round %d: processor %d", i, processor);
+        snprintf(name, sizeof name, "file%d", i % 10);
+        FILE *file = fopen(name, "w");
+        CHECK(file != NULL, "round %d: %s", i, strerror(errno));
+        fclose(file);
+        struct stat about;
+        WORKS(stat(name, &about));
+        CHECK((about.st_mode & 0777) == 0640, "round %d: %o", i, about.st_mode & 0777);
+        CHECK(getpgrp() == getpid(), "round %d: the process is not the first of its group", i);
+        hash = hash_bytes(hash, &i, 4);
+        step(hash, 0.015);
+    }
+    return finish("place", hash);
+}
