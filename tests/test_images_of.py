@@ -69,6 +69,8 @@ REFUSED = {
     "zombie": "it has started other processes that still run",
     "file_lock": "it holds a lock on a part of a file: descriptor",
     "queued": "real-time signals wait for it",
+    "robust_wait": "a thread waits for a mutex that is robust or inherits priority",
+    "pi_wait": "a thread waits for a mutex that is robust or inherits priority",
 }
 
 
@@ -86,3 +88,12 @@ def test_refused(jobs, kind):
         assert taken and taken[-1] > last
         first = min(event["time"] for event in result.of("not_checkpointed") if event["reason"].startswith(REFUSED[kind]))
         assert not [time for time in taken if first < time < last - 0.2], "an image was taken all the same"
+
+
+def test_the_user_is_told_once_why_there_are_no_images(jobs):
+    result = jobs.run(2, *command("refused socket 1200"), options=["--checkpoint-every", "300ms"]).ok()
+    for rank in range(2):
+        warning = f"resurgo: warning: no image of rank {rank} can be taken: it has an open socket: descriptor "
+        assert result.errors.count(warning) == 1, result.describe()
+    result = jobs.run(2, *command("refused socket"), options=["--checkpoint-every", "50ms"]).ok()
+    assert "warning" not in result.errors, result.describe()

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const BASE: usize = 0x0800_0000_0000;
 /// Address space set aside; memory is used only as far as it is touched.
 const BYTES: usize = 1 << 40;
+pub const RANGE: std::ops::Range<usize> = BASE..BASE + BYTES;
 /// Freed blocks from this size on give their memory back to the kernel.
 const RETURNED: usize = 4 << 20;
 const SMALLEST: usize = 32;

@@ -130,6 +130,7 @@ unsafe extern "C" fn open_domain(
     if node.pessimistic {
         crate::imports::fix_clock_and_pid(&node);
     }
+    crate::engine::images::enable(&node);
     let mut engine = Engine::new(node);
     // SAFETY: the info that getinfo made, with its attributes.
     let mr_mode = unsafe { (*info).domain_attr.as_ref().map_or(0, |attributes| attributes.mr_mode) };
@@ -141,7 +142,7 @@ unsafe extern "C" fn open_domain(
         mr: &DOMAIN_MR,
     };
     let engine = hand_out(engine);
-    crate::engine::images::enable(engine);
+    crate::engine::images::know(engine);
     // SAFETY: the caller's place for the answer.
     unsafe { *domain = hand_out(Domain { object, engine }) };
     0

@@ -186,6 +186,14 @@ fn shorten(registers: &mut Registers, number: i64, passed: u64, (set, index): (u
     }
 }
 
+/// True for a thread that stands still in futex(FUTEX_LOCK_PI), 6, or its younger sister, 13.
+pub fn waits_for_inheriting_mutex(context: usize) -> bool {
+    let registers = registers(context);
+    stands_after_call(registers, registers[libc::REG_RIP as usize] + 2)
+        && registers[libc::REG_RAX as usize] == libc::SYS_futex
+        && [6, 13].contains(&(registers[libc::REG_RSI as usize] & 0x7f))
+}
+
 fn nanoseconds(time: &libc::timespec) -> u64 {
     (time.tv_sec.max(0) as u64)
         .saturating_mul(1_000_000_000)

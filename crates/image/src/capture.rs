@@ -5,6 +5,7 @@
 
 use std::cell::UnsafeCell;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,11 +15,13 @@ use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 use crate::descriptors::{self, Refusal};
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Socket, Text};
-use crate::{gate, mappings, objects, snapshot, stop, threads, timers};
+use crate::{gate, locks, mappings, objects, snapshot, stop, threads, timers};
 
 /// What the provider has to say about an image.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Hooks {
+    /// Where its own objects are, and nothing of the program's.
+    pub own_memory: Range<usize>,
     /// Why there can be none now, if so. All threads stand still, outside of every [`crate::Guard`].
     pub refuses: fn() -> Option<&'static str>,
     /// Note the cursors of the image in this slot of the rank's arena.
@@ -218,6 +221,9 @@ fn copy(request: &Datagram, file: i32) -> Result<(i32, i32), Refusal> {
     if !threads::parked().iter().any(|thread| thread.is_main) {
         return Err(refuse("its main thread has ended"));
     }
+    if let Some(why) = locks::refuses() {
+        return Err(refuse(why));
+    }
     timers::note().map_err(refuse)?;
     mappings::make_private().map_err(refuse)?;
     descriptors::note(&[file])?;
@@ -278,7 +284,7 @@ fn drain(number: u64, hooks: &Hooks) -> Result<(), &'static str> {
 /// The provider's hooks. Only after [`enable`].
 pub fn hooks() -> Option<Hooks> {
     // SAFETY: written before the first signal.
-    unsafe { *HOOKS.0.get() }
+    unsafe { (*HOOKS.0.get()).clone() }
 }
 
 /// True when the program has child processes, running or not waited for.

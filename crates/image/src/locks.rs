@@ -4,9 +4,25 @@
 //! id with the caller's: the loader's own lock is one of them, held by whoever loads a library. Only robust ones can be
 //! found by way of the kernel. So the memory is searched for what has the shape of a held lock with the id of one of these
 //! threads in its place; an image is taken often, and woken up only after a failure: this is the time for it.
+//!
+//! Left out: a thread that is captured between the two instructions of glibc that load its id and store it in a lock.
+
+use std::ops::Range;
 
 use crate::mappings::{Lines, Mapping};
 use crate::sys::{self, Errno, call};
+use crate::{calls, threads};
+
+/// Why the threads that stand still cannot be called otherwise: one of them has its id in a register, to put it into a
+/// robust or priority-inheriting mutex as soon as it gets that.
+pub fn refuses() -> Option<&'static str> {
+    let waits = threads::parked().iter().any(|thread| {
+        // SAFETY: glibc's own list head: first entry, offset, and the lock that is being taken or given back.
+        let taking = thread.robust_list != 0 && unsafe { *((thread.robust_list + 16) as *const usize) } != 0;
+        taking || calls::waits_for_inheriting_mutex(thread.context)
+    });
+    waits.then_some("a thread waits for a mutex that is robust or inherits priority")
+}
 
 /// What a thread was called when the image was taken, and what it is called now.
 pub type Renamed = (i32, i32);
@@ -15,8 +31,9 @@ const PAGE: usize = 4096;
 const PAGES: usize = 512;
 const OWNER_BITS: u32 = 0x3fff_ffff;
 
-/// Gives every lock that one of the renamed threads holds its new id. No other thread runs.
-pub fn rename(renamed: &[Renamed]) -> Result<(), Errno> {
+/// Gives every lock that one of the renamed threads holds its new id. No other thread runs. In the memory `left_out`, which
+/// may be huge, there are no locks.
+pub fn rename(renamed: &[Renamed], left_out: &Range<usize>) -> Result<(), Errno> {
     if renamed.iter().all(|(old, new)| old == new) {
         return Ok(());
     }
@@ -26,7 +43,7 @@ pub fn rename(renamed: &[Renamed]) -> Result<(), Errno> {
     while let Some(line) = lines.next_line()? {
         let Some(mapping) = Mapping::parse(line) else { continue };
         let both = libc::PROT_READ | libc::PROT_WRITE;
-        if !mapping.shared && mapping.protection & both == both {
+        if !mapping.shared && mapping.protection & both == both && !left_out.contains(&mapping.start) {
             search(pages, mapping.start, mapping.end, renamed)?;
         }
     }

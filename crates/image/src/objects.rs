@@ -22,7 +22,7 @@ pub enum Object {
     },
     Timer {
         clock: i32,
-        ticks: u64,
+        has_run_out: bool,
         /// Interval and time left, in nanoseconds.
         interval: u64,
         left: u64,
@@ -159,7 +159,7 @@ fn event(fd: i32) -> Result<Object, &'static str> {
 }
 
 fn timer(fd: i32) -> Result<Object, &'static str> {
-    let (mut clock, mut ticks, mut left, mut interval, mut flags) = (None, 0, None, None, 0);
+    let (mut clock, mut ticks, mut left, mut interval, mut flags) = (None, 0u64, None, None, 0);
     // "(seconds, nanoseconds)"
     let time = |text: &str| {
         let (seconds, rest) = text.trim_matches(['(', ')']).split_once(", ")?;
@@ -182,7 +182,7 @@ fn timer(fd: i32) -> Result<Object, &'static str> {
     match (clock, left, interval) {
         (Some(clock), Some(left), Some(interval)) => Ok(Object::Timer {
             clock,
-            ticks,
+            has_run_out: ticks > 0,
             interval,
             left,
         }),
@@ -401,26 +401,21 @@ fn make(object: Object) -> Result<i32, Errno> {
             }
             Object::Timer {
                 clock,
-                ticks,
+                has_run_out,
                 interval,
                 left,
             } => {
-                const SET_TICKS: u32 = 0x4008_5400;
                 let time = |ns: u64| libc::timespec {
                     tv_sec: (ns / 1_000_000_000) as i64,
                     tv_nsec: (ns % 1_000_000_000) as i64,
                 };
                 let fd = call!(libc::SYS_timerfd_create, clock, 0)?;
-                let mut setting = libc::itimerspec {
+                // One that has run out unread stands still until it is read: it runs out again at once.
+                let setting = libc::itimerspec {
                     it_interval: time(interval),
-                    it_value: time(left),
+                    it_value: time(if has_run_out { 1 } else { left }),
                 };
                 call!(libc::SYS_timerfd_settime, fd, 0, &raw const setting, 0)?;
-                if ticks > 0 && call!(libc::SYS_ioctl, fd, SET_TICKS, &raw const ticks).is_err() {
-                    // A kernel that cannot: one tick comes at once, and the rest of the interval begins anew.
-                    setting.it_value = time(1);
-                    call!(libc::SYS_timerfd_settime, fd, 0, &raw const setting, 0)?;
-                }
                 fd
             }
             Object::Signals(mask) => call!(libc::SYS_signalfd4, -1i64, &raw const mask, 8, 0)?,

@@ -149,7 +149,8 @@ fn go_on() -> Result<usize, Errno> {
         renamed[index] = (thread.tid, tid);
     }
     let renamed = &renamed[..parked.len()];
-    locks::rename(renamed)?;
+    let left_out = crate::capture::hooks().map_or(0..0, |hooks| hooks.own_memory);
+    locks::rename(renamed, &left_out)?;
     timers::set(|tid| renamed.iter().find(|(old, _)| *old == tid).map_or(tid, |(_, new)| *new))?;
     threads::let_go();
     main.ok_or(libc::ESRCH)

@@ -24,7 +24,7 @@ pub struct Thread {
     pub fs: usize,
     /// Where the kernel writes 0 and wakes when the thread ends: glibc's copy of the thread id.
     tid_address: usize,
-    robust_list: usize,
+    pub robust_list: usize,
     robust_length: usize,
     name: [u8; 16],
     affinity: [u64; 16],

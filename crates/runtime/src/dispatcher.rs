@@ -452,7 +452,7 @@ impl Dispatcher {
             ToDispatcher::NotCheckpointed { rank, reason } => {
                 let unit = if self.coordinated { 0 } else { rank };
                 self.checkpoints.answered(unit, self.start.elapsed(), Err(&reason));
-                self.events.not_checkpointed(rank, &reason);
+                self.events.not_checkpointed(rank, &reason, now);
             }
             ToDispatcher::Aborted { rank, code } => {
                 self.events.aborted(rank, code);

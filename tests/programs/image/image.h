@@ -12,7 +12,7 @@
 
 #include "../check.h"
 
-#define ROUNDS 150
+#define ROUNDS 100
 
 static int rank, ranks;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Has something for the first half of the run of which no image can be taken, or saved in part only. The argument names it.
+// Has something for the first half of the run of which no image can be taken, or saved in part only. Arguments: its name,
+// and the number of rounds.
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <sys/inotify.h>
@@ -17,14 +18,36 @@ static const char *kind;
 static int fd = -1, fds[2] = {-1, -1};
 static char *place, path[64];
 static pid_t child;
+static pthread_t thread;
+static pthread_mutex_t mutex;
 
 static int is(const char *name)
 {
     return strcmp(kind, name) == 0;
 }
 
+static void *wait_for_mutex(void *nothing)
+{
+    IS_ZERO(pthread_mutex_lock(&mutex));
+    IS_ZERO(pthread_mutex_unlock(&mutex));
+    return nothing;
+}
+
 static void take(void)
 {
+    if (is("robust_wait") || is("pi_wait")) {
+        pthread_mutexattr_t attributes;
+        pthread_mutexattr_init(&attributes);
+        pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK);
+        if (is("robust_wait"))
+            pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+        else
+            pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT);
+        IS_ZERO(pthread_mutex_init(&mutex, &attributes));
+        IS_ZERO(pthread_mutex_lock(&mutex));
+        pthread_create(&thread, NULL, wait_for_mutex, NULL);
+        return;
+    }
     if (is("socket"))
         fd = WORKS(socket(AF_INET, SOCK_DGRAM, 0));
     else if (is("socketpair")) {
@@ -95,6 +118,10 @@ static void use(int round)
 static void give_back(void)
 {
     int status;
+    if (is("robust_wait") || is("pi_wait")) {
+        IS_ZERO(pthread_mutex_unlock(&mutex));
+        IS_ZERO(pthread_join(thread, NULL));
+    }
     if (place)
         WORKS(is("sysv") ? shmdt(place) : munmap(place, BYTES));
     place = NULL;
@@ -121,11 +148,12 @@ int main(int argc, char **argv)
     start(&argc, &argv);
     kind = argc > 1 ? argv[1] : "socket";
     uint64_t hash = FNV_START;
+    long rounds = argument(argc, argv, 2, ROUNDS);
     take();
-    for (int i = 0; i < ROUNDS; i++) {
-        if (i < ROUNDS / 2)
+    for (int i = 0; i < rounds; i++) {
+        if (i < rounds / 2)
             use(i);
-        if (i == ROUNDS / 2)
+        if (i == rounds / 2)
             give_back();
         hash = hash_bytes(hash, &i, 4);
         step(hash, 0.012);

@@ -10,13 +10,12 @@ use std::sync::atomic::AtomicPtr;
 /// The engine of this process, once its endpoint is open.
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(null_mut());
 
-/// Lets the agent take images of this process. `engine` stays where it is for the life of the process.
-pub fn enable(engine: *mut Engine) {
-    // SAFETY: the engine was just made.
-    let node = unsafe { &(*engine).node };
+/// Lets the agent take images of this process; it asks as soon as the phase says that the rank is live, so this comes
+/// before there is an engine.
+pub fn enable(node: &Node) {
     if node.blocking || (node.pessimistic && !node.tolerate_node) {
-        ENGINE.store(engine, Ordering::Release);
         resurgo_image::enable(resurgo_image::Hooks {
+            own_memory: crate::heap::RANGE,
             refuses,
             note_cursors,
             announce,
@@ -25,6 +24,11 @@ pub fn enable(engine: *mut Engine) {
             woken,
         });
     }
+}
+
+/// From now on images can be taken. `engine` stays where it is for the life of the process.
+pub fn know(engine: *mut Engine) {
+    ENGINE.store(engine, Ordering::Release);
 }
 
 /// The engine, while all threads of the program stand still outside of its calls.

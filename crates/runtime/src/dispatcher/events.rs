@@ -10,6 +10,20 @@ use serde_json::{Map, Value, json};
 use super::policy::describe;
 use crate::units::{grouped, readable_duration, readable_size};
 
+/// How long a rank can be without an image before the user is told why.
+const WITHOUT_IMAGE: Duration = Duration::from_secs(5);
+
+/// Why there is no image for a while, in the ordinary course of things.
+const IN_PASSING: [&str; 3] = ["former life", "not running", "died meanwhile"];
+
+/// A rank of which no image can be taken.
+#[derive(Clone, Default)]
+struct Refusals {
+    /// When the first was refused since there was one.
+    since: Option<Instant>,
+    told: bool,
+}
+
 /// Tells what happens.
 pub struct Events {
     quiet: bool,
@@ -36,6 +50,7 @@ pub struct Events {
     waves: u64,
     wave_time: Duration,
     longest_stall: Duration,
+    refusals: Vec<Refusals>,
 }
 
 impl Events {
@@ -59,6 +74,7 @@ impl Events {
             waves: 0,
             wave_time: Duration::ZERO,
             longest_stall: Duration::ZERO,
+            refusals: vec![Refusals::default(); size],
         }
     }
 
@@ -127,6 +143,7 @@ impl Events {
     pub fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration) {
         self.images += 1;
         self.last_image = Some(Instant::now());
+        self.refusals[rank].since = None;
         self.longest_stall = self.longest_stall.max(stall);
         self.record(
             "checkpointed",
@@ -138,6 +155,7 @@ impl Events {
     /// individual checkpoint time).
     pub fn wave_complete(&mut self, number: u64, total: Duration, stall: Duration) {
         self.waves += 1;
+        self.refusals.iter_mut().for_each(|refusals| refusals.since = None);
         self.last_image = Some(Instant::now());
         self.wave_time += total;
         self.longest_stall = self.longest_stall.max(stall);
@@ -160,7 +178,14 @@ impl Events {
         self.record("returned", json!({"wave": wave, "lost_seconds": lost.as_secs_f64()}));
     }
 
-    pub fn not_checkpointed(&mut self, rank: usize, reason: &str) {
+    pub fn not_checkpointed(&mut self, rank: usize, reason: &str, now: Instant) {
+        let refusals = &mut self.refusals[rank];
+        if IN_PASSING.iter().any(|passing| reason.contains(passing)) {
+            refusals.since = None;
+        } else if now - *refusals.since.get_or_insert(now) >= WITHOUT_IMAGE && !refusals.told {
+            refusals.told = true;
+            self.say(&format!("warning: no image of rank {rank} can be taken: {reason}"));
+        }
         self.record("not_checkpointed", json!({"rank": rank, "reason": reason}));
     }
 
@@ -171,6 +196,7 @@ impl Events {
         self.restarts.resize(ranks, 0);
         self.failed_at.resize(ranks, None);
         self.behind.resize(ranks, false);
+        self.refusals.resize(ranks, Refusals::default());
         self.sent.resize(ranks, (0, 0));
         let new: Vec<usize> = (first..ranks).collect();
         self.record("spawned", json!({"rank": by, "ranks": new, "programs": programs}));
