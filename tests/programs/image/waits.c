@@ -13,7 +13,7 @@
 #include "image.h"
 
 #define MILLISECONDS 150
-#define WAITS 14
+#define WAITS 10
 
 static const char *kind;
 
