@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+import images
 import kills
 import launch
 import machine
@@ -31,6 +32,7 @@ MEASUREMENTS = {
     "launch": launch,
     "memory": memory,
     "kills": kills,
+    "images": images,
 }
 
 

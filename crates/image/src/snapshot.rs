@@ -147,6 +147,11 @@ fn go_on() -> Result<usize, Errno> {
             unsafe { threads::revive(index) }?
         };
         renamed[index] = (thread.tid, tid);
+        if thread.tid_address != 0 {
+            // glibc's copy of the number, by which any thread may send this one a signal.
+            // SAFETY: the word belongs to the thread that is made, and nobody runs.
+            unsafe { *(thread.tid_address as *mut i32) = tid };
+        }
     }
     let renamed = &renamed[..parked.len()];
     let left_out = crate::capture::hooks().map_or(0..0, |hooks| hooks.own_memory);

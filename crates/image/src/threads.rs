@@ -23,7 +23,7 @@ pub struct Thread {
     pub context: usize,
     pub fs: usize,
     /// Where the kernel writes 0 and wakes when the thread ends: glibc's copy of the thread id.
-    tid_address: usize,
+    pub tid_address: usize,
     pub robust_list: usize,
     robust_length: usize,
     name: [u8; 16],
@@ -136,12 +136,7 @@ pub unsafe fn become_thread(index: usize) -> ! {
     let thread = &parked()[index];
     // SAFETY: as required: these areas belong to the thread that this one becomes.
     unsafe {
-        let tid = call!(libc::SYS_set_tid_address, thread.tid_address).unwrap_or(0);
-        if thread.tid_address != 0 {
-            // glibc's copy of the thread's number, by which it sends signals. Where the old number could not be had, held
-            // locks have been given the new one.
-            *(thread.tid_address as *mut i32) = tid as i32;
-        }
+        let _ = call!(libc::SYS_set_tid_address, thread.tid_address);
         let _ = call!(libc::SYS_set_robust_list, thread.robust_list, thread.robust_length);
         let _ = call!(libc::SYS_arch_prctl, 0x1002, thread.fs); // ARCH_SET_FS
         let rseq = RSEQ.load(Ordering::Relaxed);

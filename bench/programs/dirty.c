@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A heap that is written to all the time. In each round: every page is written, the process forks by itself, and both
+// ranks meet. Prints how long its forks took, in milliseconds, one a line.
+//   dirty MIB ROUNDS
+#include "check.h"
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e3 + 1e-6 * (double)time.tv_nsec;
+}
+
+int main(int argc, char **argv)
+{
+    int rank;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    size_t bytes = (size_t)argument(argc, argv, 1, 1024) << 20;
+    long rounds = argument(argc, argv, 2, 10);
+    char *heap = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(heap != MAP_FAILED, "no memory");
+    if (rank == 0)
+        for (long round = 0; round < rounds; round++) {
+            for (size_t at = 0; at < bytes; at += 4096)
+                heap[at] = (char)(round + 1);
+            double before = now();
+            pid_t child = fork();
+            if (child == 0)
+                _exit(0);
+            double after = now();
+            CHECK(child > 0 && waitpid(child, NULL, 0) == child, "cannot fork");
+            printf("%.3f\n", after - before);
+            fflush(stdout);
+            for (int i = 0; i < 25; i++) { // time for an image
+                usleep(20000);
+                MPI_Bcast(&round, 1, MPI_LONG, 0, MPI_COMM_WORLD);
+            }
+        }
+    else
+        for (long round = 0, i = 0; i < 25 * rounds; i++)
+            MPI_Bcast(&round, 1, MPI_LONG, 0, MPI_COMM_WORLD);
+    MPI_Finalize();
+    return 0;
+}
