@@ -6,7 +6,7 @@ import struct
 
 FD = 31  # of the node memory in every rank
 MAGIC = b"RESURGO1"
-VERSION = 1
+VERSION = 3
 CONTROL_BASE, CONTROL_STRIDE = 4096, 4096
 FIELDS = {
     "incarnation": 0,

@@ -107,6 +107,11 @@ fn note_timers(noted: &mut Noted) -> Result<(), &'static str> {
         // SAFETY: writes to the place for this timer.
         let _ = unsafe { call!(libc::SYS_getitimer, which, noted.interval.as_mut_ptr().add(which)) };
     }
+    // While its signal waits, the kernel does not count on: it would begin when the signal is taken.
+    let alarm = &mut noted.interval[libc::ITIMER_REAL as usize];
+    if alarm.it_value.tv_sec == 0 && alarm.it_value.tv_usec == 0 {
+        alarm.it_value = alarm.it_interval;
+    }
     noted.count = 0;
     let Ok(file) = sys::open(b"/proc/self/timers\0", libc::O_RDONLY | libc::O_CLOEXEC) else {
         // A kernel that does not tell. Its first timers have the first numbers.
