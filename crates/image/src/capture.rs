@@ -84,6 +84,15 @@ pub fn enable(hooks: Hooks) {
 /// The agent's side: asks process `pid` for an image by the datagram that `request` makes of what the main thread is
 /// doing, and then by the signal.
 pub fn ask(pid: i32, socket: &Socket, request: Datagram, beside: &[BorrowedFd]) -> io::Result<()> {
+    // A wrapper, whose child is the program, would never answer.
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    if caught.is_some_and(|mask| mask >> (crate::SIGNAL - 1) & 1 == 0) {
+        return Err(io::Error::other(
+            "the process that was started is a wrapper, and the program its child",
+        ));
+    }
     // So that a system call which the signal breaks off can be started again.
     let doing = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     socket.send(&request.with_text(doing.trim_end()), beside)?;
