@@ -4,6 +4,7 @@ mod check;
 mod diagnosis;
 mod doctor;
 mod environment;
+mod image;
 mod jobs;
 mod options;
 mod run;
@@ -30,6 +31,8 @@ fn main() -> ExitCode {
         Some("kill") => code(jobs::kill(rest)),
         Some(resurgo_runtime::agent::VERB) => code(resurgo_runtime::agent::run()),
         Some(resurgo_runtime::trampoline::VERB) => code(resurgo_runtime::trampoline::rank_exec(rest)),
+        Some(resurgo_runtime::trampoline::RESTORE_VERB) => code(resurgo_runtime::trampoline::rank_restore(rest)),
+        Some("image") => code(image::run(rest)),
         Some("-h" | "--help" | "help") => {
             let _ = std::io::stdout().write_all(HELP.as_bytes());
             ExitCode::SUCCESS
@@ -43,7 +46,7 @@ fn main() -> ExitCode {
             ExitCode::from(USAGE)
         }
         _ => {
-            let known = ["run", "doctor", "ps", "checkpoint", "kill", "help", "version"];
+            let known = ["run", "doctor", "image", "ps", "checkpoint", "kill", "help", "version"];
             let near = options::nearest(&verb.to_string_lossy(), &known).unwrap_or("--help");
             eprintln!(
                 "resurgo: there is no {:?}; did you mean \"resurgo {near}\"?",

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use resurgo_runtime::dispatcher::Period;
 use resurgo_runtime::units::{parse_duration, parse_size};
-use resurgo_wire::node_memory::{MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT};
+use resurgo_wire::node_memory::{
+    MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_BLOCKING, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT,
+};
 
 /// What to pass on of the environment of `resurgo run`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +48,9 @@ pub struct Options {
     pub checkpoint_period: Period,
     /// The job's mean time between failures, for the best period.
     pub mtbf: Option<Duration>,
+    /// Where images are written into files as well.
+    pub checkpoint_directory: Option<PathBuf>,
+    pub checkpoint_keep: bool,
     pub spill_directory: Option<PathBuf>,
     /// As written; their meaning depends on the number of ranks.
     pub faults: Vec<String>,
@@ -89,6 +94,8 @@ const OPTIONS: &[(&str, usize)] = &[
     ("log-prefault", 1),
     ("checkpoint-every", 1),
     ("mtbf", 1),
+    ("checkpoint-dir", 1),
+    ("checkpoint-keep", 0),
     ("spill-dir", 1),
     ("fault", 1),
     ("q", 0),
@@ -112,6 +119,8 @@ const IN_ENVIRONMENT: &[&str] = &[
     "log-prefault",
     "checkpoint-every",
     "mtbf",
+    "checkpoint-dir",
+    "checkpoint-keep",
     "spill-dir",
     "fault",
     "quiet",
@@ -162,6 +171,8 @@ impl Options {
             log_prefault: 4 << 20,
             checkpoint_period: Period::Never,
             mtbf: None,
+            checkpoint_directory: None,
+            checkpoint_keep: false,
             spill_directory: None,
             faults: Vec::new(),
             quiet: false,
@@ -192,7 +203,7 @@ pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsStrin
             vec![text]
         };
         for value in values {
-            if ["label", "quiet"].contains(name) {
+            if ["label", "quiet", "checkpoint-keep"].contains(name) {
                 match value {
                     "0" | "no" | "false" => continue,
                     "1" | "yes" | "true" => {}
@@ -280,6 +291,11 @@ pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsStrin
         *mtbf = options.mtbf;
     } else if options.mtbf.is_some() {
         return Err("--mtbf is for --checkpoint-every daly".to_string());
+    }
+    if options.checkpoint_directory.is_some() && options.protocol == PROTOCOL_BLOCKING {
+        return Err(
+            "--checkpoint-dir and --protocol blocking cannot be combined yet: waves are kept in memory".to_string(),
+        );
     }
     if checkpoints && options.tolerate_node {
         return Err(
@@ -419,6 +435,8 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         }
         "mtbf" => options.mtbf = Some(parse_duration(value)?),
         "log-prefault" => options.log_prefault = parse_size(value)?,
+        "checkpoint-dir" => options.checkpoint_directory = Some(PathBuf::from(value)),
+        "checkpoint-keep" => options.checkpoint_keep = true,
         "spill-dir" => options.spill_directory = Some(PathBuf::from(value)),
         "fault" => options.faults.push(value.to_string()),
         "json-events" => options.json_events = Some(PathBuf::from(value)),

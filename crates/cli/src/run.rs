@@ -58,6 +58,11 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
             format!("--spill-dir {}: not a directory", directory.display()),
         ));
     }
+    // Lives of ranks may have other working directories.
+    let checkpoint_directory = options
+        .checkpoint_directory
+        .as_ref()
+        .map(|directory| here.join(directory));
     let mut programs = Vec::new();
     for program in &options.programs {
         let (program, note) = prepare_program(&options, program, &here, None)?;
@@ -95,6 +100,8 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
         key: [0; 32],
         stdin: Stdin::Nothing,
         images: options.protocol != PROTOCOL_NONE && !options.tolerate_node,
+        checkpoint_directory: checkpoint_directory.map(PathBuf::into_os_string),
+        checkpoint_keep: options.checkpoint_keep,
         open_files,
         fixed_addresses: options.protocol != PROTOCOL_NONE,
         message_faults: Vec::new(),

@@ -63,6 +63,17 @@ static AREAS: [Place<Area>; 2] = [const {
     }))
 }; 2];
 static NEXT_AREA: AtomicU32 = AtomicU32::new(0);
+
+/// Lowest address, end, and thread pointer of the stack that the last capturing thread had, and which the snapshot that it
+/// made is on.
+pub fn stack() -> (usize, usize, usize) {
+    let area = AREAS[(NEXT_AREA.load(Ordering::SeqCst).wrapping_sub(1) % 2) as usize]
+        .0
+        .get();
+    // SAFETY: addresses only.
+    let (stack, control_block) = unsafe { (&raw const (*area).stack, &raw const (*area).control_block) };
+    (stack as usize, stack as usize + STACK, control_block as usize)
+}
 /// The thread id of the capturing thread; the kernel clears it when it has left its stack.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 
@@ -177,17 +188,13 @@ fn refuse(why: &'static str) -> Refusal {
 /// Takes the image. On success the answer has been sent.
 fn take(request: &Received) -> Result<(), Refusal> {
     let number = request.datagram.a;
-    let file = if request.count > 0 { request.descriptors[0] } else { -1 };
     // What the agent saw of the main thread, to whom the signal went.
     let first = stop::parse_call(request.datagram.text().as_bytes()).unwrap_or((-1, 0));
     let start = sys::now_ns();
     let stopped = stop::all(sys::gettid(), first).map_err(refuse);
-    let result = stopped.and_then(|()| copy(&request.datagram, file));
+    let copied = stopped.and_then(|()| copy(&request.datagram));
     objects::forget();
-    if file >= 0 {
-        sys::close(file);
-    }
-    let (pid, socket) = result?;
+    let (pid, socket) = copied?;
     stop::release();
     let stall = sys::now_ns() - start;
     // Until it has left the rank's process group, whoever kills the rank kills the snapshot.
@@ -212,7 +219,7 @@ fn take(request: &Received) -> Result<(), Refusal> {
 }
 
 /// With all threads standing still: copies the process. Returns the copy's number and this end of its socket.
-fn copy(request: &Datagram, file: i32) -> Result<(i32, i32), Refusal> {
+fn copy(request: &Datagram) -> Result<(i32, i32), Refusal> {
     let (number, slot, in_wave) = (request.a, request.b, request.c != 0);
     let hooks = hooks().ok_or(refuse("it has left MPI"))?;
     if gate::is_disabled() {
@@ -234,8 +241,9 @@ fn copy(request: &Datagram, file: i32) -> Result<(i32, i32), Refusal> {
         return Err(refuse(why));
     }
     timers::note().map_err(refuse)?;
+    snapshot::note_actions();
     mappings::make_private().map_err(refuse)?;
-    descriptors::note(&[file])?;
+    descriptors::note(&[])?;
     let (own, others) = talk::pair().map_err(|_| refuse("it has no descriptor left for a socket"))?;
     let give_up = |why: &'static str| {
         sys::close(own);
@@ -251,7 +259,7 @@ fn copy(request: &Datagram, file: i32) -> Result<(i32, i32), Refusal> {
         drain(number, &hooks).map_err(give_up)?;
     }
     (hooks.note_cursors)(slot);
-    let copied = snapshot::fork(number, own, others, file);
+    let copied = snapshot::fork(number, own, others);
     // An image that is in no wave is copied while the agent accounts for what the rank has printed.
     let go = in_wave || receive_answer(number) == Some(Kind::Go);
     let pid = copied.map_err(|_| give_up("there is not enough memory or not enough processes for a copy of it"))?;

@@ -17,7 +17,7 @@ const MOST: usize = 4096;
 
 /// What a descriptor stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+pub(crate) enum Kind {
     /// The rank's own standard output or error (1 or 2): a life has its own.
     Output(i32),
     /// The pipe or file that standard input comes from.
@@ -33,16 +33,20 @@ enum Kind {
 #[derive(Clone, Copy)]
 pub struct Descriptor {
     pub fd: i32,
-    kind: Kind,
+    pub kind: Kind,
     /// F_GETFL and F_GETFD.
     pub status: i32,
     pub flags: i32,
-    offset: i64,
+    pub offset: i64,
+    /// Of a regular file.
+    pub length: i64,
     /// The lock on the whole file (flock), 0: none.
     lock: i32,
     /// The first descriptor with the same open file, if there is one.
     pub same_as: Option<i32>,
+    /// Device and inode.
     pub inode: (u64, u64),
+    pub mode: u32,
 }
 
 impl Descriptor {
@@ -68,8 +72,10 @@ const NOTHING: Descriptor = Descriptor {
     flags: 0,
     offset: 0,
     lock: 0,
+    length: 0,
     same_as: None,
     inode: (0, 0),
+    mode: 0,
 };
 
 struct Place(UnsafeCell<Table>);
@@ -143,6 +149,36 @@ pub fn note(own: &[i32]) -> Result<(), Refusal> {
     objects::note(&table.entries[..table.count])
 }
 
+/// What was noted.
+pub(crate) fn noted() -> &'static [Descriptor] {
+    let table = table();
+    &table.entries[..table.count]
+}
+
+/// In a process that was rebuilt from a file, with its descriptors: what else belongs to them. The error names one that
+/// cannot be locked again.
+pub(crate) fn complete() -> Result<(), (i32, Errno)> {
+    let table = table();
+    for entry in &table.entries[..table.count] {
+        let _ = sys::fcntl(entry.fd, libc::F_SETFD, entry.flags as usize);
+        let standard = match entry.kind {
+            Kind::Input => 0,
+            Kind::Output(which) => which as usize,
+            _ => continue,
+        };
+        table.standard[standard] = stat(entry.fd).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
+    }
+    lock_again(&table.entries[..table.count])
+}
+
+fn lock_again(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
+    for entry in entries.iter().filter(|entry| entry.lock != 0) {
+        // SAFETY: locks a file for the process being rebuilt; who held it is dead.
+        unsafe { call!(libc::SYS_flock, entry.fd, entry.lock | libc::LOCK_NB) }.map_err(|errno| (entry.fd, errno))?;
+    }
+    Ok(())
+}
+
 /// Why there can be no image now, and the descriptor it is about (-1: none).
 #[derive(Debug, Clone, Copy)]
 pub struct Refusal {
@@ -186,9 +222,11 @@ fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor]) -> Resul
         } else {
             0
         },
+        length: stat.st_size,
         lock: if is_open { lock_of(fd)? } else { 0 },
         same_as,
         inode,
+        mode: stat.st_mode,
     })
 }
 
@@ -259,10 +297,7 @@ pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
         }
     }
     part(&table.entries[..table.count])?;
-    for entry in table.entries[..table.count].iter().filter(|entry| entry.lock != 0) {
-        // SAFETY: locks a file for the process being rebuilt; who held it is dead.
-        unsafe { call!(libc::SYS_flock, entry.fd, entry.lock | libc::LOCK_NB) }.map_err(|errno| (entry.fd, errno))?;
-    }
+    lock_again(&table.entries[..table.count])?;
     replace(given.pmi, PMI_FD, 0).map_err(|errno| (PMI_FD, errno))?;
     replace(given.image, IMAGE_FD, libc::FD_CLOEXEC).map_err(|errno| (IMAGE_FD, errno))?;
     for fd in [given.stdin, given.stdout, given.stderr, given.pmi, given.image] {

@@ -6,6 +6,7 @@
 mod calls;
 mod capture;
 mod descriptors;
+pub mod file;
 mod gate;
 mod locks;
 mod mappings;

@@ -105,6 +105,11 @@ unsafe fn privatise(start: usize, end: usize, protection: i32) -> Result<(), Err
     Ok(())
 }
 
+/// True for files that hold memory which only this rank uses.
+pub(crate) fn is_of_one_rank(path: &str) -> bool {
+    OF_ONE_RANK.iter().any(|prefix| path.starts_with(prefix))
+}
+
 /// A line of /proc/self/maps.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mapping<'a> {
@@ -112,8 +117,9 @@ pub struct Mapping<'a> {
     pub end: usize,
     pub protection: i32,
     pub shared: bool,
-    inode: u64,
-    path: &'a str,
+    pub offset: u64,
+    pub inode: u64,
+    pub path: &'a str,
 }
 
 impl<'a> Mapping<'a> {
@@ -122,7 +128,8 @@ impl<'a> Mapping<'a> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
         let rights = words.next()?.as_bytes();
-        let inode = words.nth(2)?.parse().ok()?;
+        let offset = words.next()?;
+        let inode = words.nth(1)?.parse().ok()?;
         let path = words.next().unwrap_or("").trim_start();
         let mut protection = 0;
         for (letter, bit) in [
@@ -139,6 +146,7 @@ impl<'a> Mapping<'a> {
             end: usize::from_str_radix(end, 16).ok()?,
             protection,
             shared: rights.get(3) == Some(&b's'),
+            offset: u64::from_str_radix(offset, 16).ok()?,
             inode,
             path,
         })
@@ -146,7 +154,7 @@ impl<'a> Mapping<'a> {
 
     /// Shared memory without a name is shared with child processes only, and a rank with children has no image taken.
     fn only_ours(&self) -> bool {
-        self.path.starts_with("/dev/zero") || OF_ONE_RANK.iter().any(|prefix| self.path.starts_with(prefix))
+        self.path.starts_with("/dev/zero") || is_of_one_rank(self.path)
     }
 }
 

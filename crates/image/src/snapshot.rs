@@ -4,16 +4,46 @@
 //! The copy is a child of the agent, not of the rank (CLONE_PARENT): the program's own wait never sees it, and the agent
 //! learns of its end as of any rank's. It shares memory with the original until either writes.
 
+use std::cell::UnsafeCell;
+
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
 use crate::descriptors::{self, Given};
+use crate::file::writer::About;
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Text};
 use crate::{calls, gate, locks, mappings, stop, threads, timers};
 
+const SIGNALS: usize = 64;
+struct Actions(UnsafeCell<[stop::KernelAction; SIGNALS]>);
+// SAFETY: only the capturing thread uses it.
+unsafe impl Sync for Actions {}
+static ACTIONS: Actions = Actions(UnsafeCell::new([stop::KernelAction::DEFAULT; SIGNALS]));
+
+/// Keeps what is done with signals, which a process that is rebuilt from a file does not inherit.
+pub fn note_actions() {
+    for signal in 0..SIGNALS {
+        // SAFETY: writes to the place for this signal.
+        let _ = unsafe {
+            let place = (ACTIONS.0.get() as *mut stop::KernelAction).add(signal);
+            call!(libc::SYS_rt_sigaction, signal + 1, 0, place, 8)
+        };
+    }
+}
+
+pub fn set_actions() {
+    for signal in 0..SIGNALS {
+        // SAFETY: reads what `note_actions` has written. SIGKILL and SIGSTOP are refused, rightly.
+        let _ = unsafe {
+            let place = (ACTIONS.0.get() as *const stop::KernelAction).add(signal);
+            call!(libc::SYS_rt_sigaction, signal + 1, place, 0, 8)
+        };
+    }
+}
+
 /// Dies with the agent, and belongs to no group of the rank's.
-fn become_independent(agent: i32) {
+pub fn become_independent(agent: i32) {
     // SAFETY: about the calling process only.
     unsafe {
         let _ = call!(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -24,7 +54,7 @@ fn become_independent(agent: i32) {
     }
 }
 
-fn exit(code: i32) -> ! {
+pub fn exit(code: i32) -> ! {
     loop {
         // SAFETY: ends the process.
         let _ = unsafe { call!(libc::SYS_exit_group, code) };
@@ -33,7 +63,7 @@ fn exit(code: i32) -> ! {
 
 /// Copies the process for image `number`: the copy sleeps. `own` and `others` are the ends of its socket: the first stays
 /// with the original, which gives it to the agent.
-pub fn fork(number: u64, own: i32, others: i32, file: i32) -> Result<i32, Errno> {
+pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
     let agent = sys::getppid();
     let mappings = mappings::checksum();
     match threads::copy_process(None)? {
@@ -49,7 +79,6 @@ pub fn fork(number: u64, own: i32, others: i32, file: i32) -> Result<i32, Errno>
     crate::capture::reset();
     // SAFETY: names the process for whoever lists processes.
     let _ = unsafe { call!(libc::SYS_prctl, libc::PR_SET_NAME, c"resurgo-image".as_ptr()) };
-    let _ = file;
     let whole = mappings == mappings::checksum();
     let parted = descriptors::leave_original();
     if let Err((fd, errno)) = if whole { parted } else { Err((-1, 0)) } {
@@ -66,28 +95,22 @@ pub fn fork(number: u64, own: i32, others: i32, file: i32) -> Result<i32, Errno>
     sleep(others, agent)
 }
 
-/// Waits to be woken, again and again, until the agent closes the socket.
+/// Does what the agent asks for, until it closes the socket.
 fn sleep(socket: i32, agent: i32) -> ! {
     loop {
         let Ok(Some(request)) = talk::receive(socket, 0) else {
             exit(0)
         };
-        if request.datagram.kind == Kind::Wake && request.count >= 4 {
-            let main = threads::parked().iter().find(|thread| thread.is_main);
-            match threads::copy_process(main.map(|main| main.tid)) {
-                Ok(0) => wake(socket, agent, &request),
-                Ok(pid) => {
-                    let _ = talk::send(socket, &Datagram::new(Kind::Woken, pid as u64, 0, 0), &[]);
-                }
-                Err(errno) => {
-                    let failed = Datagram::new(Kind::Failed, errno as u64, 0, 0);
-                    let _ = talk::send(socket, &failed.with_text("cannot make a process"), &[]);
-                }
+        match request.datagram.kind {
+            Kind::Write if request.count > 0 => write(socket, agent, &request),
+            Kind::Sync if request.count > 0 => {
+                // SAFETY: about the directory just received.
+                let _ = unsafe { call!(libc::SYS_fsync, request.descriptors[0]) };
+                let _ = talk::send(socket, &Datagram::new(Kind::Synced, request.datagram.a, 0, 0), &[]);
             }
+            _ => answer(socket, agent, &request, -1),
         }
-        request.descriptors[..request.count]
-            .iter()
-            .for_each(|fd| sys::close(*fd));
+        close_all(&request);
     }
 }
 
@@ -96,6 +119,64 @@ fn others_are_ready() -> bool {
     let ready = Datagram::new(Kind::Ready, 0, 0, 0);
     talk::send(IMAGE_FD, &ready, &[]).is_ok()
         && matches!(talk::receive(IMAGE_FD, 0), Ok(Some(answer)) if answer.datagram.kind == Kind::Go)
+}
+
+fn close_all(request: &Received) {
+    request.descriptors[..request.count]
+        .iter()
+        .for_each(|fd| sys::close(*fd));
+}
+
+/// Wakes up, if that is what is asked for. `file` is not the program's.
+fn answer(socket: i32, agent: i32, request: &Received, file: i32) {
+    if request.datagram.kind != Kind::Wake || request.count < 4 {
+        return;
+    }
+    let main = threads::parked().iter().find(|thread| thread.is_main);
+    match threads::copy_process(main.map(|main| main.tid)) {
+        Ok(0) => {
+            sys::close(file);
+            crate::file::writer::forget();
+            wake(socket, agent, request)
+        }
+        Ok(pid) => {
+            let _ = talk::send(socket, &Datagram::new(Kind::Woken, pid as u64, 0, 0), &[]);
+        }
+        Err(errno) => {
+            let failed = Datagram::new(Kind::Failed, errno as u64, 0, 0);
+            let _ = talk::send(socket, &failed.with_text("cannot make a process"), &[]);
+        }
+    }
+}
+
+/// Writes the image into the file beside the request. A life can be asked for meanwhile.
+fn write(socket: i32, agent: i32, request: &Received) {
+    let start = sys::now_ns();
+    let file = request.descriptors[0];
+    let number = request.datagram.a;
+    let mut look = || match talk::receive(socket, libc::MSG_DONTWAIT) {
+        Ok(Some(request)) => {
+            answer(socket, agent, &request, file);
+            close_all(&request);
+        }
+        // Nobody wants the image any more.
+        Ok(None) => exit(0),
+        Err(_) => {}
+    };
+    let (low, stack, thread_pointer) = crate::capture::stack();
+    let about = About {
+        number,
+        entry: crate::file::resume::resume as *const () as usize,
+        stack,
+        thread_pointer,
+        hole: (low, stack),
+        origin: crate::file::resume::origin(),
+    };
+    let said = match crate::file::writer::write(file, &about, &mut look) {
+        Ok(bytes) => Datagram::new(Kind::Written, number, bytes, sys::now_ns() - start),
+        Err(trouble) => Datagram::new(Kind::WriteFailed, number, trouble.errno as u64, 0).with_text(trouble.what),
+    };
+    let _ = talk::send(socket, &said, &[]);
 }
 
 /// In the copy of a snapshot: becomes the rank.
@@ -115,13 +196,21 @@ fn wake(socket: i32, agent: i32, request: &Received) -> ! {
         let _ = talk::send(socket, &failed.with_text(text.as_str()), &[]);
         exit(1);
     }
+    become_rank(Some(socket), request.datagram.b != 0)
+}
+
+/// In a process that has the memory and the descriptors of an image: goes on where its threads stopped. `socket` is the
+/// snapshot's; `in_wave`: with all other ranks.
+pub fn become_rank(socket: Option<i32>, in_wave: bool) -> ! {
     gate::set_restored();
     if let Some(hooks) = crate::capture::hooks() {
         (hooks.woken)();
     }
     // The agent takes the end of this socket for the end of all that was done to the node memory.
-    sys::close(socket);
-    if request.datagram.b != 0 && !others_are_ready() {
+    if let Some(socket) = socket {
+        sys::close(socket);
+    }
+    if in_wave && !others_are_ready() {
         exit(1);
     }
     calls::go_on_from_now();

@@ -19,12 +19,23 @@ static STATE: AtomicU32 = AtomicU32::new(IDLE);
 /// Threads wait until it changes.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
+/// What the kernel does with a signal.
 #[repr(C)]
-struct KernelAction {
+#[derive(Clone, Copy)]
+pub struct KernelAction {
     handler: usize,
     flags: u64,
     restorer: usize,
     mask: u64,
+}
+
+impl KernelAction {
+    pub const DEFAULT: KernelAction = KernelAction {
+        handler: 0,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    };
 }
 
 #[unsafe(naked)]

@@ -108,6 +108,32 @@ pub fn open(path: &[u8], flags: i32) -> Result<i32, Errno> {
     unsafe { call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) }.map(|fd| fd as i32)
 }
 
+/// Looks at a file by its path, of less than 4096 bytes.
+pub fn stat_path(path: &str) -> Result<libc::stat, Errno> {
+    let mut terminated = [0u8; 4096];
+    terminated.get_mut(..path.len() + 1).ok_or(libc::ENAMETOOLONG)?[..path.len()].copy_from_slice(path.as_bytes());
+    // SAFETY: an all-zero stat is valid, and the kernel fills it; the path is terminated.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        call!(
+            libc::SYS_newfstatat,
+            libc::AT_FDCWD,
+            terminated.as_ptr(),
+            &raw mut stat,
+            0
+        )?;
+        Ok(stat)
+    }
+}
+
+/// Where a symbolic link leads, in `to`.
+pub fn readlink<'a>(path: &[u8], to: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+    assert!(path.last() == Some(&0), "a path for the kernel ends with a zero");
+    // SAFETY: writes to the slice.
+    let length = unsafe { call!(libc::SYS_readlink, path.as_ptr(), to.as_mut_ptr(), to.len()) }?;
+    Ok(&to[..length])
+}
+
 /// Reads what fits, from the descriptor's own offset.
 pub fn read(fd: i32, to: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: writes to the slice.

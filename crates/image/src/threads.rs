@@ -26,7 +26,7 @@ pub struct Thread {
     pub tid_address: usize,
     pub robust_list: usize,
     robust_length: usize,
-    name: [u8; 16],
+    pub name: [u8; 16],
     affinity: [u64; 16],
     affinity_bytes: usize,
 }

@@ -5,6 +5,7 @@
 //! a rank is the dispatcher's business. When the dispatcher goes away, everything that the agent has started
 //! ends.
 
+mod files;
 mod images;
 mod life;
 mod node;
@@ -12,6 +13,7 @@ mod pmi;
 mod ranks;
 mod spawn;
 mod spool;
+mod store;
 mod taken;
 mod waves;
 
@@ -35,6 +37,7 @@ pub(crate) use life::set_nonblocking;
 use node::NodeMemory;
 use ranks::Rank;
 use spool::Spool;
+use store::Store;
 
 /// The hidden verb.
 pub const VERB: &str = "agent";
@@ -110,6 +113,8 @@ struct Work {
     ranks: Vec<Rank>,
     spool: Option<Spool>,
     waves: waves::Waves,
+    /// Where images are written into files, if they are.
+    store: Option<Store>,
     /// The pipe to rank 0 is in the epoll set.
     spool_watched: bool,
     /// Bytes of output the dispatcher is willing to take.
@@ -347,6 +352,17 @@ impl Agent {
             }
             _ => None,
         };
+        let store = match &job.checkpoint_directory {
+            Some(directory) => Some(
+                Store::create(directory.as_ref(), &job.name, job.checkpoint_keep).map_err(|error| {
+                    format!(
+                        "cannot make a directory for image files in {}: {error}",
+                        directory.display()
+                    )
+                })?,
+            ),
+            None => None,
+        };
         let server = resurgo_pmi::Server::new(&job.name, appnums.clone());
         let ranks = appnums.into_iter().map(|program| Rank::new(program as usize)).collect();
         let faults = job.message_faults.clone();
@@ -358,6 +374,7 @@ impl Agent {
             ranks,
             spool,
             waves: waves::Waves::default(),
+            store,
             spool_watched: false,
             window: OUTPUT_WINDOW,
         });
@@ -379,6 +396,12 @@ impl Agent {
             if let Some(work) = &self.work {
                 statistics.push(work.memory.statistics(rank)?);
             }
+        }
+        if let Some(work) = &mut self.work
+            && let Some(store) = work.store.take()
+        {
+            (0..size).for_each(|rank| store.end(rank));
+            store.close(work.ranks.iter().all(Rank::has_ended_well));
         }
         self.send(&ToDispatcher::Stopped { statistics })?;
         self.finish();

@@ -36,7 +36,7 @@ use crate::faults::{Fault, Schedule};
 pub use checkpoints::Period;
 use checkpoints::{Checkpoints, Outcome};
 use console::Console;
-use events::Events;
+use events::{Beginning, Events};
 use lines::Lines;
 pub use policy::Limits;
 use policy::{Decision, Policy, signal_name};
@@ -370,10 +370,21 @@ impl Dispatcher {
     fn heard(&mut self, message: ToDispatcher) {
         let now = Instant::now();
         match message {
-            ToDispatcher::Started { rank, life, pid, image } => {
+            ToDispatcher::Started {
+                rank,
+                life,
+                pid,
+                image,
+                from_file,
+            } => {
                 self.pids[rank] = Some(pid);
                 if self.verdict.is_none() {
-                    self.events.started(rank, life, pid, image, self.returning);
+                    let how = Beginning {
+                        image,
+                        from_file,
+                        together: self.returning,
+                    };
+                    self.events.started(rank, life, pid, how);
                 }
             }
             ToDispatcher::Failed { reason } => {
@@ -454,6 +465,18 @@ impl Dispatcher {
                 self.checkpoints.answered(unit, self.start.elapsed(), Err(&reason));
                 self.events.not_checkpointed(rank, &reason, now);
             }
+            ToDispatcher::ImageWritten {
+                rank,
+                number,
+                bytes,
+                write_ns,
+            } => self
+                .events
+                .image_written(rank, number, bytes, Duration::from_nanos(write_ns)),
+            ToDispatcher::ImageNotWritten { rank, number, reason } => {
+                self.events.image_not_written(rank, number, &reason);
+            }
+            ToDispatcher::ImageLost { rank, number, reason } => self.events.image_lost(rank, number, &reason),
             ToDispatcher::Aborted { rank, code } => {
                 self.events.aborted(rank, code);
                 // An exit status has eight bits; one that would look like success must not.

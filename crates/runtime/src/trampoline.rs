@@ -3,7 +3,7 @@
 //! The agent cannot do these things for it: they change the calling process, and some of them must
 //! happen after the fork.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -34,10 +34,45 @@ pub fn rank_exec(arguments: Vec<OsString>) -> i32 {
 
 enum Never {}
 
+/// The hidden verb.
+pub const RESTORE_VERB: &str = "rank-restore";
+
+/// `resurgo rank-restore`: becomes a rank again from an image file; returns only when that fails, with the exit code to use.
+/// The agent has been told why.
+///
+/// Arguments: process id of the agent, limit of open files as above, the file.
+pub fn rank_restore(arguments: Vec<OsString>) -> i32 {
+    let [agent, files, path] = arguments.as_slice() else {
+        eprintln!("resurgo: {RESTORE_VERB}: there are three arguments");
+        return 2;
+    };
+    match prepare(agent, "fixed".as_ref(), files) {
+        Ok(()) => resurgo_image::file::restore(path.as_ref()),
+        Err((code, text)) => {
+            eprintln!("resurgo: {text}");
+            code
+        }
+    }
+}
+
 fn try_exec(arguments: Vec<OsString>) -> Result<Never, (i32, String)> {
     let mut arguments = arguments.into_iter();
     let mut next = || arguments.next().ok_or((2, format!("{VERB}: too few arguments")));
     let (agent, addresses, files, directory, path, name) = (next()?, next()?, next()?, next()?, next()?, next()?);
+    prepare(&agent, &addresses, &files)?;
+    std::env::set_current_dir(&directory)
+        .map_err(|error| (126, format!("cannot change to {}: {error}", directory.display())))?;
+    let error = Command::new(&path).arg0(name).args(arguments).exec();
+    let code = if error.kind() == io::ErrorKind::NotFound {
+        127
+    } else {
+        126
+    };
+    Err((code, format!("cannot execute {}: {error}", path.display())))
+}
+
+/// What every life of a rank needs, whatever it begins from.
+fn prepare(agent: &OsStr, addresses: &OsStr, files: &OsStr) -> Result<(), (i32, String)> {
     let failed = |what: &str, error: &dyn std::fmt::Display| (126, format!("cannot {what}: {error}"));
 
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(|error| failed("ask for a signal when the agent dies", &error))?;
@@ -56,19 +91,10 @@ fn try_exec(arguments: Vec<OsString>) -> Result<Never, (i32, String)> {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);
     }
     close_strangers().map_err(|error| failed("list the open descriptors", &error))?;
-    std::env::set_current_dir(&directory)
-        .map_err(|error| failed(&format!("change to {}", directory.display()), &error))?;
     // The launcher reads its signals from a descriptor and blocks them for that; the program gets them delivered.
     SigSet::empty()
         .thread_set_mask()
-        .map_err(|error| failed("unblock signals", &error))?;
-    let error = Command::new(&path).arg0(name).args(arguments).exec();
-    let code = if error.kind() == io::ErrorKind::NotFound {
-        127
-    } else {
-        126
-    };
-    Err((code, format!("cannot execute {}: {error}", path.display())))
+        .map_err(|error| failed("unblock signals", &error))
 }
 
 /// Closes every descriptor but the standard ones and the rank's own, so that the numbers of those which

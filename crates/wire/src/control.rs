@@ -41,6 +41,10 @@ pub struct Job {
     pub stdin: Stdin,
     /// Images of ranks may be asked for.
     pub images: bool,
+    /// Directory below which image files are written; nowhere when absent.
+    pub checkpoint_directory: Option<OsString>,
+    /// Image files stay when the job has ended well.
+    pub checkpoint_keep: bool,
     /// Soft and hard limit of open files that ranks get.
     pub open_files: (u64, u64),
     /// Switch address randomisation off, so that a new life has the memory layout of the last.
@@ -201,6 +205,8 @@ pub enum ToDispatcher {
         pid: i32,
         /// The image it has begun from, 0: the beginning of its program.
         image: u64,
+        /// The image was a file, not a sleeping process.
+        from_file: bool,
     },
     /// The job cannot be run on this node; nothing is left running.
     Failed {
@@ -237,6 +243,25 @@ pub enum ToDispatcher {
     /// There is no new image of the rank; earlier ones stand.
     NotCheckpointed {
         rank: usize,
+        reason: String,
+    },
+    /// An image of the rank has been written into a file.
+    ImageWritten {
+        rank: usize,
+        number: u64,
+        bytes: u64,
+        write_ns: u64,
+    },
+    /// An image of the rank could not be written into a file; files written before stand, and so does its snapshot.
+    ImageNotWritten {
+        rank: usize,
+        number: u64,
+        reason: String,
+    },
+    /// A snapshot or an image file of the rank cannot be used.
+    ImageLost {
+        rank: usize,
+        number: u64,
         reason: String,
     },
     Aborted {
@@ -420,6 +445,7 @@ mod tests {
                 life: 2,
                 pid: 77,
                 image: 4,
+                from_file: true,
             },
             ToDispatcher::Output {
                 rank: 70000,

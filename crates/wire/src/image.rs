@@ -21,9 +21,9 @@ pub const BYTES: usize = 32 + TEXT;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// Agent to rank: take image `a`; its cursors go to slot `b`. Then comes the signal. With a descriptor: write the
-    /// image there as well. `c` is 1 when the image is part of a wave: after [`Kind::Stopped`] the rank waits for
-    /// [`Kind::Drain`], as often as it comes, and for [`Kind::Go`] before it copies itself.
+    /// Agent to rank: take image `a`; its cursors go to slot `b`. Then comes the signal. `c` is 1 when the image is part
+    /// of a wave: after [`Kind::Stopped`] the rank waits for [`Kind::Drain`], as often as it comes, and for [`Kind::Go`]
+    /// before it copies itself.
     Checkpoint = 1,
     /// Rank to agent: all threads stand still for image `a`.
     Stopped = 2,
@@ -42,7 +42,8 @@ pub enum Kind {
     Wake = 7,
     /// Snapshot to agent: the rank lives again as process `b`.
     Woken = 8,
-    /// Snapshot to agent: it cannot be woken; the text says why.
+    /// Snapshot, or process that is being rebuilt from a file, to agent: the rank cannot go on from there. The text says
+    /// why; without one, `b` is the error number of system call `c`, the `a`-th of those that rebuild a process.
     Failed = 9,
     /// Snapshot to agent: image `a` is written, `b` bytes in `c` nanoseconds.
     Written = 10,
@@ -55,9 +56,17 @@ pub enum Kind {
     Drain = 13,
     /// Rank to agent: the channels are empty, `b` messages or parts of them were taken.
     Drained = 14,
+    /// Agent to snapshot: write image `a` into the file that comes beside it.
+    Write = 15,
+    /// Agent to snapshot: make what has been renamed in the directory that comes beside it last.
+    Sync = 16,
+    /// Snapshot to agent: that is done.
+    Synced = 17,
+    /// Process that was rebuilt from a file to agent: it goes on now as the rank.
+    Restored = 18,
 }
 
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 18] = [
     Kind::Checkpoint,
     Kind::Stopped,
     Kind::Go,
@@ -72,6 +81,10 @@ const KINDS: [Kind; 14] = [
     Kind::Ready,
     Kind::Drain,
     Kind::Drained,
+    Kind::Write,
+    Kind::Sync,
+    Kind::Synced,
+    Kind::Restored,
 ];
 
 /// One datagram.
@@ -158,7 +171,7 @@ mod tests {
             assert_eq!(Datagram::decode(wrong), None);
         }
         let mut other = bytes;
-        for kind in [0, 15, u32::MAX] {
+        for kind in [0, 19, u32::MAX] {
             other[..4].copy_from_slice(&kind.to_le_bytes());
             assert_eq!(Datagram::decode(&other[..length]), None);
         }

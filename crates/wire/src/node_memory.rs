@@ -198,8 +198,9 @@ pub mod arena {
     pub const OLDEST_IMAGE: usize = 24;
     /// `u64` × [`IMAGE_SLOTS`]: reference of the record's segment that the image in that slot goes on in, 0: its first.
     pub const RECORD_CURSORS: usize = 32;
-    /// Images whose cursors are kept; the image with number n has slot n modulo this. More than are ever of use at once.
-    pub const IMAGE_SLOTS: usize = 4;
+    /// Images whose cursors are kept. At most four are of use at once (two files, the snapshot, the one being taken); the
+    /// others keep a slot from being used again while somebody still reads its cursors.
+    pub const IMAGE_SLOTS: usize = 8;
     pub const CHANNELS: usize = 4096;
     /// Entries of the spill table: 16 TiB of log a rank.
     pub const SPILL_ENTRIES: usize = 1 << 28;

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
@@ -13,6 +14,7 @@ use resurgo_wire::control::{Stream, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{PHASE_LIVE, arena::IMAGE_SLOTS};
 
+use super::files::ImageFile;
 use super::life::Life;
 use super::ranks::Rank;
 use super::taken::Printed;
@@ -36,10 +38,32 @@ impl Account {
 }
 
 /// The newest image of a rank: a sleeping process.
-struct Image {
-    number: u64,
-    account: Account,
-    socket: Socket,
+pub(super) struct Image {
+    pub number: u64,
+    /// Of the cursors in the node memory.
+    pub slot: usize,
+    pub account: Account,
+    pub socket: Socket,
+}
+
+/// An image that is being taken.
+struct Taking {
+    slot: usize,
+    /// Once all threads stand still.
+    account: Option<Account>,
+}
+
+/// A life that is being rebuilt from a file and does not run yet.
+pub(super) struct Restoring {
+    pub number: u64,
+    /// What it has said.
+    pub failure: Option<String>,
+}
+
+impl Restoring {
+    pub fn of(number: u64) -> Restoring {
+        Restoring { number, failure: None }
+    }
 }
 
 /// The images of one rank over all its lives.
@@ -47,32 +71,72 @@ struct Image {
 pub(super) struct Images {
     /// Images asked for so far.
     asked: u64,
-    /// The present life is taking image `asked`; with its account once all threads stand still.
-    taking: Option<Option<Account>>,
-    newest: Option<Image>,
+    last_slot: usize,
+    /// The present life is taking image `asked`.
+    taking: Option<Taking>,
+    pub newest: Option<Image>,
     /// Part of a wave that is not complete.
     candidate: Option<Image>,
-    /// Some image could be recovered from once, and what came before it may be forgotten.
-    begun: bool,
+    /// Files that are complete, the older one first.
+    pub files: Vec<ImageFile>,
+    /// The newest image is being written.
+    pub writing: Option<ImageFile>,
+    pub restoring: Option<Restoring>,
+    /// What came before some image may be forgotten.
+    pub begun: bool,
     /// A life that a snapshot has been asked for, without its process.
     waking: Option<Life>,
 }
 
+/// What a life begins from.
+pub(super) struct Start {
+    /// 0: the beginning of the program.
+    pub number: u64,
+    pub account: Account,
+    pub is_snapshot: bool,
+    pub file: Option<PathBuf>,
+}
+
 impl Images {
-    /// The image that the next life begins from, 0: none.
+    /// What the next life begins from: the snapshot, else the newest file, else the beginning of the program. None: from
+    /// nowhere, what came before the lost images is forgotten.
+    pub fn choose(&self) -> Option<Start> {
+        if let Some(image) = &self.newest {
+            return Some(Start {
+                number: image.number,
+                account: image.account,
+                is_snapshot: true,
+                file: None,
+            });
+        }
+        if let Some(file) = self.files.last() {
+            return Some(Start {
+                number: file.number,
+                account: file.account,
+                is_snapshot: false,
+                file: Some(file.path.clone()),
+            });
+        }
+        (!self.begun).then(|| Start {
+            number: 0,
+            account: Account::BEGINNING(),
+            is_snapshot: false,
+            file: None,
+        })
+    }
+
     pub fn number(&self) -> u64 {
         self.newest.as_ref().map_or(0, |image| image.number)
     }
 
-    pub fn account(&self) -> Account {
-        self.newest
-            .as_ref()
-            .map_or_else(Account::BEGINNING, |image| image.account)
-    }
-
-    /// True when the next life can begin nowhere: what came before the lost image is forgotten.
-    pub fn are_lost(&self) -> bool {
-        self.begun && self.newest.is_none()
+    /// The next slot whose cursors nobody needs.
+    fn free_slot(&self) -> usize {
+        let kept = self.files.iter().chain(&self.writing).map(|file| file.slot);
+        let used: Vec<usize> = kept.chain(self.newest.as_ref().map(|image| image.slot)).collect();
+        (1..=IMAGE_SLOTS)
+            .map(|step| (self.last_slot + step) % IMAGE_SLOTS)
+            .find(|slot| !used.contains(slot))
+            .expect("fewer images are kept than there are slots")
     }
 
     pub fn is_waking(&self) -> bool {
@@ -85,14 +149,21 @@ impl Images {
 
     /// The account of a rank that stands still in a wave.
     pub fn account_while_taking(&mut self, account: Option<Account>) {
-        self.taking = Some(account);
+        if let Some(taking) = &mut self.taking {
+            taking.account = account;
+        }
     }
 
     /// The rank's part of a wave that may become complete.
     pub fn add_candidate(&mut self, taken: Datagram, socket: Socket) {
-        if let Some(Some(account)) = self.taking.take() {
+        if let Some(Taking {
+            slot,
+            account: Some(account),
+        }) = self.taking.take()
+        {
             self.candidate = Some(Image {
                 number: taken.a,
+                slot,
                 account,
                 socket,
             });
@@ -109,6 +180,7 @@ impl Images {
         *self = Images {
             asked: self.asked,
             begun: self.begun,
+            files: std::mem::take(&mut self.files),
             ..Images::default()
         };
     }
@@ -136,10 +208,11 @@ impl Rank {
             return Err(io::ErrorKind::Unsupported.into());
         };
         self.images.asked = number;
-        let slot = number % IMAGE_SLOTS as u64;
-        let request = Datagram::new(Kind::Checkpoint, number, slot, u64::from(in_wave));
+        let slot = self.images.free_slot();
+        let request = Datagram::new(Kind::Checkpoint, number, slot as u64, u64::from(in_wave));
         resurgo_image::ask(life.pid.as_raw(), socket, request, &[])?;
-        self.images.taking = Some(None);
+        self.images.last_slot = slot;
+        self.images.taking = Some(Taking { slot, account: None });
         Ok(())
     }
 }
@@ -151,6 +224,7 @@ impl Agent {
         let this = &mut work.ranks[rank];
         let reason = match &this.life {
             _ if this.images.taking.is_some() => "it is taking one".to_string(),
+            _ if this.images.writing.is_some() => "its last image is still being written".to_string(),
             Some(_) if phase == PHASE_LIVE && this.is_up_to_date() => {
                 match this.ask_for_image(this.images.asked + 1, false) {
                     Ok(()) => return Ok(()),
@@ -189,6 +263,9 @@ impl Agent {
         if datagram.kind == Kind::Ready {
             return self.ready_to_go_on(rank);
         }
+        if matches!(datagram.kind, Kind::Restored | Kind::Failed) {
+            return self.restore_said(rank, datagram);
+        }
         let coordinated = work.is_coordinated();
         let images = &mut work.ranks[rank].images;
         if (images.taking.is_none() && datagram.kind != Kind::Drained) || datagram.a != images.asked {
@@ -207,14 +284,26 @@ impl Agent {
                     // A rank that has died meanwhile needs no answer.
                     let _ = socket.send(&Datagram::new(answer, datagram.a, 0, 0), &[]);
                 }
-                this.images.taking = Some(account);
+                if let Some(taking) = &mut this.images.taking {
+                    taking.account = account;
+                }
                 Ok(())
             }
             (Kind::Taken, Some(socket)) => {
-                let Some(Some(account)) = images.taking.take() else {
+                let Some(Taking {
+                    slot,
+                    account: Some(account),
+                }) = images.taking.take()
+                else {
                     return Ok(());
                 };
-                self.image_taken(rank, datagram, account, socket)
+                let image = Image {
+                    number: datagram.a,
+                    slot,
+                    account,
+                    socket,
+                };
+                self.image_taken(rank, image, datagram.c)
             }
             (Kind::Refused, _) => {
                 images.taking = None;
@@ -260,11 +349,13 @@ impl Agent {
             EpollEvent::new(EpollFlags::EPOLLIN, Source::Snapshot(rank).token()),
         )?;
         let Some(work) = &mut self.work else { return Ok(()) };
-        let number = image.number;
-        work.ranks[rank].images.newest = Some(image);
-        if !work.is_coordinated() {
+        let slot = image.slot;
+        let images = &mut work.ranks[rank].images;
+        images.newest = Some(image);
+        // With files, what is needed is what they need: see `files.rs`.
+        if !work.is_coordinated() && work.store.is_none() {
             work.ranks[rank].images.begun = true;
-            work.memory.set_oldest_image(rank, number)?;
+            work.memory.set_oldest_image(rank, slot)?;
         }
         Ok(())
     }
@@ -280,18 +371,11 @@ impl Agent {
         }
     }
 
-    fn image_taken(&mut self, rank: usize, taken: Datagram, account: Account, socket: Socket) -> io::Result<()> {
-        let image = Image {
-            number: taken.a,
-            account,
-            socket,
-        };
+    fn image_taken(&mut self, rank: usize, image: Image, stall_ns: u64) -> io::Result<()> {
+        let number = image.number;
         self.keep_image(rank, image)?;
-        self.send(&ToDispatcher::Checkpointed {
-            rank,
-            number: taken.a,
-            stall_ns: taken.c,
-        })
+        self.send(&ToDispatcher::Checkpointed { rank, number, stall_ns })?;
+        self.write_image(rank)
     }
 
     /// What a snapshot says, or that it has gone.
@@ -310,7 +394,7 @@ impl Agent {
                     }
                 }
                 Ok((datagram, _)) if datagram.kind == Kind::Failed => self.snapshot_lost(rank, datagram.text())?,
-                Ok(_) => {}
+                Ok((datagram, _)) => self.file_said(rank, datagram)?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(_) => self.snapshot_lost(rank, "the process has ended")?,
             }
@@ -358,21 +442,35 @@ impl Agent {
     }
 
     /// The newest image cannot be used any more. A life that was to begin from it begins elsewhere.
-    fn snapshot_lost(&mut self, rank: usize, why: &str) -> io::Result<()> {
+    pub(super) fn snapshot_lost(&mut self, rank: usize, why: &str) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let images = &mut work.ranks[rank].images;
         let number = images.number();
         images.newest = None;
         let waking = images.waking.take().is_some();
         let coordinated = work.is_coordinated();
-        self.send(&ToDispatcher::NotCheckpointed {
-            rank,
-            reason: format!("image {number} is lost: {why}"),
-        })?;
+        let reason = why.to_string();
+        self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
         if coordinated {
             return self.wave_lost(rank);
         }
-        if waking && let Err(error) = self.start_life(rank, 0) {
+        self.stop_writing(rank)?;
+        if waking {
+            self.begin_elsewhere(rank)?;
+        }
+        Ok(())
+    }
+
+    /// A life could not begin from the image chosen for it.
+    pub(super) fn begin_elsewhere(&mut self, rank: usize) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let this = &mut work.ranks[rank];
+        // That was no life.
+        this.number -= 1;
+        let fault_at_messages = this.fault_at_messages;
+        if self.ending.is_none()
+            && let Err(error) = self.start_life(rank, fault_at_messages)
+        {
             let reason = format!("cannot start rank {rank} again: {error}{}", crate::hint(&error));
             self.send(&ToDispatcher::Failed { reason })?;
         }

@@ -6,6 +6,7 @@ use std::io::{self, PipeReader, PipeWriter, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use command_fds::{CommandFdExt, FdMapping};
@@ -93,12 +94,14 @@ impl Life {
         Ok((life, theirs, input))
     }
 
-    /// Starts the program of `rank` from its beginning. Returns as [`Life::connect`] does.
+    /// Starts the program of `rank` from its beginning, or from the image in the file `image`. Returns as
+    /// [`Life::connect`] does.
     pub fn start(
         around: &Surroundings,
         rank: usize,
         place: &Place,
         program: &Program,
+        image: Option<&Path>,
     ) -> io::Result<(Life, Option<PipeWriter>)> {
         let (mut life, theirs, input) = Life::connect(around.job, rank)?;
         let stdin = match (theirs.stdin, &around.job.stdin) {
@@ -112,16 +115,26 @@ impl Life {
         };
 
         let mut command = Command::new("/proc/self/exe");
+        let agent = std::process::id().to_string();
+        let files = format!("{}:{}", around.job.open_files.0, around.job.open_files.1);
+        match image {
+            Some(image) => command
+                .arg(crate::trampoline::RESTORE_VERB)
+                .args([&agent, &files])
+                .arg(image)
+                .env_clear(),
+            None => command
+                .arg(crate::trampoline::VERB)
+                .arg(agent)
+                .arg(if around.job.fixed_addresses { "fixed" } else { "random" })
+                .arg(files)
+                .arg(&program.directory)
+                .arg(&program.path)
+                .args(&program.arguments)
+                .env_clear()
+                .envs(environment(program, rank, place)),
+        };
         command
-            .arg(crate::trampoline::VERB)
-            .arg(std::process::id().to_string())
-            .arg(if around.job.fixed_addresses { "fixed" } else { "random" })
-            .arg(format!("{}:{}", around.job.open_files.0, around.job.open_files.1))
-            .arg(&program.directory)
-            .arg(&program.path)
-            .args(&program.arguments)
-            .env_clear()
-            .envs(environment(program, rank, place))
             .stdin(stdin)
             .stdout(theirs.stdout)
             .stderr(theirs.stderr)

@@ -85,9 +85,8 @@ impl NodeMemory {
         self.write_u64(self.layout.control(rank) + control::OUTPUT_BEHIND, bytes)
     }
 
-    /// From here on `rank` is never recovered from anything older than its image `number`.
-    pub fn set_oldest_image(&self, rank: usize, number: u64) -> io::Result<()> {
-        let slot = number as usize % nm::arena::IMAGE_SLOTS;
+    /// From here on `rank` is never recovered from anything older than its image whose cursors are in `slot`.
+    pub fn set_oldest_image(&self, rank: usize, slot: usize) -> io::Result<()> {
         self.write_u32(self.layout.arena(rank) + nm::arena::OLDEST_IMAGE, 1 + slot as u32)
     }
 
@@ -179,6 +178,8 @@ mod tests {
             key: [7; 32],
             stdin: Stdin::Nothing,
             images: false,
+            checkpoint_directory: None,
+            checkpoint_keep: false,
             open_files: (1024, 1024),
             fixed_addresses: true,
             message_faults: Vec::new(),

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use resurgo_wire::control::{End, Ended, Stream, ToDispatcher};
 use resurgo_wire::node_memory::{EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE, PROTOCOL_BLOCKING};
 
-use super::images::Images;
+use super::images::{Images, Restoring};
 use super::life::{Life, Surroundings};
 use super::taken::{Printed, Taken};
 use super::{Agent, PATIENCE, Source, Work};
@@ -37,6 +37,8 @@ pub(super) struct Rank {
     replaying: bool,
     /// The last life ended as a program should.
     finished: bool,
+    /// That, with exit code 0.
+    ended_well: bool,
     pub images: Images,
     /// The injected fault of its present life.
     pub fault_at_messages: u64,
@@ -62,6 +64,7 @@ impl Rank {
             taken: [Taken::default(), Taken::default()],
             replaying: false,
             finished: false,
+            ended_well: false,
             images: Images::default(),
             fault_at_messages: 0,
             quiet_since: None,
@@ -71,6 +74,10 @@ impl Rank {
     /// It runs, and repeats nothing any more.
     pub fn is_up_to_date(&self) -> bool {
         !self.replaying && self.taken.iter().all(|taken| taken.behind() == 0)
+    }
+
+    pub fn has_ended_well(&self) -> bool {
+        self.ended_well
     }
 
     pub fn printed(&self) -> [Printed; 2] {
@@ -97,13 +104,12 @@ impl Agent {
         if this.life.is_some() || this.images.is_waking() {
             return Ok(());
         }
-        if this.images.are_lost() {
+        let Some(start) = this.images.choose() else {
             return Err(io::Error::other(
                 "its last image is lost, and messages from before that image are not kept",
             ));
-        }
-        let image = this.images.number();
-        let from = this.images.account();
+        };
+        let from = start.account;
         this.number += 1;
         this.fault_at_messages = fault_at_messages;
         for (taken, printed) in this.taken.iter_mut().zip(from.printed) {
@@ -118,9 +124,17 @@ impl Agent {
         leftovers::remove(&place.kvs_name, place.rank);
         work.memory.begin_life(rank, this.number, fault_at_messages, behind)?;
         work.server.restarted(rank, from.pmi);
-        let input = if image > 0 {
+        let input = if start.is_snapshot {
             let (life, theirs, input) = Life::connect(&work.job, rank)?;
-            this.images.wake(life, theirs, coordinated)?;
+            if let Err(error) = this.images.wake(life, theirs, coordinated) {
+                // It has just died.
+                self.snapshot_lost(rank, &error.to_string())?;
+                return if coordinated {
+                    Ok(())
+                } else {
+                    self.begin_elsewhere(rank)
+                };
+            }
             input
         } else {
             let around = Surroundings {
@@ -128,8 +142,10 @@ impl Agent {
                 node_memory: work.memory.file(),
                 spill: work.spill.as_ref(),
             };
-            let (life, input) = Life::start(&around, rank, &place, &work.job.programs[this.program])?;
-            self.life_begins(rank, life, 0)?;
+            let program = &work.job.programs[this.program];
+            let (life, input) = Life::start(&around, rank, &place, program, start.file.as_deref())?;
+            this.images.restoring = start.file.is_some().then(|| Restoring::of(start.number));
+            self.life_begins(rank, life, start.number)?;
             input
         };
         if let (Some(spool), Some(pipe)) = (self.work.as_mut().and_then(|work| work.spool.as_mut()), input) {
@@ -164,9 +180,13 @@ impl Agent {
             life: this.number,
             pid: life.pid.as_raw(),
             image,
+            from_file: false,
         };
         this.life = Some(life);
-        self.send(&started)?;
+        // A process that is being rebuilt tells when it is.
+        if this.images.restoring.is_none() {
+            self.send(&started)?;
+        }
         self.watch_output(rank)
     }
 
@@ -208,6 +228,9 @@ impl Agent {
         // What it said before it ended counts.
         self.pmi_event(rank)?;
         self.end_images_of_life(rank)?;
+        if self.restore_has_failed(rank, end)? {
+            return Ok(());
+        }
         let Some(work) = &mut self.work else {
             return Ok(());
         };
@@ -223,6 +246,7 @@ impl Agent {
         };
         let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised);
         this.finished = orderly;
+        this.ended_well = orderly && end == End::Exited(0);
         if orderly {
             if !coordinated {
                 this.images.forget();

@@ -33,6 +33,10 @@ pub struct Printed {
 impl Printed {
     /// The beginning of the program.
     pub const NOTHING: Printed = Printed { bytes: 0, tail: EMPTY };
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 /// FNV-1a: cheap, and nobody attacks a rank's own output.

@@ -14,7 +14,18 @@ use crate::units::{grouped, readable_duration, readable_size};
 const WITHOUT_IMAGE: Duration = Duration::from_secs(5);
 
 /// Why there is no image for a while, in the ordinary course of things.
-const IN_PASSING: [&str; 3] = ["former life", "not running", "died meanwhile"];
+const IN_PASSING: [&str; 4] = ["former life", "not running", "died meanwhile", "still being written"];
+
+/// What a life begins from.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beginning {
+    /// 0: the beginning of the program.
+    pub image: u64,
+    /// The image had to be read from a file.
+    pub from_file: bool,
+    /// All ranks do.
+    pub together: bool,
+}
 
 /// A rank of which no image can be taken.
 #[derive(Clone, Default)]
@@ -51,6 +62,9 @@ pub struct Events {
     wave_time: Duration,
     longest_stall: Duration,
     refusals: Vec<Refusals>,
+    image_bytes: u64,
+    /// The last image could not be written.
+    files_fail: bool,
 }
 
 impl Events {
@@ -75,6 +89,8 @@ impl Events {
             wave_time: Duration::ZERO,
             longest_stall: Duration::ZERO,
             refusals: vec![Refusals::default(); size],
+            image_bytes: 0,
+            files_fail: false,
         }
     }
 
@@ -125,18 +141,23 @@ impl Events {
         );
     }
 
-    /// `image`: what the life begins from, 0: the beginning of the program. `together`: all ranks do.
-    pub fn started(&mut self, rank: usize, life: u64, pid: i32, image: u64, together: bool) {
+    pub fn started(&mut self, rank: usize, life: u64, pid: i32, how: Beginning) {
+        let Beginning {
+            image,
+            from_file,
+            together,
+        } = how;
         if life > 1 && !together {
             let from = match image {
                 0 => String::new(),
+                _ if from_file => format!(" from the file of its image {image}"),
                 _ => format!(" from its image {image}"),
             };
             self.say(&format!("rank {rank} restarted on this node{from} (life {life})"));
         }
         self.record(
             "started",
-            json!({"rank": rank, "life": life, "pid": pid, "image": image}),
+            json!({"rank": rank, "life": life, "pid": pid, "image": image, "from_file": from_file}),
         );
     }
 
@@ -206,6 +227,36 @@ impl Events {
     pub fn spawn_failed(&mut self, by: usize, reason: &str) {
         self.say(&format!("warning: rank {by} could not spawn: {reason}"));
         self.record("spawn_failed", json!({"rank": by, "reason": reason}));
+    }
+
+    pub fn image_written(&mut self, rank: usize, number: u64, bytes: u64, time: Duration) {
+        self.image_bytes += bytes;
+        self.files_fail = false;
+        self.record(
+            "image_written",
+            json!({"rank": rank, "image": number, "bytes": bytes, "write_seconds": time.as_secs_f64()}),
+        );
+    }
+
+    /// Told in words once, until an image has been written again.
+    pub fn image_not_written(&mut self, rank: usize, number: u64, reason: &str) {
+        if !std::mem::replace(&mut self.files_fail, true) {
+            self.say(&format!(
+                "warning: image {number} of rank {rank} could not be written: {reason}; the job and earlier images are \
+                 as before"
+            ));
+        }
+        self.record(
+            "image_not_written",
+            json!({"rank": rank, "image": number, "reason": reason}),
+        );
+    }
+
+    pub fn image_lost(&mut self, rank: usize, number: u64, reason: &str) {
+        self.say(&format!(
+            "warning: image {number} of rank {rank} cannot be used: {reason}"
+        ));
+        self.record("image_lost", json!({"rank": rank, "image": number, "reason": reason}));
     }
 
     pub fn fault_injected(&mut self, rank: usize) {
@@ -376,7 +427,8 @@ impl Events {
             self.say(&words);
         }
         let fields = json!({
-            "waves": self.waves, "images": self.images, "longest_stall_seconds": self.longest_stall.as_secs_f64(),
+            "waves": self.waves, "images": self.images, "image_bytes": self.image_bytes,
+            "longest_stall_seconds": self.longest_stall.as_secs_f64(),
             "exit_code": code, "failures": self.failures, "restarts": restarts,
             "lost_seconds": self.lost.as_secs_f64(), "replay_seconds": self.replay.as_secs_f64(),
             "replayed_deliveries": self.replayed_deliveries, "logged_bytes": logged, "messages": messages,
@@ -420,7 +472,7 @@ mod tests {
         let mut events = Events::new(3, false, None, now);
         events.failed(&killed(2, LifeStatistics::default()), now);
         events.restarting(2);
-        events.started(2, 2, 124, 0, false);
+        events.started(2, 2, 124, Beginning::default());
         let statistics = LifeStatistics {
             replay_deliveries: 18_204,
             first_delivery_ns: 1_000,

@@ -1,0 +1,19 @@
+//! Image files: what a sleeping snapshot writes, and how a process is built from it again. docs/internals/image.md has the
+//! format byte by byte.
+
+mod checksum;
+mod format;
+pub(crate) mod plan;
+mod reader;
+mod restore;
+pub(crate) mod resume;
+mod scan;
+mod show;
+mod tables;
+mod work;
+pub(crate) mod writer;
+
+pub use format::{FORMAT_VERSION, NOTE_OFFSET, note_page};
+pub use reader::{Defect, Image};
+pub use restore::{EXIT_NOT_RESTORED, restore};
+pub use show::show;

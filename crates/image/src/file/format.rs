@@ -1,0 +1,280 @@
+//! The bytes of an image file. Everything is little-endian and in records of a fixed shape; the file is read on the kind of
+//! machine that wrote it.
+//!
+//! ```text
+//! 0        header: one page, written last
+//! 4096     note: one page of the agent's, JSON
+//! 8192     tables: mappings, files, descriptors, threads, extents, strings, auxiliary vector
+//! ...      data: pages of memory, in the order of the extents
+//! ...      sums: a checksum for every CHUNK of data
+//! ```
+//!
+//! Every part is whole pages, padded with zeros, and covered by a checksum: header and note by one in their own last 16
+//! bytes, tables and sums by those in the header.
+
+use super::checksum::{PAGE, Sum, sum_of};
+
+pub const MAGIC: [u8; 8] = *b"resurgoI";
+/// Changes whenever the meaning of any byte changes.
+pub const FORMAT_VERSION: u32 = 1;
+/// Where the agent's page lies in the file.
+pub const NOTE_OFFSET: u64 = PAGE as u64;
+pub const TABLES_OFFSET: u64 = 2 * PAGE as u64;
+/// Bytes of data with one checksum.
+pub const CHUNK: usize = 256 << 10;
+
+/// Shapes of bytes.
+///
+/// # Safety
+/// `repr(C)`, without padding, and any bytes are a value.
+pub unsafe trait Record: Copy {}
+
+/// The bytes of a record.
+pub fn bytes_of<T: Record>(record: &T) -> &[u8] {
+    // SAFETY: a record has no padding.
+    unsafe { std::slice::from_raw_parts((record as *const T).cast(), size_of::<T>()) }
+}
+
+/// The record at `at`, if it is all there.
+pub fn record_at<T: Record>(bytes: &[u8], at: usize) -> Option<T> {
+    let bytes = bytes.get(at..at.checked_add(size_of::<T>())?)?;
+    // SAFETY: that many bytes are there, and any bytes are a value.
+    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// A part of the file, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Part {
+    pub offset: u64,
+    pub length: u64,
+    pub sum: Sum,
+}
+
+/// A table: where it begins in the tables part, and its number of records (bytes for strings and the auxiliary vector).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Table {
+    pub at: u64,
+    pub count: u64,
+}
+
+/// A piece of the strings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Name {
+    pub at: u32,
+    pub length: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Header {
+    pub magic: [u8; 8],
+    pub version: u32,
+    pub page: u32,
+    /// Of the file.
+    pub length: u64,
+    /// The image's, counted by rank from 1.
+    pub number: u64,
+    /// Nanoseconds since 1970, when writing began.
+    pub unix_time: u64,
+    pub umask: u32,
+    pub reserved: u32,
+    pub tables: Part,
+    pub sums: Part,
+    pub data_offset: u64,
+    pub data_length: u64,
+    pub mappings: Table,
+    pub files: Table,
+    pub descriptors: Table,
+    pub threads: Table,
+    pub extents: Table,
+    pub strings: Table,
+    pub auxv: Table,
+    /// Where the process goes on, on which stack and with which thread pointer.
+    pub entry: u64,
+    pub stack: u64,
+    pub thread_pointer: u64,
+    /// As PR_SET_MM_MAP takes them: code, data, brk, stack, arguments, environment.
+    pub memory: [u64; 11],
+    pub directory: Name,
+    /// Of the kernel's own code in the process: another one means another kernel.
+    pub vdso: Sum,
+}
+
+/// What a mapping is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum MappingKind {
+    Anonymous = 0,
+    /// Of a file; private or shared.
+    File = 1,
+    /// Of the node memory.
+    Node = 2,
+    Vvar = 3,
+    VvarClock = 4,
+    Vdso = 5,
+}
+
+pub const MAPPING_KINDS: [MappingKind; 6] = [
+    MappingKind::Anonymous,
+    MappingKind::File,
+    MappingKind::Node,
+    MappingKind::Vvar,
+    MappingKind::VvarClock,
+    MappingKind::Vdso,
+];
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Mapping {
+    pub start: u64,
+    pub end: u64,
+    pub offset: u64,
+    pub kind: u32,
+    /// PROT_*.
+    pub protection: u32,
+    /// MAP_*: private or shared, MAP_NORESERVE, MAP_GROWSDOWN.
+    pub flags: u32,
+    /// Index of the file.
+    pub file: u32,
+    /// Memory advice to repeat, 0: none.
+    pub advice: u32,
+    /// 1: the file was (or may be) written through it.
+    pub may_write: u32,
+}
+
+/// Build ids are at most this long.
+pub const BUILD_ID: usize = 32;
+
+/// A mapped file as it was.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct File {
+    pub size: u64,
+    pub modified_s: i64,
+    pub modified_ns: u64,
+    pub path: Name,
+    pub build_id_length: u64,
+    pub build_id: [u8; BUILD_ID],
+}
+
+/// What an open descriptor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DescriptorKind {
+    /// Standard output (1) or error (2) of the rank, whose number is in `same_as`.
+    Output = 0,
+    Input = 1,
+    /// Regular file or directory.
+    File = 2,
+    /// Character device.
+    Device = 3,
+    /// One that every life is given: PMI, node memory, spill file, images.
+    Given = 4,
+    /// Memory that the MPI library shared with nobody: only its descriptor is left.
+    Leftover = 5,
+}
+
+pub const DESCRIPTOR_KINDS: [DescriptorKind; 6] = [
+    DescriptorKind::Output,
+    DescriptorKind::Input,
+    DescriptorKind::File,
+    DescriptorKind::Device,
+    DescriptorKind::Given,
+    DescriptorKind::Leftover,
+];
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Descriptor {
+    pub fd: i32,
+    pub kind: u32,
+    /// F_GETFL and F_GETFD.
+    pub status: i32,
+    pub flags: i32,
+    pub offset: i64,
+    /// Length of a regular file when the image was taken.
+    pub length: u64,
+    pub device: u64,
+    pub inode: u64,
+    /// The descriptor with the same open file, -1: none.
+    pub same_as: i32,
+    pub mode: u32,
+    pub path: Name,
+}
+
+/// For those who look at the file: what a restored thread needs lies in its memory.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Thread {
+    pub tid: i32,
+    pub is_main: u32,
+    pub name: [u8; 16],
+}
+
+/// Stored memory.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Extent {
+    pub address: u64,
+    pub length: u64,
+    /// In the file.
+    pub offset: u64,
+}
+
+// SAFETY: integers and arrays of them, arranged without gaps: the sizes below are the sums of their fields'.
+unsafe impl Record for Header {}
+// SAFETY: as above.
+unsafe impl Record for Mapping {}
+// SAFETY: as above.
+unsafe impl Record for File {}
+// SAFETY: as above.
+unsafe impl Record for Descriptor {}
+// SAFETY: as above.
+unsafe impl Record for Thread {}
+// SAFETY: as above.
+unsafe impl Record for Extent {}
+// SAFETY: as above.
+unsafe impl Record for Sum {}
+const _: () = assert!(size_of::<Header>() == 48 + 64 + 16 + 7 * 16 + 24 + 88 + 8 + 16);
+const _: () = assert!(size_of::<Mapping>() == 48 && size_of::<File>() == 40 + BUILD_ID);
+const _: () = assert!(size_of::<Descriptor>() == 64 && size_of::<Thread>() == 24 && size_of::<Extent>() == 24);
+
+/// Length of `bytes` in whole pages.
+pub const fn page_up(bytes: u64) -> u64 {
+    (bytes + PAGE as u64 - 1) & !(PAGE as u64 - 1)
+}
+
+/// Puts the checksum of a page into its last 16 bytes.
+pub fn seal(page: &mut [u8; PAGE]) {
+    page[PAGE - size_of::<Sum>()..].fill(0);
+    let sum = sum_of(page);
+    page[PAGE - size_of::<Sum>()..].copy_from_slice(bytes_of(&sum));
+}
+
+/// True when a page is as it was sealed.
+pub fn is_sealed(page: &[u8; PAGE]) -> bool {
+    let mut copy = *page;
+    seal(&mut copy);
+    copy == *page
+}
+
+/// The agent's page: what of an image only the agent knows, as one JSON object. None: it is too long.
+pub fn note_page(text: &str) -> Option<Vec<u8>> {
+    let mut page = [0u8; PAGE];
+    if text.len() > PAGE - 4 - size_of::<Sum>() {
+        return None;
+    }
+    page[..4].copy_from_slice(&(text.len() as u32).to_le_bytes());
+    page[4..4 + text.len()].copy_from_slice(text.as_bytes());
+    seal(&mut page);
+    Some(page.to_vec())
+}
+
+/// The text of the agent's page.
+pub fn note_text(page: &[u8; PAGE]) -> Option<&str> {
+    let length = u32::from_le_bytes(*page.first_chunk()?) as usize;
+    std::str::from_utf8(page.get(4..)?.get(..length)?).ok()
+}

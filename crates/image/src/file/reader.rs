@@ -1,0 +1,307 @@
+//! Reading image files, and refusing what is not whole. Nothing in a file is believed before its checksum has been found
+//! right, and nothing is followed before it has been found to lie inside.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::checksum::{PAGE, Sum, Summer, sum_of};
+use super::format::{
+    self, CHUNK, DESCRIPTOR_KINDS, Descriptor, Extent, FORMAT_VERSION, Header, MAGIC, MAPPING_KINDS, Mapping, Name,
+    Record, TABLES_OFFSET, Table, Thread, page_up, record_at,
+};
+use super::{plan, work};
+
+/// Why an image file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Defect {
+    #[error("image file {path}: {source}")]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("image file {path}: this is no image file")]
+    Foreign { path: PathBuf },
+    #[error("image file {path}: it has format {found}, and this resurgo reads format {FORMAT_VERSION}")]
+    Version { path: PathBuf, found: u32 },
+    #[error("image file {path}: it has {found} bytes instead of {expected}")]
+    Length { path: PathBuf, found: u64, expected: u64 },
+    #[error("image file {path}: the checksum of its {part} is wrong (bytes {from} to {to})")]
+    Sum {
+        path: PathBuf,
+        part: &'static str,
+        from: u64,
+        to: u64,
+    },
+    #[error("image file {path}: its {part} make no sense ({what})")]
+    Nonsense {
+        path: PathBuf,
+        part: &'static str,
+        what: String,
+    },
+}
+
+/// An image file whose header and tables are right.
+#[derive(Debug)]
+pub struct Image {
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+    pub(super) header: Header,
+    pub(super) note: String,
+    pub(super) mappings: Vec<Mapping>,
+    pub(super) files: Vec<format::File>,
+    pub(super) descriptors: Vec<Descriptor>,
+    pub(super) threads: Vec<Thread>,
+    pub(super) extents: Vec<Extent>,
+    pub(super) auxv: Vec<u8>,
+    strings: Vec<u8>,
+    /// Device and inode.
+    pub(super) identity: (u64, u64),
+}
+
+fn nonsense(path: &Path, part: &'static str, what: impl Into<String>) -> Defect {
+    Defect::Nonsense {
+        path: path.to_owned(),
+        part,
+        what: what.into(),
+    }
+}
+
+fn table<T: Record>(tables: &[u8], table: Table) -> Option<Vec<T>> {
+    let at = usize::try_from(table.at).ok()?;
+    let length = usize::try_from(table.count).ok()?.checked_mul(size_of::<T>())?;
+    let bytes = tables.get(at..at.checked_add(length)?)?;
+    (0..table.count as usize)
+        .map(|index| record_at(bytes, index * size_of::<T>()))
+        .collect()
+}
+
+fn bytes(tables: &[u8], table: Table) -> Option<Vec<u8>> {
+    let at = usize::try_from(table.at).ok()?;
+    Some(
+        tables
+            .get(at..at.checked_add(usize::try_from(table.count).ok()?)?)?
+            .to_vec(),
+    )
+}
+
+impl Image {
+    /// Opens a file and checks everything but the data.
+    pub fn open(path: &Path) -> Result<Image, Defect> {
+        let unreadable = |source| Defect::Unreadable {
+            path: path.to_owned(),
+            source,
+        };
+        let wrong = |part, from, to| Defect::Sum {
+            path: path.to_owned(),
+            part,
+            from,
+            to,
+        };
+        let file = File::open(path).map_err(unreadable)?;
+        let metadata = file.metadata().map_err(unreadable)?;
+        let mut page = [0u8; PAGE];
+        let short = || Defect::Length {
+            path: path.to_owned(),
+            found: metadata.len(),
+            expected: TABLES_OFFSET,
+        };
+        if !metadata.is_file() || metadata.len() < 12 {
+            return Err(Defect::Foreign { path: path.to_owned() });
+        }
+        let head = PAGE.min(metadata.len() as usize);
+        file.read_exact_at(&mut page[..head], 0).map_err(unreadable)?;
+        if page[..MAGIC.len()] != MAGIC {
+            return Err(Defect::Foreign { path: path.to_owned() });
+        }
+        let version = u32::from_le_bytes([page[8], page[9], page[10], page[11]]);
+        if version != FORMAT_VERSION {
+            return Err(Defect::Version {
+                path: path.to_owned(),
+                found: version,
+            });
+        }
+        if metadata.len() < TABLES_OFFSET {
+            return Err(short());
+        }
+        if !format::is_sealed(&page) {
+            return Err(wrong("header", 0, PAGE as u64));
+        }
+        let header: Header = record_at(&page, 0).ok_or_else(short)?;
+        if header.length != metadata.len() {
+            return Err(Defect::Length {
+                path: path.to_owned(),
+                found: metadata.len(),
+                expected: header.length,
+            });
+        }
+        check_places(&header).ok_or_else(|| nonsense(path, "header", "parts do not follow one another"))?;
+        file.read_exact_at(&mut page, format::NOTE_OFFSET).map_err(unreadable)?;
+        if !format::is_sealed(&page) {
+            return Err(wrong("note", format::NOTE_OFFSET, TABLES_OFFSET));
+        }
+        let note = format::note_text(&page)
+            .ok_or_else(|| nonsense(path, "note", "it is no text"))?
+            .to_owned();
+        let mut tables = vec![0u8; header.tables.length as usize];
+        file.read_exact_at(&mut tables, TABLES_OFFSET).map_err(unreadable)?;
+        if sum_of(&tables) != header.tables.sum {
+            return Err(wrong("tables", TABLES_OFFSET, header.data_offset));
+        }
+        let outside = |what: &str| nonsense(path, "tables", format!("{what} lie outside"));
+        let image = Image {
+            path: path.to_owned(),
+            mappings: table(&tables, header.mappings).ok_or_else(|| outside("mappings"))?,
+            files: table(&tables, header.files).ok_or_else(|| outside("files"))?,
+            descriptors: table(&tables, header.descriptors).ok_or_else(|| outside("descriptors"))?,
+            threads: table(&tables, header.threads).ok_or_else(|| outside("threads"))?,
+            extents: table(&tables, header.extents).ok_or_else(|| outside("extents"))?,
+            auxv: bytes(&tables, header.auxv).ok_or_else(|| outside("the auxiliary vector"))?,
+            strings: bytes(&tables, header.strings).ok_or_else(|| outside("strings"))?,
+            identity: (metadata.dev(), metadata.ino()),
+            file,
+            header,
+            note,
+        };
+        image.check_tables().map_err(|what| nonsense(path, "tables", what))?;
+        Ok(image)
+    }
+
+    /// Checks the data.
+    pub fn verify(&self) -> Result<(), Defect> {
+        let unreadable = |source| Defect::Unreadable {
+            path: self.path.clone(),
+            source,
+        };
+        let mut sums = vec![0u8; self.header.sums.length as usize];
+        self.file
+            .read_exact_at(&mut sums, self.header.sums.offset)
+            .map_err(unreadable)?;
+        if sum_of(&sums) != self.header.sums.sum {
+            return Err(Defect::Sum {
+                path: self.path.clone(),
+                part: "checksums",
+                from: self.header.sums.offset,
+                to: self.header.length,
+            });
+        }
+        let mut buffer = vec![0u8; 4 * CHUNK];
+        let end = self.header.data_offset + self.header.data_length;
+        let mut at = self.header.data_offset;
+        let mut index = 0;
+        while at < end {
+            let length = (end - at).min(buffer.len() as u64) as usize;
+            self.file.read_exact_at(&mut buffer[..length], at).map_err(unreadable)?;
+            for chunk in buffer[..length].chunks(CHUNK) {
+                let mut summer = Summer::new();
+                summer.add(chunk);
+                if record_at::<Sum>(&sums, index * size_of::<Sum>()) != Some(summer.finish()) {
+                    return Err(Defect::Sum {
+                        path: self.path.clone(),
+                        part: "memory",
+                        from: at,
+                        to: at + chunk.len() as u64,
+                    });
+                }
+                index += 1;
+                at += chunk.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// The text of a name; [`Image::open`] has seen that it is there.
+    pub(super) fn text(&self, name: Name) -> &[u8] {
+        self.name(name).unwrap_or(b"?")
+    }
+
+    fn name(&self, name: Name) -> Option<&[u8]> {
+        self.strings.get(name.at as usize..)?.get(..name.length as usize)
+    }
+
+    fn check_tables(&self) -> Result<(), String> {
+        let whole = |number: u64| number.is_multiple_of(PAGE as u64);
+        let mut last = PAGE as u64;
+        for mapping in &self.mappings {
+            let place = format!("mapping {:x}-{:x}", mapping.start, mapping.end);
+            if mapping.start < last || mapping.end <= mapping.start || mapping.end > 0x7fff_ffff_f000 {
+                return Err(format!("{place} is out of order"));
+            }
+            if !whole(mapping.start) || !whole(mapping.end) || !whole(mapping.offset) {
+                return Err(format!("{place} is not of whole pages"));
+            }
+            if mapping.start < work::ZONE_END as u64 && mapping.end > plan::RESTORER as u64 {
+                return Err(format!("{place} lies where the restorer works"));
+            }
+            if mapping.kind as usize >= MAPPING_KINDS.len() {
+                return Err(format!("{place} is of unknown kind {}", mapping.kind));
+            }
+            if mapping.kind == format::MappingKind::File as u32 && mapping.file as usize >= self.files.len() {
+                return Err(format!("{place} is of file {}", mapping.file));
+            }
+            last = mapping.end;
+        }
+        let mut offset = self.header.data_offset;
+        let mut mappings = self.mappings.iter().peekable();
+        for extent in &self.extents {
+            let place = format!("stored memory at {:x}", extent.address);
+            if extent.offset != offset || extent.length == 0 || !whole(extent.length) || !whole(extent.address) {
+                return Err(format!("{place} is not where it should be"));
+            }
+            let end = extent.address.checked_add(extent.length).ok_or_else(|| place.clone())?;
+            while mappings.next_if(|mapping| mapping.end <= extent.address).is_some() {}
+            if !mappings
+                .peek()
+                .is_some_and(|mapping| mapping.start <= extent.address && end <= mapping.end)
+            {
+                return Err(format!("{place} belongs to no mapping"));
+            }
+            offset = offset.checked_add(extent.length).ok_or(place)?;
+        }
+        if offset != self.header.data_offset + self.header.data_length {
+            return Err("stored memory and data are not of the same length".to_string());
+        }
+        for descriptor in &self.descriptors {
+            if descriptor.kind as usize >= DESCRIPTOR_KINDS.len() || !(0..1 << 20).contains(&descriptor.fd) {
+                return Err(format!("descriptor {} is of kind {}", descriptor.fd, descriptor.kind));
+            }
+        }
+        let names = self.files.iter().map(|file| file.path);
+        let names = names.chain(self.descriptors.iter().map(|descriptor| descriptor.path));
+        for name in names.chain([self.header.directory]) {
+            if self.name(name).is_none() {
+                return Err("a name lies outside".to_string());
+            }
+        }
+        if self
+            .files
+            .iter()
+            .any(|file| file.build_id_length > format::BUILD_ID as u64)
+        {
+            return Err("a build id is too long".to_string());
+        }
+        Ok(())
+    }
+}
+
+/// Parts lie one after the other and fill the file.
+fn check_places(header: &Header) -> Option<()> {
+    let sums = header
+        .data_length
+        .div_ceil(CHUNK as u64)
+        .checked_mul(size_of::<Sum>() as u64)?;
+    let data = TABLES_OFFSET.checked_add(header.tables.length)?;
+    let after = header.data_offset.checked_add(header.data_length)?;
+    let good = header.page == PAGE as u32
+        && header.tables.offset == TABLES_OFFSET
+        && header.data_offset == data
+        && header.sums.offset == after
+        && sums <= header.length
+        && header.sums.length == page_up(sums)
+        && after.checked_add(header.sums.length)? == header.length
+        && [header.tables.length, header.data_length]
+            .iter()
+            .all(|length| length.is_multiple_of(PAGE as u64));
+    good.then_some(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+use super::*;
+use crate::file::scan::Origin;
+use crate::file::writer::{self, About};
+use std::os::fd::AsRawFd;
+use std::sync::Mutex;
+
+/// A file that a test may damage. It is an image of a copy of the test's own process.
+struct Victim {
+    path: PathBuf,
+    whole: Vec<u8>,
+}
+
+impl Victim {
+    fn new(name: &str) -> Victim {
+        // The descriptor of the node memory is one for all tests of the process.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let guard = ONE_AT_A_TIME.lock();
+        let path = std::env::temp_dir().join(format!("resurgo-image-{name}-{}", std::process::id()));
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .unwrap();
+        file.write_all_at(&format::note_page("{\"job\":\"test\"}").unwrap(), format::NOTE_OFFSET)
+            .unwrap();
+        let node = tempfile_in_memory();
+        // The copy's own stack changes while it writes.
+        let here = (&raw const node as usize) & !4095;
+        let about = About {
+            number: 7,
+            entry: 1,
+            stack: 2,
+            thread_pointer: 3,
+            hole: (here - (512 << 10), here + 8192),
+            origin: Origin { device: 0, inode: 0 },
+        };
+        // SAFETY: the copy makes raw system calls only, and ends.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::dup2(node.as_raw_fd(), resurgo_wire::node_memory::NODE_MEMORY_FD);
+                let result = writer::write(file.as_raw_fd(), &about, &mut || {});
+                libc::_exit(result.map_or_else(|trouble| 100 + trouble.errno.min(100), |_| 0));
+            }
+            let mut status = 0;
+            libc::waitpid(child, &mut status, 0);
+            status
+        };
+        drop(guard);
+        assert_eq!(status, 0, "the image was written");
+        Victim {
+            whole: std::fs::read(&path).unwrap(),
+            path,
+        }
+    }
+
+    fn check(&self) -> Result<Image, Defect> {
+        let image = Image::open(&self.path)?;
+        image.verify()?;
+        Ok(image)
+    }
+
+    fn put(&self, at: usize, bytes: &[u8]) {
+        let file = File::options().write(true).open(&self.path).unwrap();
+        file.write_all_at(bytes, at as u64).unwrap();
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn tempfile_in_memory() -> File {
+    use std::os::fd::FromRawFd;
+    // SAFETY: a new descriptor.
+    unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) }
+}
+
+/// xorshift: the same numbers in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+}
+
+#[test]
+fn what_is_written_can_be_read() {
+    let marker: Vec<u64> = (0..100_000).map(|index| index * 0x9e37_79b9 + 1).collect();
+    let zeros = vec![0u64; 1 << 20];
+    let touched = std::hint::black_box(&zeros).iter().sum::<u64>();
+    let victim = Victim::new("read");
+    let image = victim.check().unwrap();
+    assert_eq!((image.header.number, touched), (7, 0));
+    assert_eq!(image.note, "{\"job\":\"test\"}");
+    assert!(image.files.iter().any(|file| file.build_id_length == 20));
+    let address = (marker.as_ptr() as u64 + 4096) & !4095;
+    let extent = image
+        .extents
+        .iter()
+        .find(|extent| extent.address <= address && address < extent.address + extent.length);
+    let extent = extent.expect("memory that was written is stored");
+    let at = (extent.offset + address - extent.address) as usize;
+    let bytes: Vec<u8> = marker.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let from = (address - marker.as_ptr() as u64) as usize;
+    assert!(victim.whole[at..at + 8192] == bytes[from..from + 8192]);
+    let zero = (zeros.as_ptr() as u64 + (4 << 20)) & !4095;
+    assert!(
+        !image
+            .extents
+            .iter()
+            .any(|extent| extent.address <= zero && zero < extent.address + extent.length)
+    );
+    assert!(crate::file::show(&victim.path).unwrap().contains("image 7 (format 1)"));
+}
+
+#[test]
+fn every_damage_is_noticed() {
+    let victim = Victim::new("damage");
+    let mut random = Random(20_261_122);
+    let length = victim.whole.len();
+    for round in 0..400 {
+        // The tables and the header are small and get half of the blows.
+        let at = if round % 2 == 0 {
+            random.below(length)
+        } else {
+            random.below(8 * PAGE)
+        };
+        let bit = 1 << random.below(8);
+        victim.put(at, &[victim.whole[at] ^ bit]);
+        let defect = victim.check().expect_err("a flipped bit");
+        assert!(defect.to_string().contains("resurgo-image-damage"), "{defect}");
+        victim.put(at, &victim.whole[at..=at]);
+    }
+    assert!(victim.check().is_ok());
+    for _ in 0..200 {
+        let file = File::options().write(true).open(&victim.path).unwrap();
+        let cut = random.below(length);
+        file.set_len(cut as u64).unwrap();
+        assert!(victim.check().is_err(), "cut to {cut}");
+        // A hole where something was: a file whose end never came to the disk.
+        file.set_len(length as u64).unwrap();
+        let lost = victim.whole[cut..].iter().any(|byte| *byte != 0);
+        assert_eq!(victim.check().is_err(), lost, "zeros from {cut}");
+        victim.put(cut, &victim.whole[cut..]);
+    }
+    let file = File::options().write(true).open(&victim.path).unwrap();
+    file.set_len(length as u64 + 1).unwrap();
+    assert!(matches!(victim.check(), Err(Defect::Length { .. })));
+}
+
+#[test]
+fn other_versions_and_other_files_are_told_apart() {
+    let victim = Victim::new("version");
+    victim.put(8, &9u32.to_le_bytes());
+    assert!(matches!(victim.check(), Err(Defect::Version { found: 9, .. })));
+    victim.put(0, b"\x7fELF");
+    assert!(matches!(victim.check(), Err(Defect::Foreign { .. })));
+    assert!(matches!(
+        Image::open(Path::new("/nowhere/at all")),
+        Err(Defect::Unreadable { .. })
+    ));
+    assert!(matches!(
+        Image::open(Path::new("/dev/null")),
+        Err(Defect::Foreign { .. })
+    ));
+}
+
+/// A file with right checksums whose content nobody has written: the reader may accept what it cannot know better, but it
+/// must look at everything without falling.
+#[test]
+fn nonsense_with_right_checksums_does_no_harm() {
+    let victim = Victim::new("nonsense");
+    let header: Header = record_at(&victim.whole, 0).unwrap();
+    let tables = TABLES_OFFSET as usize..header.data_offset as usize;
+    let mut random = Random(77);
+    let mut refused = 0;
+    for round in 0..600 {
+        let mut head: [u8; PAGE] = victim.whole[..PAGE].try_into().unwrap();
+        let mut body = victim.whole[tables.clone()].to_vec();
+        for _ in 0..1 + random.below(4) {
+            let values = [0, 1, u64::MAX, 1 << 63, 4096, random.0, u64::from(u32::MAX)];
+            let value = values[random.below(values.len())].to_le_bytes();
+            if round % 2 == 0 {
+                let at = 16 + 8 * random.below((size_of::<Header>() - 16) / 8);
+                head[at..at + 8].copy_from_slice(&value);
+            } else {
+                let at = 8 * random.below(body.len() / 8);
+                body[at..at + 8].copy_from_slice(&value);
+            }
+        }
+        let mut changed: Header = record_at(&head, 0).unwrap();
+        if round % 2 == 1 {
+            changed.tables.sum = sum_of(&body);
+            head[..size_of::<Header>()].copy_from_slice(format::bytes_of(&changed));
+        }
+        format::seal(&mut head);
+        victim.put(0, &head);
+        victim.put(tables.start, &body);
+        refused += u32::from(crate::file::show(&victim.path).is_err());
+    }
+    assert!(refused > 200, "{refused} of 600 refused");
+}

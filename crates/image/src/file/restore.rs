@@ -1,0 +1,316 @@
+//! Rebuilding a process from a file: everything that ordinary code can do, up to executing the restorer.
+//!
+//! 1. The file is read and verified, and what it needs from outside is compared: the kernel, the mapped files.
+//! 2. Files are opened: those that are mapped under high numbers, those of the program under their own.
+//! 3. The plan is made: unmap everything, map and fill the image's memory, set what the kernel knows about it, go on.
+//! 4. The restorer is executed from memory. It does the plan's steps and jumps into the image's own code.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use resurgo_wire::image::{Datagram, Kind};
+use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD};
+
+use super::checksum::{PAGE, sum_of};
+use super::format::{self, Extent, Mapping, MappingKind, page_up};
+use super::plan::{self, ANY, Head, MAY_FAIL, PARKED, PARKED_NAMES, PLAN, RESTORER, RESTORER_END, Step};
+use super::reader::Image;
+use super::scan;
+use crate::talk;
+
+mod open;
+
+pub use plan::EXIT_NOT_RESTORED;
+
+static RESTORER_FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/restorer"));
+
+/// Stored memory of at least this length is not read now but mapped from the file, page by page as it is used.
+const LAZY: u64 = 4 << 20;
+/// Read at once, at most: the kernel stops a little below 2 GiB.
+const READ: u64 = 1 << 30;
+
+/// Becomes the process whose image `path` is. Returns only when that fails, after having told the agent; the exit code to
+/// use.
+pub fn restore(path: &Path) -> i32 {
+    let why = match try_restore(path) {
+        Ok(never) => match never {},
+        Err(why) => why,
+    };
+    let failed = Datagram::new(Kind::Failed, 0, 0, 0).with_text(&why);
+    let _ = talk::send(IMAGE_FD, &failed, &[]);
+    EXIT_NOT_RESTORED
+}
+
+enum Never {}
+
+fn try_restore(path: &Path) -> Result<Never, String> {
+    let image = Image::open(path).map_err(|defect| defect.to_string())?;
+    check_kernel(&image)?;
+    for file in &image.files {
+        check_file(&image, file)?;
+    }
+    image.verify().map_err(|defect| defect.to_string())?;
+    let opened = open::Opened::new(&image)?;
+    let plan = make_plan(&image, &opened);
+    open::finish(&image, opened, RESTORER_FILE, &plan)
+}
+
+/// The kernel's own pages in this process: start and end, in the order of [`PARKED_NAMES`].
+fn own_pages() -> Result<[Option<(u64, u64)>; 3], String> {
+    let maps = fs::read_to_string("/proc/self/maps").map_err(|error| format!("/proc/self/maps: {error}"))?;
+    let mut pages = [None; 3];
+    for line in maps.lines() {
+        let Some(which) = PARKED_NAMES.iter().position(|name| line.as_bytes().ends_with(name)) else {
+            continue;
+        };
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        pages[which] = range
+            .and_then(|(start, end)| Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?)));
+    }
+    Ok(pages)
+}
+
+/// Programs hold addresses inside the kernel's pages: they must be what they were.
+fn check_kernel(image: &Image) -> Result<(), String> {
+    const OTHER: &str = "the image was taken under another kernel";
+    let own = own_pages()?;
+    for (kind, own) in [MappingKind::Vvar, MappingKind::VvarClock, MappingKind::Vdso]
+        .into_iter()
+        .zip(own)
+    {
+        let theirs = image.mappings.iter().find(|mapping| mapping.kind == kind as u32);
+        if theirs.map(|mapping| mapping.end - mapping.start) != own.map(|(start, end)| end - start) {
+            return Err(OTHER.to_string());
+        }
+        if kind == MappingKind::Vdso
+            && let Some((start, end)) = own
+        {
+            // SAFETY: mapped and readable in every process.
+            let code = unsafe { std::slice::from_raw_parts(start as *const u8, (end - start) as usize) };
+            if sum_of(code) != image.header.vdso {
+                return Err(OTHER.to_string());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A mapped file must be what it was: most of its pages are not in the image.
+fn check_file(image: &Image, file: &format::File) -> Result<(), String> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = Path::new(std::ffi::OsStr::from_bytes(image.text(file.path)));
+    let shown = path.display();
+    let metadata = fs::metadata(path).map_err(|error| format!("{shown}, which the program had mapped: {error}"))?;
+    let changed = |what: &str| {
+        Err(format!(
+            "{shown}, which the program had mapped, has changed since: {what}"
+        ))
+    };
+    if metadata.len() != file.size {
+        return changed(&format!("{} bytes, were {}", metadata.len(), file.size));
+    }
+    if (metadata.mtime(), metadata.mtime_nsec() as u64) != (file.modified_s, file.modified_ns) {
+        return changed("its time of modification");
+    }
+    if file.build_id_length > 0 {
+        let mut page = [0u8; PAGE];
+        let opened = fs::File::open(path).map_err(|error| format!("{shown}: {error}"))?;
+        std::os::unix::fs::FileExt::read_exact_at(&opened, &mut page, 0)
+            .map_err(|error| format!("{shown}: {error}"))?;
+        if scan::build_id(&page) != Some(&file.build_id[..file.build_id_length as usize]) {
+            return changed("its build id");
+        }
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Plan {
+    steps: Vec<Step>,
+}
+
+impl Plan {
+    fn step(&mut self, call: i64, arguments: &[u64], result: u64) {
+        let mut all = [0; 6];
+        all[..arguments.len()].copy_from_slice(arguments);
+        self.steps.push(Step {
+            call: call as u64,
+            arguments: all,
+            result,
+        });
+    }
+
+    fn map(&mut self, start: u64, length: u64, protection: u32, flags: u32, file: i32, offset: u64) {
+        let arguments = [
+            start,
+            length,
+            u64::from(protection),
+            u64::from(flags),
+            file as u64,
+            offset,
+        ];
+        self.step(libc::SYS_mmap, &arguments, start);
+    }
+}
+
+fn make_plan(image: &Image, opened: &open::Opened) -> Vec<u8> {
+    let mut plan = Plan::default();
+    plan.step(libc::SYS_munmap, &[0, RESTORER as u64], 0);
+    plan.step(
+        libc::SYS_munmap,
+        &[RESTORER_END as u64, 0x7fff_ffff_f000 - RESTORER_END as u64],
+        0,
+    );
+    let mut extents = image.extents.as_slice();
+    for mapping in &image.mappings {
+        let count = extents.iter().take_while(|extent| extent.address < mapping.end).count();
+        let (own, rest) = extents.split_at(count);
+        extents = rest;
+        plan_mapping(&mut plan, mapping, own, opened);
+    }
+    plan.step(libc::SYS_arch_prctl, &[0x1002, image.header.thread_pointer], 0); // ARCH_SET_FS
+    for fd in opened.temporary() {
+        plan.step(libc::SYS_close, &[fd as u64], 0);
+    }
+    // What follows the steps: the numbers for PR_SET_MM_MAP, and the auxiliary vector.
+    let numbers_at = (PLAN + size_of::<Head>() + (plan.steps.len() + 1) * size_of::<Step>()) as u64;
+    let mut numbers: Vec<u8> = image
+        .header
+        .memory
+        .iter()
+        .flat_map(|number| number.to_le_bytes())
+        .collect();
+    let auxv_at = numbers_at + numbers.len() as u64 + 16;
+    numbers.extend(auxv_at.to_le_bytes());
+    numbers.extend((image.auxv.len() as u32).to_le_bytes());
+    // No executable file: that one needs rights.
+    numbers.extend(u32::MAX.to_le_bytes());
+    let (set_mm, set_mm_map) = (35, 14);
+    plan.step(
+        libc::SYS_prctl,
+        &[set_mm, set_mm_map, numbers_at, numbers.len() as u64],
+        0,
+    );
+    numbers.extend(&image.auxv);
+
+    let head = Head {
+        steps: plan.steps.len() as u64,
+        agent: IMAGE_FD as u64,
+        entry: image.header.entry,
+        stack: image.header.stack,
+        arguments: [
+            RESTORER as u64,
+            (RESTORER_END - RESTORER) as u64,
+            image.identity.0,
+            image.identity.1,
+        ],
+    };
+    let mut bytes = format::bytes_of(&head).to_vec();
+    for step in &plan.steps {
+        bytes.extend(format::bytes_of(step));
+    }
+    bytes.extend(numbers);
+    let whole = page_up(bytes.len() as u64) as usize;
+    bytes.resize(whole, 0);
+    bytes
+}
+
+// SAFETY: words only.
+unsafe impl format::Record for Head {}
+// SAFETY: words only.
+unsafe impl format::Record for Step {}
+
+fn plan_mapping(plan: &mut Plan, mapping: &Mapping, extents: &[Extent], opened: &open::Opened) {
+    let length = mapping.end - mapping.start;
+    let fixed = libc::MAP_FIXED_NOREPLACE as u32;
+    let filling = mapping.protection | if extents.is_empty() { 0 } else { libc::PROT_WRITE as u32 };
+    let kind = format::MAPPING_KINDS[mapping.kind as usize];
+    match kind {
+        MappingKind::Anonymous => {
+            let flags = mapping.flags | libc::MAP_ANONYMOUS as u32 | fixed;
+            plan.map(mapping.start, length, filling, flags, -1, 0);
+        }
+        MappingKind::File => {
+            let file = opened.mapped(mapping);
+            plan.map(
+                mapping.start,
+                length,
+                filling,
+                mapping.flags | fixed,
+                file,
+                mapping.offset,
+            );
+        }
+        MappingKind::Node => {
+            let flags = mapping.flags | fixed;
+            plan.map(
+                mapping.start,
+                length,
+                mapping.protection,
+                flags,
+                NODE_MEMORY_FD,
+                mapping.offset,
+            );
+        }
+        MappingKind::Vvar | MappingKind::VvarClock | MappingKind::Vdso => {
+            let from = PARKED[kind as usize - MappingKind::Vvar as usize] as u64;
+            let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
+            plan.step(
+                libc::SYS_mremap,
+                &[from, length, length, flags, mapping.start],
+                mapping.start,
+            );
+            return;
+        }
+    }
+    if mapping.advice != 0 {
+        plan.step(
+            libc::SYS_madvise,
+            &[mapping.start, length, u64::from(mapping.advice)],
+            MAY_FAIL,
+        );
+    }
+    // A stack must go on growing: it stays one mapping.
+    let may_be_lazy = kind == MappingKind::Anonymous && mapping.flags & libc::MAP_GROWSDOWN as u32 == 0;
+    for extent in extents {
+        if may_be_lazy && extent.length >= LAZY {
+            let flags = mapping.flags | libc::MAP_FIXED as u32;
+            plan.map(
+                extent.address,
+                extent.length,
+                filling,
+                flags,
+                opened.image(),
+                extent.offset,
+            );
+            continue;
+        }
+        let mut done = 0;
+        while done < extent.length {
+            let bytes = (extent.length - done).min(READ);
+            let arguments = [
+                opened.image() as u64,
+                extent.address + done,
+                bytes,
+                extent.offset + done,
+            ];
+            plan.step(libc::SYS_pread64, &arguments, bytes);
+            done += bytes;
+        }
+    }
+    if filling != mapping.protection {
+        plan.step(
+            libc::SYS_mprotect,
+            &[mapping.start, length, u64::from(mapping.protection)],
+            0,
+        );
+    }
+}
+
+fn last_error(what: &str) -> String {
+    format!("{what}: {}", io::Error::last_os_error())
+}
+
+const _: () = assert!(ANY > MAY_FAIL);

@@ -1,0 +1,254 @@
+//! The descriptors of a process that is being rebuilt.
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::unix::ffi::OsStrExt;
+
+use resurgo_wire::node_memory::IMAGE_FD;
+
+use super::{Never, last_error};
+use crate::file::format::{DESCRIPTOR_KINDS, Descriptor, DescriptorKind, Mapping, MappingKind};
+use crate::file::reader::Image;
+
+/// What has been opened, under numbers that the program does not use.
+pub struct Opened {
+    /// Numbers below belong to the program.
+    above: i32,
+    /// Of each file of the image that is mapped, to read and (0: not needed) to write.
+    mapped: Vec<(i32, i32)>,
+    image: i32,
+    /// What each descriptor of the image becomes a copy of.
+    sources: Vec<i32>,
+    limit: libc::rlimit,
+}
+
+impl Opened {
+    pub fn new(image: &Image) -> Result<Opened, String> {
+        let highest = image.descriptors.iter().map(|descriptor| descriptor.fd).max();
+        let above = highest.unwrap_or(0).max(IMAGE_FD) + 1;
+        let mut opened = Opened {
+            above,
+            mapped: Vec::new(),
+            image: 0,
+            sources: Vec::new(),
+            limit: raise_limit()?,
+        };
+        opened.image = opened.lift(image.file.as_raw_fd())?;
+        for (index, file) in image.files.iter().enumerate() {
+            let path = image.text(file.path);
+            let of_file =
+                |mapping: &&Mapping| mapping.kind == MappingKind::File as u32 && mapping.file as usize == index;
+            let written = |mapping: &Mapping| mapping.flags & libc::MAP_SHARED as u32 != 0 && mapping.may_write != 0;
+            let read = opened.lift(open(path, libc::O_RDONLY)?.as_raw_fd())?;
+            let write = match image.mappings.iter().filter(of_file).any(written) {
+                true => opened.lift(open(path, libc::O_RDWR)?.as_raw_fd())?,
+                false => 0,
+            };
+            opened.mapped.push((read, write));
+        }
+        for descriptor in &image.descriptors {
+            let source = opened.source(image, descriptor);
+            let source = source.map_err(|why| format!("descriptor {}: {why}", descriptor.fd))?;
+            opened.sources.push(source);
+        }
+        Ok(opened)
+    }
+
+    /// A copy of a descriptor, above the program's, that the restorer inherits.
+    fn lift(&self, fd: i32) -> Result<i32, String> {
+        // SAFETY: makes a new descriptor.
+        match unsafe { libc::fcntl(fd, libc::F_DUPFD, self.above) } {
+            -1 => Err(last_error("no descriptor")),
+            new => Ok(new),
+        }
+    }
+
+    pub fn image(&self) -> i32 {
+        self.image
+    }
+
+    /// The file that `mapping` is of.
+    pub fn mapped(&self, mapping: &Mapping) -> i32 {
+        let (read, write) = self.mapped[mapping.file as usize];
+        let shared = mapping.flags & libc::MAP_SHARED as u32 != 0;
+        if shared && mapping.may_write != 0 { write } else { read }
+    }
+
+    /// Everything that the program must not see.
+    pub fn temporary(&self) -> Vec<i32> {
+        let mut all = vec![self.image];
+        all.extend(
+            self.mapped
+                .iter()
+                .flat_map(|(read, write)| [*read, *write])
+                .filter(|fd| *fd > 0),
+        );
+        all.extend(self.sources.iter().copied().filter(|fd| *fd >= self.above));
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    fn source(&self, image: &Image, descriptor: &Descriptor) -> Result<i32, String> {
+        let kind = DESCRIPTOR_KINDS[descriptor.kind as usize];
+        if kind != DescriptorKind::Output && descriptor.same_as >= 0 {
+            let first = image
+                .descriptors
+                .iter()
+                .position(|other| other.fd == descriptor.same_as);
+            let source = first.and_then(|first| self.sources.get(first));
+            return source
+                .copied()
+                .ok_or_else(|| "its file is not among those before it".to_string());
+        }
+        match kind {
+            DescriptorKind::Output => self.lift(descriptor.same_as),
+            DescriptorKind::Input => self.lift(0),
+            DescriptorKind::Given => self.lift(descriptor.fd),
+            DescriptorKind::Device => self.lift(open(image.text(descriptor.path), flags(descriptor))?.as_raw_fd()),
+            DescriptorKind::File => self.lift(reopen(image, descriptor)?.as_raw_fd()),
+            DescriptorKind::Leftover => {
+                let file = memory_file(c"resurgo-leftover")?;
+                file.set_len(descriptor.length).map_err(|error| error.to_string())?;
+                self.lift(file.as_raw_fd())
+            }
+        }
+    }
+}
+
+fn raise_limit() -> Result<libc::rlimit, String> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: reads and sets the limit of this process.
+    let done = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && {
+            let most = libc::rlimit {
+                rlim_cur: limit.rlim_max,
+                rlim_max: limit.rlim_max,
+            };
+            libc::setrlimit(libc::RLIMIT_NOFILE, &most) == 0
+        }
+    };
+    if done {
+        Ok(limit)
+    } else {
+        Err(last_error("the limit of open files"))
+    }
+}
+
+fn open(path: &[u8], flags: i32) -> Result<File, String> {
+    let shown = OsStr::from_bytes(path).display().to_string();
+    let path = CString::new(path).map_err(|_| shown.clone())?;
+    // SAFETY: the path is terminated; the new descriptor is nobody else's.
+    unsafe {
+        match libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) {
+            -1 => Err(last_error(&shown)),
+            fd => Ok(File::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// How a file that is there already is opened again.
+fn flags(descriptor: &Descriptor) -> i32 {
+    let only_once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
+    descriptor.status & !only_once | libc::O_NOCTTY
+}
+
+fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, String> {
+    let path = image.text(descriptor.path);
+    let shown = OsStr::from_bytes(path).display();
+    let file = open(path, flags(descriptor))?;
+    let metadata = file.metadata().map_err(|error| format!("{shown}: {error}"))?;
+    use std::os::unix::fs::MetadataExt;
+    if (metadata.dev(), metadata.ino()) != (descriptor.device, descriptor.inode) {
+        return Err(format!("{shown} is another file than it was"));
+    }
+    let read_only = descriptor.status & libc::O_ACCMODE == libc::O_RDONLY;
+    let appends = descriptor.status & libc::O_APPEND != 0 && !read_only;
+    if metadata.is_file() && (read_only || appends) && metadata.len() < descriptor.length {
+        return Err(format!("{shown} has become shorter"));
+    }
+    if metadata.is_file() && appends && metadata.len() > descriptor.length {
+        // What was appended since will be appended again.
+        file.set_len(descriptor.length)
+            .map_err(|error| format!("{shown}: {error}"))?;
+    }
+    // SAFETY: moves an offset; an open path has none.
+    if descriptor.status & libc::O_PATH == 0
+        && unsafe { libc::lseek(file.as_raw_fd(), descriptor.offset, libc::SEEK_SET) } < 0
+    {
+        return Err(last_error(&shown.to_string()));
+    }
+    Ok(file)
+}
+
+fn memory_file(name: &std::ffi::CStr) -> Result<File, String> {
+    // SAFETY: the new descriptor is nobody else's.
+    unsafe {
+        match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
+            -1 => Err(last_error("a memory file")),
+            fd => Ok(File::from_raw_fd(fd)),
+        }
+    }
+}
+
+fn memory_file_of(name: &std::ffi::CStr, bytes: &[u8]) -> Result<File, String> {
+    let mut file = memory_file(name)?;
+    file.write_all(bytes)
+        .map_err(|error| format!("a memory file: {error}"))?;
+    Ok(file)
+}
+
+/// Puts every descriptor in its place and executes the restorer.
+pub fn finish(image: &Image, opened: Opened, restorer: &[u8], plan: &[u8]) -> Result<Never, String> {
+    let directory = OsStr::from_bytes(image.text(image.header.directory));
+    std::env::set_current_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let restorer = memory_file_of(c"resurgo-restorer", restorer)?;
+    let plan_file = opened.lift(memory_file_of(c"resurgo-plan", plan)?.as_raw_fd())?;
+    let number = |text: String| CString::new(text).map_err(|error| error.to_string());
+    let arguments = [
+        number("resurgo".to_string())?,
+        number(plan_file.to_string())?,
+        number(plan.len().to_string())?,
+    ];
+    let arguments = [
+        arguments[0].as_ptr(),
+        arguments[1].as_ptr(),
+        arguments[2].as_ptr(),
+        std::ptr::null(),
+    ];
+    let environment = [std::ptr::null::<libc::c_char>()];
+    // Nothing may close a number from here on that may be the program's.
+    let low = restorer.into_raw_fd();
+    // SAFETY: replaces descriptors of a process that is about to become another; the strings outlive the call.
+    unsafe {
+        let restorer = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, opened.above);
+        // Whatever is not the program's closes itself.
+        for fd in 0..opened.above {
+            libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+        }
+        for (descriptor, source) in image.descriptors.iter().zip(&opened.sources) {
+            if libc::dup2(*source, descriptor.fd) < 0 {
+                return Err(last_error(&format!("descriptor {}", descriptor.fd)));
+            }
+            if descriptor.kind == DescriptorKind::Output as u32 {
+                libc::fcntl(descriptor.fd, libc::F_SETFL, descriptor.status);
+            }
+        }
+        libc::setrlimit(libc::RLIMIT_NOFILE, &opened.limit);
+        libc::umask(image.header.umask);
+        libc::syscall(
+            libc::SYS_execveat,
+            restorer,
+            c"".as_ptr(),
+            arguments.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        );
+    }
+    Err(last_error("the restorer cannot be executed"))
+}

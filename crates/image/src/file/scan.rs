@@ -1,0 +1,419 @@
+//! What of the process's memory an image has to hold: the mappings, and the pages that come from nowhere else.
+
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+use super::checksum::PAGE;
+use super::format::{self, Extent, MappingKind, Name, bytes_of};
+use super::tables::{Tables, Trouble};
+use super::work;
+use crate::mappings::{Lines, Mapping};
+use crate::sys::{self, Errno, call};
+use resurgo_wire::node_memory::NODE_MEMORY_FD;
+
+/// The file that this process was rebuilt from, if it was: memory that is mapped from there is the process's own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    pub device: u64,
+    pub inode: u64,
+}
+
+const FROM_FILE: Trouble = Trouble::new("its memory map cannot be read", 0);
+
+/// Notes all mappings and the files they are of.
+pub fn mappings(tables: &mut Tables, origin: Origin) -> Result<(), Trouble> {
+    let node = crate::descriptors::stat(NODE_MEMORY_FD).map_err(|errno| Trouble::new("the node memory", errno))?;
+    // smaps, not maps: it also says what has been asked of each mapping.
+    let file =
+        sys::open(b"/proc/self/smaps\0", libc::O_RDONLY | libc::O_CLOEXEC).map_err(|errno| FROM_FILE.with(errno))?;
+    let mut lines = Lines::new(file);
+    let mut result = Ok(());
+    let mut pending = None;
+    while result.is_ok() {
+        let line = match lines.next_line() {
+            Ok(Some(line)) => line,
+            Ok(None) => break,
+            Err(errno) => {
+                result = Err(FROM_FILE.with(errno));
+                break;
+            }
+        };
+        if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+            if let Some(mapping) = pending.take() {
+                result = add_flags(mapping, flags)
+                    .and_then(|mapping| tables.mappings.push(bytes_of(&mapping)).map_err(Trouble::memory));
+            }
+        } else if let Some(mapping) = Mapping::parse(line) {
+            let ours = (work::ZONE..work::ZONE_END).contains(&mapping.start);
+            if !ours && mapping.path != "[vsyscall]" {
+                match describe(tables, &mapping, node.st_ino, origin) {
+                    Ok(mapping) => pending = Some(mapping),
+                    Err(trouble) => result = Err(trouble),
+                }
+            }
+        }
+    }
+    sys::close(file);
+    result
+}
+
+/// Bit in a mapping's `may_write` while the tables are made: every page is stored, whatever it came from.
+const WHOLE: u32 = 2;
+
+fn describe(tables: &mut Tables, mapping: &Mapping, node: u64, origin: Origin) -> Result<format::Mapping, Trouble> {
+    let mut record = format::Mapping {
+        start: mapping.start as u64,
+        end: mapping.end as u64,
+        offset: mapping.offset,
+        kind: MappingKind::Anonymous as u32,
+        protection: mapping.protection as u32,
+        flags: (if mapping.shared {
+            libc::MAP_SHARED
+        } else {
+            libc::MAP_PRIVATE
+        }) as u32,
+        file: 0,
+        advice: 0,
+        may_write: 0,
+    };
+    match mapping.path {
+        "[vvar]" => record.kind = MappingKind::Vvar as u32,
+        "[vvar_vclock]" => record.kind = MappingKind::VvarClock as u32,
+        "[vdso]" => record.kind = MappingKind::Vdso as u32,
+        _ if mapping.shared && mapping.inode == node => record.kind = MappingKind::Node as u32,
+        path if path.starts_with('/') => of_file(tables, &mut record, mapping, origin)?,
+        _ if mapping.shared => return Err(Trouble::new("it has shared memory that is no file", 0)),
+        _ => record.offset = 0,
+    }
+    Ok(record)
+}
+
+fn of_file(
+    tables: &mut Tables,
+    record: &mut format::Mapping,
+    mapping: &Mapping,
+    origin: Origin,
+) -> Result<(), Trouble> {
+    let found = sys::stat_path(mapping.path)
+        .ok()
+        .filter(|stat| stat.st_ino == mapping.inode);
+    if let Some(stat) = found
+        && (stat.st_dev, stat.st_ino) != (origin.device, origin.inode)
+    {
+        record.kind = MappingKind::File as u32;
+        record.file = file(tables, mapping, &stat)?;
+        return Ok(());
+    }
+    if mapping.shared {
+        return Err(Trouble::new("it has mapped a shared file that has no name any more", 0));
+    }
+    // Its file has been removed or replaced (an update of the system does that), or is an image file: the memory is
+    // stored as if it came from nowhere. Pages behind the end of the file cannot be had.
+    record.offset = 0;
+    record.may_write = WHOLE;
+    Ok(())
+}
+
+/// The index of the file that `mapping` is of.
+fn file(tables: &mut Tables, mapping: &Mapping, stat: &libc::stat) -> Result<u32, Trouble> {
+    let count = tables.files.bytes().len() / size_of::<format::File>();
+    for index in (0..count).rev() {
+        let known: format::File = tables.file(index);
+        if tables.text(known.path) == mapping.path.as_bytes() {
+            return Ok(index as u32);
+        }
+    }
+    let path: Name = tables.name(mapping.path.as_bytes())?;
+    let mut record = format::File {
+        size: stat.st_size as u64,
+        modified_s: stat.st_mtime,
+        modified_ns: stat.st_mtime_nsec as u64,
+        path,
+        build_id_length: 0,
+        build_id: [0; format::BUILD_ID],
+    };
+    if mapping.offset == 0 && mapping.protection & libc::PROT_READ != 0 && stat.st_size >= PAGE as i64 {
+        // SAFETY: the first page of a mapping that can be read, of a file that is long enough.
+        let page = unsafe { std::slice::from_raw_parts(mapping.start as *const u8, PAGE) };
+        if let Some(id) = build_id(page) {
+            record.build_id[..id.len()].copy_from_slice(id);
+            record.build_id_length = id.len() as u64;
+        }
+    }
+    tables.files.push(bytes_of(&record)).map_err(Trouble::memory)?;
+    Ok(count as u32)
+}
+
+/// The GNU build id that the first page of an ELF file holds.
+pub fn build_id(page: &[u8]) -> Option<&[u8]> {
+    let u16_at = |at: usize| Some(usize::from(u16::from_le_bytes(*page.get(at..)?.first_chunk()?)));
+    let u32_at = |at: usize| Some(u32::from_le_bytes(*page.get(at..)?.first_chunk()?) as usize);
+    if !page.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let (table, size, count) = (u32_at(32)?, u16_at(54)?, u16_at(56)?);
+    for index in 0..count {
+        let header = table.checked_add(index * size)?;
+        const PT_NOTE: usize = 4;
+        if u32_at(header)? != PT_NOTE {
+            continue;
+        }
+        let (mut at, length) = (u32_at(header + 8)?, u32_at(header + 32)?);
+        let end = at.checked_add(length)?;
+        while at + 16 <= end {
+            let (name, content, kind) = (u32_at(at)?, u32_at(at + 4)?, u32_at(at + 8)?);
+            const NT_GNU_BUILD_ID: usize = 3;
+            if name == 4 && kind == NT_GNU_BUILD_ID && page.get(at + 12..at + 16)? == b"GNU\0" {
+                return page
+                    .get(at + 16..at + 16 + content)
+                    .filter(|id| id.len() <= format::BUILD_ID);
+            }
+            at = at
+                .checked_add(12 + name.next_multiple_of(4))?
+                .checked_add(content.next_multiple_of(4))?;
+        }
+    }
+    None
+}
+
+fn add_flags(mut mapping: format::Mapping, flags: &[u8]) -> Result<format::Mapping, Trouble> {
+    for flag in flags.split(|byte| *byte == b' ') {
+        match flag {
+            b"nr" => mapping.flags |= libc::MAP_NORESERVE as u32,
+            b"gd" => mapping.flags |= libc::MAP_GROWSDOWN as u32,
+            b"hg" => mapping.advice = libc::MADV_HUGEPAGE as u32,
+            b"nh" => mapping.advice = libc::MADV_NOHUGEPAGE as u32,
+            b"mw" => mapping.may_write |= 1,
+            b"ht" => return Err(Trouble::new("it has memory on huge pages of hugetlbfs", 0)),
+            b"pf" | b"io" if mapping.kind < MappingKind::Vvar as u32 => {
+                return Err(Trouble::new("it has mapped a device", 0));
+            }
+            _ => {}
+        }
+    }
+    Ok(mapping)
+}
+
+/// Finds the pages to store of every mapping, without those of `hole`. Mappings that cannot be read are made readable:
+/// undo it with [`protect_again`].
+pub fn extents(tables: &mut Tables, hole: (usize, usize)) -> Result<(), Trouble> {
+    let pages = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC)
+        .map_err(|errno| Trouble::new("its page map cannot be read", errno))?;
+    let mut result = Ok(());
+    for index in 0..tables.mapping_count() {
+        let mut mapping = tables.mapping(index);
+        let whole = mapping.may_write & WHOLE != 0;
+        mapping.may_write &= !WHOLE;
+        tables.set_mapping(index, &mapping);
+        let private = mapping.flags & libc::MAP_PRIVATE as u32 != 0;
+        let anonymous = mapping.kind == MappingKind::Anonymous as u32;
+        tables.mapping_start = mapping.start as usize;
+        if result.is_err() || !private || !(anonymous || mapping.kind == MappingKind::File as u32) {
+            continue;
+        }
+        let mut readable = mapping.protection & libc::PROT_READ as u32 != 0;
+        let mut each = |tables: &mut Tables, start: usize, end: usize| {
+            if !std::mem::replace(&mut readable, true) {
+                protect(&mapping, mapping.protection | libc::PROT_READ as u32)
+                    .map_err(|errno| Trouble::new("its memory cannot be read", errno))?;
+            }
+            for (start, end) in [(start, end.min(hole.0)), (start.max(hole.1), end)] {
+                if start < end {
+                    add(tables, start, end, anonymous)?;
+                }
+            }
+            Ok(())
+        };
+        // Without the right to read it cannot be found out where the file ends: what is there is taken.
+        result = if whole && mapping.protection & libc::PROT_READ as u32 != 0 {
+            read_in(&mapping).and_then(|()| each(tables, mapping.start as usize, mapping.end as usize))
+        } else {
+            present(pages, tables, (mapping.start as usize, mapping.end as usize), each)
+        };
+    }
+    sys::close(pages);
+    result
+}
+
+/// Has the kernel read in the pages of a mapping whose file may be too short: asked this way it says so instead of killing
+/// the process.
+fn read_in(mapping: &format::Mapping) -> Result<(), Trouble> {
+    const MADV_POPULATE_READ: i32 = 22;
+    // SAFETY: reads.
+    unsafe {
+        call!(
+            libc::SYS_madvise,
+            mapping.start,
+            mapping.end - mapping.start,
+            MADV_POPULATE_READ
+        )
+    }
+    .map(|_| ())
+    .map_err(|errno| Trouble::new("it has mapped a file that has been removed and is too short", errno))
+}
+
+fn protect(mapping: &format::Mapping, protection: u32) -> Result<(), Errno> {
+    // SAFETY: only ever adds or takes away the right to read, in a process whose program does not run.
+    unsafe {
+        call!(
+            libc::SYS_mprotect,
+            mapping.start,
+            mapping.end - mapping.start,
+            protection
+        )
+    }
+    .map(|_| ())
+}
+
+/// Takes back what [`extents`] has allowed itself.
+pub fn protect_again(tables: &Tables) {
+    for index in 0..tables.mapping_count() {
+        let mapping = tables.mapping(index);
+        let private = mapping.flags & libc::MAP_PRIVATE as u32 != 0;
+        if private && mapping.kind <= MappingKind::File as u32 && mapping.protection & libc::PROT_READ as u32 == 0 {
+            let _ = protect(&mapping, mapping.protection);
+        }
+    }
+}
+
+#[repr(C)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    found: u64,
+    found_length: u64,
+    most_pages: u64,
+    inverted: u64,
+    all_of: u64,
+    any_of: u64,
+    returned: u64,
+}
+
+const PAGEMAP_SCAN: u32 = 0xc060_6610;
+const IS_FILE: u64 = 1 << 2;
+const IS_PRESENT: u64 = 1 << 3;
+const IS_SWAPPED: u64 = 1 << 4;
+const IS_ZERO: u64 = 1 << 5;
+
+/// Calls `each` for the ranges of pages that have been written to.
+fn present(
+    file: i32,
+    tables: &mut Tables,
+    (mut start, end): (usize, usize),
+    mut each: impl FnMut(&mut Tables, usize, usize) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    let mut found = [[0u64; 3]; 256];
+    while start < end {
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            flags: 0,
+            start: start as u64,
+            end: end as u64,
+            walk_end: 0,
+            found: found.as_mut_ptr() as u64,
+            found_length: found.len() as u64,
+            most_pages: 0,
+            inverted: IS_FILE | IS_ZERO,
+            all_of: IS_FILE | IS_ZERO,
+            any_of: IS_PRESENT | IS_SWAPPED,
+            returned: IS_FILE,
+        };
+        // SAFETY: fills `found`.
+        match unsafe { call!(libc::SYS_ioctl, file, PAGEMAP_SCAN, &raw mut scan) } {
+            Ok(count) => {
+                for range in &found[..count] {
+                    each(tables, range[0] as usize, range[1] as usize)?;
+                }
+                start = scan.walk_end as usize;
+            }
+            // Before Linux 6.7.
+            Err(libc::ENOTTY | libc::EINVAL) => return present_by_entries(file, tables, (start, end), each),
+            Err(libc::EINTR) => {}
+            Err(errno) => return Err(Trouble::new("its page map cannot be read", errno)),
+        }
+    }
+    Ok(())
+}
+
+fn present_by_entries(
+    file: i32,
+    tables: &mut Tables,
+    (mut start, end): (usize, usize),
+    mut each: impl FnMut(&mut Tables, usize, usize) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    let mut entries = [0u64; 1024];
+    while start < end {
+        let count = entries.len().min((end - start) / PAGE);
+        // SAFETY: fills the entries.
+        let got = unsafe {
+            call!(
+                libc::SYS_pread64,
+                file,
+                entries.as_mut_ptr(),
+                count * 8,
+                start / PAGE * 8
+            )
+        };
+        let count = got.map_err(|errno| Trouble::new("its page map cannot be read", errno))? / 8;
+        if count == 0 {
+            return Err(Trouble::new("its page map ends early", 0));
+        }
+        for (index, entry) in entries[..count].iter().enumerate() {
+            // Bit 63: present, 62: swapped, 61: of a file or shared.
+            if entry >> 62 != 0 && entry >> 61 & 1 == 0 {
+                each(tables, start + index * PAGE, start + (index + 1) * PAGE)?;
+            }
+        }
+        start += count * PAGE;
+    }
+    Ok(())
+}
+
+/// Pages ahead of the one being looked at.
+const AHEAD: usize = 16;
+
+/// Adds a range to the extents, without its pages of zeros if `skip_zeros`.
+fn add(tables: &mut Tables, start: usize, end: usize, skip_zeros: bool) -> Result<(), Trouble> {
+    if !skip_zeros {
+        return push(tables, start, end);
+    }
+    let mut from = start;
+    for page in (start..end).step_by(PAGE) {
+        // One word of every page: without this, most of the time is spent waiting for it. It is no access.
+        // SAFETY: as said.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>((page + AHEAD * PAGE) as *const i8) };
+        // SAFETY: present, and can be read.
+        let words = unsafe { std::slice::from_raw_parts(page as *const u64, PAGE / 8) };
+        if words[0] == 0 && words.iter().all(|word| *word == 0) {
+            if from < page {
+                push(tables, from, page)?;
+            }
+            from = page + PAGE;
+        }
+    }
+    if from < end { push(tables, from, end) } else { Ok(()) }
+}
+
+fn push(tables: &mut Tables, start: usize, end: usize) -> Result<(), Trouble> {
+    let length = (end - start) as u64;
+    let at = tables.data_length;
+    tables.data_length += length;
+    let last = tables.extents.bytes().len().checked_sub(size_of::<Extent>());
+    if let Some(mut extent) = last.and_then(|last| format::record_at::<Extent>(tables.extents.bytes(), last))
+        && extent.address + extent.length == start as u64
+        && start != tables.mapping_start
+    {
+        extent.length += length;
+        let last = last.unwrap_or(0);
+        tables.extents.bytes_mut()[last..].copy_from_slice(bytes_of(&extent));
+        return Ok(());
+    }
+    let extent = Extent {
+        address: start as u64,
+        length,
+        offset: at,
+    };
+    tables.extents.push(bytes_of(&extent)).map_err(Trouble::memory)
+}

@@ -1,0 +1,244 @@
+//! The tables of an image file while they are made, in memory that is not part of the image.
+
+use super::format::{self, Descriptor, DescriptorKind, Header, Name, Record, Table, Thread, bytes_of, record_at};
+use super::work::Area;
+use crate::sys::{self, Errno};
+use crate::{descriptors, mappings, threads};
+
+/// What /proc says of the memory files that `restore/open.rs` makes.
+const LEFTOVER: &[u8] = b"/memfd:resurgo-leftover";
+
+/// Why an image cannot be written.
+#[derive(Debug, Clone, Copy)]
+pub struct Trouble {
+    pub what: &'static str,
+    /// 0: none.
+    pub errno: Errno,
+}
+
+impl Trouble {
+    pub const fn new(what: &'static str, errno: Errno) -> Trouble {
+        Trouble { what, errno }
+    }
+
+    pub fn with(self, errno: Errno) -> Trouble {
+        Trouble { errno, ..self }
+    }
+
+    pub fn memory(errno: Errno) -> Trouble {
+        Trouble::new("there is no memory for the tables of the image", errno)
+    }
+}
+
+pub struct Tables {
+    pub mappings: Area,
+    pub files: Area,
+    pub descriptors: Area,
+    pub threads: Area,
+    pub extents: Area,
+    pub strings: Area,
+    pub auxv: Area,
+    /// All tables one after the other.
+    pub all: Area,
+    pub data_length: u64,
+    /// Where the mapping begins whose pages are being found.
+    pub mapping_start: usize,
+}
+
+impl Tables {
+    pub fn new() -> Tables {
+        Tables {
+            mappings: Area::new(0),
+            files: Area::new(1),
+            descriptors: Area::new(2),
+            threads: Area::new(3),
+            extents: Area::new(4),
+            strings: Area::new(5),
+            auxv: Area::new(6),
+            all: Area::new(7),
+            data_length: 0,
+            mapping_start: 0,
+        }
+    }
+
+    pub fn name(&mut self, text: &[u8]) -> Result<Name, Trouble> {
+        let at = self.strings.bytes().len() as u32;
+        self.strings.push(text).map_err(Trouble::memory)?;
+        Ok(Name {
+            at,
+            length: text.len() as u32,
+        })
+    }
+
+    pub fn text(&self, name: Name) -> &[u8] {
+        &self.strings.bytes()[name.at as usize..][..name.length as usize]
+    }
+
+    pub fn file(&self, index: usize) -> format::File {
+        record(&self.files, index)
+    }
+
+    pub fn mapping_count(&self) -> usize {
+        self.mappings.bytes().len() / size_of::<format::Mapping>()
+    }
+
+    pub fn mapping(&self, index: usize) -> format::Mapping {
+        record(&self.mappings, index)
+    }
+
+    pub fn set_mapping(&mut self, index: usize, mapping: &format::Mapping) {
+        let size = size_of::<format::Mapping>();
+        self.mappings.bytes_mut()[index * size..][..size].copy_from_slice(bytes_of(mapping));
+    }
+
+    pub fn extent_count(&self) -> usize {
+        self.extents.bytes().len() / size_of::<format::Extent>()
+    }
+
+    pub fn extent(&self, index: usize) -> format::Extent {
+        record(&self.extents, index)
+    }
+
+    pub fn note_threads(&mut self) -> Result<(), Trouble> {
+        for thread in threads::parked() {
+            let record = Thread {
+                tid: thread.tid,
+                is_main: u32::from(thread.is_main),
+                name: thread.name,
+            };
+            self.threads.push(bytes_of(&record)).map_err(Trouble::memory)?;
+        }
+        Ok(())
+    }
+
+    pub fn note_descriptors(&mut self) -> Result<(), Trouble> {
+        let mut target = [0u8; 4096];
+        for entry in descriptors::noted() {
+            let mut link = [0u8; 64];
+            let path = sys::readlink(sys::path(&mut link, "/proc/self/fd/", entry.fd, ""), &mut target).unwrap_or(b"");
+            // The MPI library's, or what stands for it in a process that was rebuilt.
+            let of_library =
+                path.starts_with(LEFTOVER) || std::str::from_utf8(path).is_ok_and(mappings::is_of_one_rank);
+            let device = entry.mode & libc::S_IFMT == libc::S_IFCHR;
+            let (kind, same_as) = match entry.kind {
+                descriptors::Kind::Output(which) => (DescriptorKind::Output, which),
+                descriptors::Kind::Input => (DescriptorKind::Input, -1),
+                descriptors::Kind::File if of_library => (DescriptorKind::Leftover, entry.same_as.unwrap_or(-1)),
+                descriptors::Kind::File => (DescriptorKind::File, entry.same_as.unwrap_or(-1)),
+                descriptors::Kind::Shared if device => (DescriptorKind::Device, entry.same_as.unwrap_or(-1)),
+                descriptors::Kind::Shared => (DescriptorKind::Given, -1),
+                descriptors::Kind::Object(_) => {
+                    return Err(Trouble::new(
+                        "it has pipes, epoll descriptors or the like, which no file can hold yet",
+                        0,
+                    ));
+                }
+            };
+            if kind == DescriptorKind::File && descriptors::stat(entry.fd).is_ok_and(|stat| stat.st_nlink == 0) {
+                return Err(Trouble::new("it has open a file that has been removed", 0));
+            }
+            let record = Descriptor {
+                fd: entry.fd,
+                kind: kind as u32,
+                status: entry.status,
+                flags: entry.flags,
+                offset: entry.offset,
+                length: entry.length as u64,
+                device: entry.inode.0,
+                inode: entry.inode.1,
+                same_as,
+                mode: entry.mode,
+                path: self.name(path)?,
+            };
+            self.descriptors.push(bytes_of(&record)).map_err(Trouble::memory)?;
+        }
+        Ok(())
+    }
+
+    pub fn note_directory(&mut self) -> Result<Name, Trouble> {
+        let mut path = [0u8; 4096];
+        let path = sys::readlink(b"/proc/self/cwd\0", &mut path)
+            .map_err(|errno| Trouble::new("its working directory cannot be found", errno))?;
+        self.name(path)
+    }
+
+    pub fn note_auxv(&mut self) -> Result<(), Trouble> {
+        let mut bytes = [0u8; 4096];
+        let length = read_file(b"/proc/self/auxv\0", &mut bytes)
+            .map_err(|errno| Trouble::new("its auxiliary vector cannot be read", errno))?;
+        self.auxv.push(&bytes[..length]).map_err(Trouble::memory)
+    }
+
+    /// Puts the tables one after the other and says in the header where they are.
+    pub fn assemble(&mut self, header: &mut Header) -> Result<(), Trouble> {
+        let parts = [
+            (&self.mappings, size_of::<format::Mapping>()),
+            (&self.files, size_of::<format::File>()),
+            (&self.descriptors, size_of::<Descriptor>()),
+            (&self.threads, size_of::<Thread>()),
+            (&self.extents, size_of::<format::Extent>()),
+            (&self.auxv, 1),
+            (&self.strings, 1),
+        ];
+        let mut tables = [Table::default(); 7];
+        for (table, (area, size)) in tables.iter_mut().zip(parts) {
+            *table = Table {
+                at: self.all.bytes().len() as u64,
+                count: (area.bytes().len() / size) as u64,
+            };
+            self.all.push(area.bytes()).map_err(Trouble::memory)?;
+        }
+        [
+            header.mappings,
+            header.files,
+            header.descriptors,
+            header.threads,
+            header.extents,
+            header.auxv,
+            header.strings,
+        ] = tables;
+        let length = self.all.bytes().len();
+        let padding = format::page_up(length as u64) as usize - length;
+        self.all.grow(padding).map_err(Trouble::memory)
+    }
+}
+
+fn record<T: Record>(area: &Area, index: usize) -> T {
+    let record = record_at(area.bytes(), index * size_of::<T>());
+    record.expect("callers count the records")
+}
+
+/// Reads what fits of a file in /proc.
+pub fn read_file(path: &[u8], to: &mut [u8]) -> Result<usize, Errno> {
+    let file = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;
+    let mut length = 0;
+    let result = loop {
+        match sys::read(file, &mut to[length..]) {
+            Ok(0) => break Ok(length),
+            Ok(more) => length += more,
+            Err(errno) => break Err(errno),
+        }
+    };
+    sys::close(file);
+    result
+}
+
+/// The numbers of PR_SET_MM_MAP, from /proc/self/stat and the kernel's brk.
+pub fn memory_numbers() -> Result<[u64; 11], Trouble> {
+    const UNREADABLE: Trouble = Trouble::new("/proc/self/stat cannot be read", 0);
+    let mut bytes = [0u8; 2048];
+    let length = read_file(b"/proc/self/stat\0", &mut bytes).map_err(|errno| UNREADABLE.with(errno))?;
+    let text = std::str::from_utf8(&bytes[..length]).unwrap_or("");
+    let mut fields = [0u64; 60];
+    // After the name, which may hold anything: field 3 and on.
+    let rest = text.rsplit_once(") ").ok_or(UNREADABLE)?.1;
+    for (field, word) in fields[3..].iter_mut().zip(rest.split_ascii_whitespace()) {
+        *field = word.parse().unwrap_or(0);
+    }
+    // SAFETY: asks where the heap ends.
+    let brk = unsafe { crate::sys::call!(libc::SYS_brk, 0) }.unwrap_or(0) as u64;
+    Ok([
+        fields[26], fields[27], fields[45], fields[46], fields[47], brk, fields[28], fields[48], fields[49],
+        fields[50], fields[51],
+    ])
+}

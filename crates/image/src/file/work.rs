@@ -1,0 +1,85 @@
+//! Memory for the writer where nothing else of the process can lie next to it: it must not become part of the image.
+
+use crate::sys::{Errno, call};
+
+/// Far from what the kernel places by itself, from the node memory, the provider's heap and the restorer.
+pub const ZONE: usize = 0x210_0000_0000;
+pub const ZONE_END: usize = 0x300_0000_0000;
+/// Where the writer maps the file.
+pub const FILE: usize = 0x220_0000_0000;
+const STRIDE: usize = 4 << 30;
+const LEAST: usize = 1 << 20;
+
+/// A growing array of bytes at a place of its own.
+pub struct Area {
+    start: usize,
+    length: usize,
+    mapped: usize,
+}
+
+impl Area {
+    /// The area with this number, below 16.
+    pub const fn new(number: usize) -> Area {
+        assert!(number < 16, "areas lie below the file");
+        Area {
+            start: ZONE + number * STRIDE,
+            length: 0,
+            mapped: 0,
+        }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        if self.length == 0 {
+            return &[];
+        }
+        // SAFETY: mapped, and written up to its length.
+        unsafe { std::slice::from_raw_parts(self.start as *const u8, self.length) }
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        if self.length == 0 {
+            return &mut [];
+        }
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.length) }
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        let at = self.length;
+        self.grow(bytes.len())?;
+        self.bytes_mut()[at..].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Makes it longer, by zeros.
+    pub fn grow(&mut self, by: usize) -> Result<(), Errno> {
+        let needed = self.length + by;
+        if needed > self.mapped {
+            let mapped = needed.next_power_of_two().max(LEAST);
+            if mapped > STRIDE {
+                return Err(libc::EFBIG);
+            }
+            // SAFETY: address space that nobody has (NOREPLACE).
+            unsafe {
+                call!(
+                    libc::SYS_mmap,
+                    self.start + self.mapped,
+                    mapped - self.mapped,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                    -1i64,
+                    0
+                )?;
+            }
+            self.mapped = mapped;
+        }
+        self.length = needed;
+        Ok(())
+    }
+}
+
+/// Gives everything back.
+pub fn clear() {
+    // SAFETY: nobody else has memory there.
+    let _ = unsafe { call!(libc::SYS_munmap, ZONE, ZONE_END - ZONE) };
+}

@@ -1,0 +1,233 @@
+//! Image files of ranks: having them written by snapshots, and lives that are rebuilt from them.
+//!
+//! The two newest complete files of a rank stay. What may be forgotten follows the older one, so that a life can begin from
+//! it when the newer one turns out to be damaged; before there are two, nothing is forgotten.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use nix::sys::signal::Signal;
+use resurgo_wire::control::{End, ToDispatcher};
+use resurgo_wire::image::{Datagram, Kind};
+
+use super::images::Account;
+use super::{Agent, PATIENCE};
+use crate::children;
+
+/// Files that stay.
+const KEPT: usize = 2;
+
+/// An image in a file.
+pub(super) struct ImageFile {
+    pub number: u64,
+    /// Of its cursors in the node memory.
+    pub slot: usize,
+    pub account: Account,
+    /// Empty until it is complete.
+    pub path: PathBuf,
+    bytes: u64,
+    write_ns: u64,
+    /// A life began from it.
+    was_restored: bool,
+}
+
+impl Agent {
+    /// Asks the newest snapshot to write its image, if there are to be files.
+    pub(super) fn write_image(&mut self, rank: usize) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let images = &mut work.ranks[rank].images;
+        let (Some(store), Some(image)) = (&work.store, &images.newest) else {
+            return Ok(());
+        };
+        let number = image.number;
+        let asked = store
+            .begin(rank, number, &work.job.name, &image.account)
+            .and_then(|file| {
+                let request = Datagram::new(Kind::Write, number, 0, 0);
+                image.socket.send(&request, &[file.as_fd()])
+            });
+        match asked {
+            Ok(()) => {
+                images.writing = Some(ImageFile {
+                    number,
+                    slot: image.slot,
+                    account: image.account,
+                    path: PathBuf::new(),
+                    bytes: 0,
+                    write_ns: 0,
+                    was_restored: false,
+                });
+                Ok(())
+            }
+            Err(error) => self.not_written(rank, number, error.to_string()),
+        }
+    }
+
+    fn not_written(&mut self, rank: usize, number: u64, reason: String) -> io::Result<()> {
+        if let Some(work) = &mut self.work {
+            work.ranks[rank].images.writing = None;
+            work.store.iter().for_each(|store| store.give_up(rank));
+        }
+        self.send(&ToDispatcher::ImageNotWritten { rank, number, reason })
+    }
+
+    /// What a snapshot says about the file that it writes.
+    pub(super) fn file_said(&mut self, rank: usize, said: Datagram) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let images = &mut work.ranks[rank].images;
+        let (Some(store), Some(image), Some(writing)) = (&work.store, &images.newest, &mut images.writing) else {
+            return Ok(());
+        };
+        if said.a != writing.number {
+            return Ok(());
+        }
+        match said.kind {
+            Kind::Written => {
+                (writing.bytes, writing.write_ns) = (said.b, said.c);
+                match store.complete(rank, said.a) {
+                    Ok(path) => {
+                        writing.path = path;
+                        // The snapshot waits for the disk: the agent must not.
+                        let request = Datagram::new(Kind::Sync, said.a, 0, 0);
+                        let _ = image.socket.send(&request, &[store.directory().as_fd()]);
+                        Ok(())
+                    }
+                    Err(error) => self.not_written(rank, said.a, error.to_string()),
+                }
+            }
+            Kind::Synced => self.keep_file(rank),
+            Kind::WriteFailed => {
+                let reason = match said.b {
+                    0 => said.text().to_string(),
+                    errno => format!("{}: {}", said.text(), io::Error::from_raw_os_error(errno as i32)),
+                };
+                self.not_written(rank, said.a, reason)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The file that was being written is complete: an older one goes.
+    fn keep_file(&mut self, rank: usize) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let images = &mut work.ranks[rank].images;
+        let Some(file) = images.writing.take() else {
+            return Ok(());
+        };
+        let written = ToDispatcher::ImageWritten {
+            rank,
+            number: file.number,
+            bytes: file.bytes,
+            write_ns: file.write_ns,
+        };
+        images.files.push(file);
+        while images.files.len() > KEPT {
+            // A life that was rebuilt from it, and snapshots of that, still have it mapped: nobody may write there.
+            let old = images.files.remove(0);
+            work.store
+                .iter()
+                .for_each(|store| store.collect(rank, &old.path, !old.was_restored));
+        }
+        if images.files.len() == KEPT {
+            images.begun = true;
+            work.memory.set_oldest_image(rank, images.files[0].slot)?;
+        }
+        self.send(&written)
+    }
+
+    /// The snapshot that writes has gone.
+    pub(super) fn stop_writing(&mut self, rank: usize) -> io::Result<()> {
+        let writing = self
+            .work
+            .as_ref()
+            .and_then(|work| work.ranks[rank].images.writing.as_ref());
+        match writing {
+            Some(file) if file.path.as_os_str().is_empty() => {
+                let number = file.number;
+                self.not_written(rank, number, "the process that wrote it has ended".to_string())
+            }
+            // Only the directory's last sync is missing.
+            Some(_) => self.keep_file(rank),
+            None => Ok(()),
+        }
+    }
+
+    /// What a process says that is being rebuilt.
+    pub(super) fn restore_said(&mut self, rank: usize, said: Datagram) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let this = &mut work.ranks[rank];
+        let Some(restoring) = &mut this.images.restoring else {
+            return Ok(());
+        };
+        if said.kind == Kind::Failed {
+            let text = match said.text() {
+                "" => format!(
+                    "step {} (system call {}): {}",
+                    said.a,
+                    said.c,
+                    io::Error::from_raw_os_error(said.b as i32)
+                ),
+                text => text.to_string(),
+            };
+            restoring.failure = Some(text);
+            return Ok(());
+        }
+        let image = restoring.number;
+        this.images.restoring = None;
+        for file in &mut this.images.files {
+            file.was_restored |= file.number == image;
+        }
+        let Some(life) = &this.life else { return Ok(()) };
+        let started = ToDispatcher::Started {
+            rank,
+            life: this.number,
+            pid: life.pid.as_raw(),
+            image,
+            from_file: true,
+        };
+        self.send(&started)
+    }
+
+    /// A process has ended. If it was being rebuilt and has failed in that, the life begins elsewhere: true.
+    pub(super) fn restore_has_failed(&mut self, rank: usize, end: End) -> io::Result<bool> {
+        let Some(work) = &mut self.work else {
+            return Ok(false);
+        };
+        let this = &mut work.ranks[rank];
+        let Some(restoring) = this.images.restoring.take() else {
+            return Ok(false);
+        };
+        // Killed, as a rank is that runs.
+        if [Signal::SIGKILL, Signal::SIGTERM]
+            .map(|signal| End::Signalled(signal as i32))
+            .contains(&end)
+        {
+            return Ok(false);
+        }
+        let Some(life) = this.life.take() else {
+            return Ok(false);
+        };
+        life.signal(Signal::SIGKILL);
+        children::reap(life.pid);
+        children::fence(life.pid, PATIENCE);
+        drop(life);
+        // It stays where it is, for those who look into what has happened to it.
+        let number = restoring.number;
+        this.images.files.retain(|file| file.number != number);
+        if rank == 0
+            && let Some(spool) = &mut work.spool
+        {
+            spool.end_life();
+            work.spool_watched = false;
+        }
+        let reason = restoring.failure.unwrap_or_else(|| match end {
+            End::Exited(code) => format!("the process being rebuilt exited with code {code}"),
+            End::Signalled(signal) => format!("the process being rebuilt was killed by signal {signal}"),
+        });
+        self.drain_and_close(rank)?;
+        self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
+        self.begin_elsewhere(rank)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,101 @@
+//! The image files of a job: one directory, in which every rank has at most two complete files, and one that is being
+//! written or is about to be written over.
+//!
+//! A file has a temporary name until everything in it is on the disk; then it is renamed. So a file with its own name is
+//! complete, or has been damaged since.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::images::Account;
+
+/// The directory of a job's image files.
+pub struct Store {
+    path: PathBuf,
+    directory: File,
+    keep: bool,
+}
+
+impl Store {
+    /// Makes the directory of job `job` below `directory`, which need not be there.
+    pub fn create(directory: &Path, job: &str, keep: bool) -> io::Result<Store> {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        let path = directory.join(job);
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Store {
+            directory: File::open(&path)?,
+            path,
+            keep,
+        })
+    }
+
+    /// For [`resurgo_wire::image::Kind::Sync`].
+    pub fn directory(&self) -> &File {
+        &self.directory
+    }
+
+    fn temporary(&self, rank: usize) -> PathBuf {
+        self.path.join(format!("rank-{rank}.new"))
+    }
+
+    fn spare(&self, rank: usize) -> PathBuf {
+        self.path.join(format!("rank-{rank}.spare"))
+    }
+
+    /// Opens the file for the next image of a rank, and writes what only the agent knows.
+    pub fn begin(&self, rank: usize, number: u64, job: &str, account: &Account) -> io::Result<File> {
+        let note = json!({
+            "job": job, "rank": rank, "image": number,
+            "printed": [account.printed[0].bytes(), account.printed[1].bytes()],
+            "input": account.read, "pmi": format!("{:?}", account.pmi),
+        });
+        let page = resurgo_image::file::note_page(&note.to_string()).ok_or(io::ErrorKind::FileTooLarge)?;
+        // One that is there already has its room on the disk, or in memory.
+        let _ = fs::rename(self.spare(rank), self.temporary(rank));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(self.temporary(rank))?;
+        file.write_all_at(&page, resurgo_image::file::NOTE_OFFSET)?;
+        Ok(file)
+    }
+
+    /// Gives the file that has been written its own name.
+    pub fn complete(&self, rank: usize, number: u64) -> io::Result<PathBuf> {
+        let path = self.path.join(format!("rank-{rank}.image-{number}"));
+        fs::rename(self.temporary(rank), &path)?;
+        Ok(path)
+    }
+
+    /// A file is not needed any more. If nobody has it open or mapped, the next image is written over it.
+    pub fn collect(&self, rank: usize, path: &Path, is_unused: bool) {
+        let done = if is_unused {
+            fs::rename(path, self.spare(rank))
+        } else {
+            fs::remove_file(path)
+        };
+        // It was removed by somebody else, or cannot be: then it is removed with the directory.
+        let _ = done;
+    }
+
+    /// The rank writes no more images.
+    pub fn end(&self, rank: usize) {
+        let _ = fs::remove_file(self.spare(rank));
+        self.give_up(rank);
+    }
+
+    /// The file will not be written.
+    pub fn give_up(&self, rank: usize) {
+        let _ = fs::remove_file(self.temporary(rank));
+    }
+
+    /// Ends with the job: its files go when it has ended well, unless they are to be kept.
+    pub fn close(self, well: bool) {
+        if well && !self.keep {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Image files: a rank whose process and snapshot are both gone is rebuilt from its newest good file."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import harness
+from catalogue import BY_NAME, arguments
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+HEAT = ("400", "400", "6000")
+
+
+def start(jobs, directory, n, *program, every="100ms", options=(), **more):
+    options = ["--checkpoint-every", every, "--checkpoint-dir", directory, "--max-restarts", "100", *options]
+    return jobs.start(n, *program, options=options, **more)
+
+
+def files(directory, rank):
+    """The image files of a rank, the oldest first."""
+    return sorted(Path(directory).glob(f"*/rank-{rank}.image-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def written(job, rank):
+    return [event for event in job.events if event["event"] == "image_written" and event["rank"] == rank]
+
+
+def snapshots(job):
+    found = []
+    for pid in job.processes():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == "resurgo-image\n":
+                found.append(pid)
+    return found
+
+
+def kill_with_snapshots(job, rank):
+    """Nothing in memory is left that the rank could go on from."""
+    job.kill([rank], signal.SIGSTOP)  # so that no other snapshot of it comes into being meanwhile
+    for _ in range(2):
+        time.sleep(0.02)  # one that has just come into being gets its name
+        for pid in snapshots(job):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    job.kill([rank])
+
+
+def from_files(result):
+    return [event for event in result.of("started") if event["from_file"]]
+
+
+def until_written(job, rank, count=2):
+    return job.until(lambda: len(written(job, rank)) >= count, what=f"{count} image files of rank {rank}")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["heat", "cg", "master_worker", "transpose", "messages", "heat_f08", "comm_churn", "pickles.py", "numpy_cg.py"],
+)
+def test_answers_are_the_same(jobs, program, tmp_path, name):
+    entry = BY_NAME[name]
+    calm_file, file = tmp_path / "calm", tmp_path / "disturbed"
+    calm = jobs.run(3, *program(name), *arguments(entry, True, calm_file)).ok()
+    job = start(jobs, tmp_path / "images", 3, *program(name), *arguments(entry, True, file), every="50ms")
+    for rank in (0, 2):
+        if until_written(job, rank):
+            kill_with_snapshots(job, rank)
+            job.until(lambda rank=rank: job.lives().get(rank, (0, 0))[1] > 1, what="the next life")
+    result = job.wait().ok()
+    assert sorted(result.out.splitlines()) == sorted(calm.out.splitlines())
+    assert not entry.result or file.read_bytes() == calm_file.read_bytes()
+    assert result.restarts == 0 or from_files(result), result.describe()
+
+
+def test_a_rebuilt_rank_is_rebuilt_again(jobs, program, tmp_path):
+    calm = jobs.run(2, *program("heat"), *HEAT).ok()
+    job = start(jobs, tmp_path / "images", 2, *program("heat"), *HEAT, every="50ms")
+    for life in range(1, 4):
+        before = len(written(job, 1))
+        if not until_written(job, 1, before + 2):
+            break
+        kill_with_snapshots(job, 1)
+        job.until(lambda life=life: job.lives().get(1, (0, 0))[1] > life, what="the next life")
+    result = job.wait().ok()
+    assert result.out == calm.out
+    assert len(from_files(result)) >= 2, result.describe()
+
+
+def damage_bit(path):
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 8]))
+
+
+def damage_end(path):
+    os.truncate(path, path.stat().st_size - 4096)
+
+
+def damage_version(path):
+    with open(path, "r+b") as file:
+        file.seek(8)
+        file.write(b"\x63")
+
+
+@pytest.mark.parametrize(
+    "damage, why",
+    [
+        (damage_bit, "the checksum of its memory is wrong"),
+        (damage_end, "bytes instead of"),
+        (damage_version, "it has format 99"),
+        (os.remove, "No such file"),
+    ],
+)
+def test_a_damaged_file_is_passed_over(jobs, program, tmp_path, damage, why):
+    calm = jobs.run(2, *program("heat"), *HEAT).ok()
+    directory = tmp_path / "images"
+    job = start(jobs, directory, 2, *program("heat"), *HEAT, every="400ms")
+    assert until_written(job, 0)
+    newest = files(directory, 0)[-1]
+    damage(newest)
+    kill_with_snapshots(job, 0)
+    result = job.wait().ok()
+    assert result.out == calm.out
+    number = int(newest.name.rpartition("-")[2])
+    lost = [event for event in result.of("image_lost") if why in event["reason"]]
+    assert [event["image"] for event in lost] == [number], result.describe()
+    assert from_files(result)[0]["image"] < number
+
+
+def test_without_any_good_file_the_job_ends_with_the_reason(jobs, program, tmp_path):
+    directory = tmp_path / "images"
+    job = start(jobs, directory, 2, *program("heat"), *HEAT, every="400ms")
+    assert until_written(job, 0)
+    for path in files(directory, 0):
+        damage_end(path)
+    kill_with_snapshots(job, 0)
+    result = job.wait()
+    assert result.code == 1 and "bytes instead of" in result.errors, result.describe()
+    assert "its last image is lost" in result.errors
+
+
+def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):
+    """Nothing has been forgotten yet."""
+    calm = jobs.run(2, *program("heat"), *HEAT).ok()
+    directory = tmp_path / "images"
+    job = start(jobs, directory, 2, *program("heat"), *HEAT, every="900ms")
+    assert until_written(job, 0, 1)
+    damage_end(files(directory, 0)[0])
+    kill_with_snapshots(job, 0)
+    result = job.wait().ok()
+    assert result.out == calm.out
+    assert [event["image"] for event in result.of("started") if event["life"] == 2] == [0]
+
+
+def test_a_changed_program_is_named(jobs, program, tmp_path):
+    copy = tmp_path / "program"
+    shutil.copy(program("heat")[0], copy)
+    job = start(jobs, tmp_path / "images", 2, copy, *HEAT, every="300ms")
+    assert until_written(job, 0)
+    os.utime(copy)
+    kill_with_snapshots(job, 0)
+    result = job.wait()
+    assert result.code == 1 and f"{copy}, which the program had mapped, has changed since" in result.errors
+
+
+def test_files_come_and_go(jobs, program, tmp_path):
+    directory = tmp_path / "images"
+    job = start(jobs, directory, 2, *program("heat"), *HEAT, every="50ms")
+    assert until_written(job, 0, 5)
+    (own,) = directory.iterdir()
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in own.iterdir()} <= {0o600}
+    for _ in range(20):
+        assert len(files(directory, 0)) <= 3  # for a moment, between a new one and the end of the oldest
+        time.sleep(0.01)
+    job.wait().ok()
+    assert not list(directory.iterdir())
+
+
+def test_files_can_be_kept_and_shown(jobs, program, tmp_path):
+    directory = tmp_path / "images"
+    job = start(jobs, directory, 2, *program("heat"), *HEAT, every="100ms", options=["--checkpoint-keep"])
+    job.wait().ok()
+    (own,) = directory.iterdir()
+    assert {path.name.partition(".")[2].partition("-")[0] for path in own.iterdir()} == {"image"}
+    file = files(directory, 1)[-1]
+    assert len(files(directory, 1)) == 2
+    shown = jobs.resurgo("image", "show", file).ok().text
+    number = file.name.rpartition("-")[2]
+    assert shown.startswith(f"image {number} (format 1)")
+    assert '"rank":1' in shown and own.name in shown and "node memory" in shown
+    assert re.search(r"\d+ threads\n +\d+ heat \(main\)", shown) and "standard output" in shown
+    damage_bit(file)
+    refused = jobs.resurgo("image", "show", file)
+    assert refused.code == 1 and "checksum" in refused.errors
+
+
+def test_a_snapshot_that_dies_while_it_writes_leaves_the_older_files(jobs, program, tmp_path):
+    calm = jobs.run(2, *program("heat"), *HEAT).ok()
+    directory = tmp_path / "images"
+    job = start(jobs, directory, 2, *program("heat"), *HEAT, every="50ms")
+    assert until_written(job, 0)
+    (own,) = directory.iterdir()
+    for _ in range(5):
+        job.until(lambda: (own / "rank-0.new").exists(), what="a file being written")
+        kill_with_snapshots(job, 1 if job.over() else 0)
+        time.sleep(0.1)
+    result = job.wait().ok()
+    assert result.out == calm.out and from_files(result), result.describe()
+
+
+@ROOT_ONLY
+def test_a_full_disk_costs_no_more_than_the_file(jobs, program, tmp_path):
+    calm = jobs.run(2, *program("heat"), *HEAT).ok()
+    directory = tmp_path / "full"
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", directory], check=True)
+    try:
+        job = start(jobs, directory, 2, *program("heat"), *HEAT, every="100ms")
+        assert job.until_event("image_not_written")
+        job.kill([0])
+        result = job.wait().ok()
+    finally:
+        subprocess.run(["umount", "-l", directory], check=True)
+    assert result.out == calm.out
+    assert "No space left on device" in result.of("image_not_written")[0]["reason"]
+    assert result.errors.count("could not be written") == 1, result.describe()
+
+
+def test_a_directory_that_vanishes_costs_no_more_than_the_files(jobs, program, tmp_path):
+    calm = jobs.run(2, *program("heat"), *HEAT).ok()
+    directory = tmp_path / "images"
+    job = start(jobs, directory, 2, *program("heat"), *HEAT, every="100ms")
+    assert until_written(job, 0, 1)
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    assert job.until_event("image_not_written")
+    job.kill([0])  # its snapshot is there
+    result = job.wait().ok()
+    assert result.out == calm.out
+
+
+def test_a_directory_that_cannot_be_made_is_told_at_once(jobs, program, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = start(jobs, tmp_path / "file", 2, *program("hello")).wait()
+    assert result.code == 1 and "cannot make a directory for image files" in result.errors
+
+
+@ROOT_ONLY
+def test_as_an_ordinary_user(jobs, program, tmp_path):
+    place = Path(subprocess.check_output(["mktemp", "-d", "/tmp/resurgo-user-XXXXXX"], text=True).strip())
+    try:
+        place.chmod(0o777)
+        shutil.copy(program("heat")[0], place / "heat")
+        calm = jobs.run(2, place / "heat", *HEAT).ok()
+        events = place / "events"
+        user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
+        options = ["--checkpoint-every", "100ms", "--checkpoint-dir", place / "images", "--json-events", events]
+        env = harness.environment(TMPDIR=place, HOME=place)
+        command = [*user, harness.RESURGO, "run", "-n", 2, *options, place / "heat", *HEAT]
+        if subprocess.run([*user, "test", "-x", harness.RESURGO]).returncode != 0:
+            pytest.skip("another user cannot reach the build")
+        job = jobs.command(command, env=env, events=events, cwd=place)
+        assert until_written(job, 1)
+        kill_with_snapshots(job, 1)
+        result = job.wait().ok()
+        assert result.out == calm.out and from_files(result), result.describe()
+    finally:
+        shutil.rmtree(place)
