@@ -13,9 +13,23 @@ BUSY = ["64", "200"]
 
 
 def test_the_bound_is_reached(jobs, program):
-    result = jobs.run(4, *program("transpose"), *BUSY, options=["--log-memory", "4M"], timeout=60)
+    """With --tolerate node there are no images that would let the log forget."""
+    options = ["--log-memory", "4M", "--tolerate", "node"]
+    result = jobs.run(4, *program("transpose"), *BUSY, options=options, timeout=60)
     assert result.code != 0
     assert "--log-memory" in result.errors and "--spill-dir" in result.errors, result.describe()
+
+
+def test_images_let_the_log_forget(jobs, program):
+    """A log that fills asks for images by itself, also while ranks are killed."""
+    calm = jobs.run(4, *program("transpose"), *BUSY).ok()
+    options = ["--log-memory", "4M"]
+    result = jobs.run(4, *program("transpose"), *BUSY, options=options, timeout=60).ok()
+    assert result.out == calm.out
+    assert result.of("log_fills") and result.of("checkpointed"), result.describe()
+    options += ["--fault", "random,seed=5,mean=200ms,count=4"]
+    result = jobs.run(4, *program("transpose"), *BUSY, options=options, timeout=60).ok()
+    assert result.out == calm.out
 
 
 def test_the_log_goes_to_a_file(jobs, program):

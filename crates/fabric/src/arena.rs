@@ -11,6 +11,10 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Segments that get their memory in one call when the log grows into fresh memory.
 const POPULATE: usize = 16;
+/// Segments that only the record may take: it goes on when the log is full and waits for images.
+const RESERVED: usize = 2;
+/// Least time between two calls for images.
+const CALL_AGAIN_NS: u64 = 500_000_000;
 
 pub struct Arena {
     retains: bool,
@@ -21,6 +25,8 @@ pub struct Arena {
     /// Full segments in memory, oldest first: serial and slot. Kept only when there is a spill file.
     full: VecDeque<(u64, usize)>,
     spilled: u64,
+    /// When images have been called for because the log fills.
+    called_ns: u64,
 }
 
 impl Arena {
@@ -38,6 +44,7 @@ impl Arena {
             free: Vec::new(),
             full: VecDeque::new(),
             spilled: 0,
+            called_ns: 0,
         };
         let ahead = taken + node.prefault_segments;
         node.populate(taken, ahead);
@@ -57,8 +64,29 @@ impl Arena {
         self.retains
     }
 
-    /// A segment for the log: its reference and slot. None: every segment is in use and nothing is retained.
+    /// A segment for the log: its reference and slot. None: every segment is in use.
     pub fn take(&mut self, node: &Node) -> Option<(u64, usize)> {
+        let free = self.free.len() + node.layout.log_segments - self.taken;
+        if self.retains && !node.spill && free <= RESERVED {
+            return None;
+        }
+        if self.retains && !node.spill && free * 2 < node.layout.log_segments {
+            self.call_for_images();
+        }
+        self.take_any(node)
+    }
+
+    /// Images of the receivers let this log forget. Called for when it is half full, again and again.
+    pub fn call_for_images(&mut self) {
+        let now = crate::engine::monotonic_ns();
+        if now - self.called_ns > CALL_AGAIN_NS && resurgo_image::is_enabled() {
+            self.called_ns = now;
+            resurgo_image::log_fills();
+        }
+    }
+
+    /// The same for the record, from what is reserved if need be.
+    pub fn take_any(&mut self, node: &Node) -> Option<(u64, usize)> {
         let slot = if let Some(slot) = self.free.pop() {
             slot
         } else if self.taken < node.layout.log_segments {
@@ -71,23 +99,26 @@ impl Arena {
             node.own(arena::SLOTS_TAKEN).store(self.taken as u64, Ordering::Release);
             node.set(control::SEGMENTS, self.taken as u64);
             slot
-        } else if !self.retains {
-            return None;
-        } else if node.spill {
+        } else if self.retains && node.spill {
             self.spill_oldest(node)
         } else {
-            let mib = (node.layout.log_segments * SEGMENT) >> 20;
-            node.report(&format!(
-                "the message log of rank {} is full ({mib} MiB): give it more with --log-memory, or let it spill to a \
-                 file with --spill-dir",
-                node.rank
-            ));
+            return None;
         };
         let serial = self.serial;
         self.serial += 1;
         node.own(arena::NEXT_SERIAL).store(self.serial, Ordering::Release);
         node.serial_in(node.rank, slot).store(serial + 1, Ordering::Release);
         Some((nm::reference(serial, slot), slot))
+    }
+
+    /// The log cannot go on: ends the job.
+    pub fn report_full(node: &Node) -> ! {
+        let mib = (node.layout.log_segments * SEGMENT) >> 20;
+        node.report(&format!(
+            "the message log of rank {} is full ({mib} MiB), and no images of the ranks it sends to have let it forget: give \
+             it more with --log-memory, or let it spill to a file with --spill-dir",
+            node.rank
+        ));
     }
 
     /// A receiver has read the segment in `slot` to its end and nothing is retained.
@@ -113,10 +144,15 @@ impl Arena {
         }
     }
 
-    /// The next segment can only come from memory that is given back.
+    /// Whether so many segments are ever free at once.
+    pub fn could_have(node: &Node, segments: usize) -> bool {
+        segments + RESERVED <= node.layout.log_segments
+    }
+
+    /// Whether the log can have so many segments more.
     #[inline]
-    pub fn is_exhausted(&self, node: &Node) -> bool {
-        self.free.is_empty() && self.taken == node.layout.log_segments
+    pub fn has(&self, node: &Node, segments: usize) -> bool {
+        !self.retains || node.spill || self.free.len() + node.layout.log_segments - self.taken >= segments + RESERVED
     }
 
     /// The segment at `start` is full: it may be spilled from now on.

@@ -155,7 +155,7 @@ pub struct Engine {
     sleeps: u64,
 }
 
-fn monotonic_ns() -> u64 {
+pub fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the struct.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };

@@ -29,6 +29,8 @@ const ALIGN: usize = 64;
 const PIECE: usize = 12 << 10;
 /// Longest stretch of the log that is prefetched.
 const PREFETCH: usize = 8 << 10;
+/// Most bytes of a segment that carry no payload when it is full of pieces.
+const LOST: usize = 2 * ALIGN + (SEGMENT / PIECE + 2) * (HEADER + ALIGN);
 /// Bytes that are prefetched in one round of waiting.
 const WARM: usize = 4 * ALIGN;
 /// No payload reaches beyond this: the last 64 bytes of a segment are for the JUMP.
@@ -277,6 +279,15 @@ impl Writer {
     #[inline]
     pub fn is_full(&self) -> bool {
         self.segment.is_null() || self.place + HEADER > PAYLOAD_END || self.place >= PAYLOAD_END
+    }
+
+    /// Segments that a message of `bytes` may need besides the open one.
+    #[inline]
+    pub fn segments_for(&self, bytes: usize) -> usize {
+        if !self.is_full() && self.place + HEADER + bytes <= PAYLOAD_END {
+            return 0;
+        }
+        bytes / (SEGMENT - LOST) + 2
     }
 
     /// Gives back the segments that nobody can ask for again.

@@ -109,9 +109,9 @@ impl Cursor {
     #[cold]
     fn extend(&mut self, node: &Node, arena: &mut Arena) {
         Self::forget(node, arena);
-        let (reference, slot) = arena
-            .take(node)
-            .expect("an arena with retention always gives or reports");
+        let Some((reference, slot)) = arena.take_any(node) else {
+            Arena::report_full(node)
+        };
         let fresh = node.segment(node.rank, slot);
         let clock = if self.segment.is_null() { 0 } else { self.clock() };
         // SAFETY: a whole own segment, aligned.

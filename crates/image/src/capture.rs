@@ -92,6 +92,16 @@ pub fn enable(hooks: Hooks) {
     stop::install();
 }
 
+/// Whether images can be taken of this process at all.
+pub fn is_enabled() -> bool {
+    hooks().is_some() && !gate::is_disabled()
+}
+
+/// Tells the agent that images of the job's ranks would let this one's message log forget.
+pub fn log_fills() {
+    let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::LogFills, 0, 0, 0), &[]);
+}
+
 /// The agent's side: asks process `pid` for an image by the datagram that `request` makes of what the main thread is
 /// doing, and then by the signal.
 pub fn ask(pid: i32, socket: &Socket, request: Datagram, beside: &[BorrowedFd]) -> io::Result<()> {

@@ -446,6 +446,10 @@ impl Dispatcher {
                 self.checkpoints.answered(rank, self.start.elapsed(), Ok(stall));
                 self.events.checkpointed(rank, number, stall);
             }
+            ToDispatcher::LogFills { rank } => {
+                self.events.log_fills(rank);
+                self.want_images(None);
+            }
             ToDispatcher::WaveComplete {
                 number,
                 total_ns,

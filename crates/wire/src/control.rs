@@ -240,6 +240,10 @@ pub enum ToDispatcher {
     Returned {
         wave: u64,
     },
+    /// The message log of the rank fills: images of all ranks would let it forget.
+    LogFills {
+        rank: usize,
+    },
     /// There is no new image of the rank; earlier ones stand.
     NotCheckpointed {
         rank: usize,

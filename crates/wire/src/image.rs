@@ -64,9 +64,11 @@ pub enum Kind {
     Synced = 17,
     /// Process that was rebuilt from a file to agent: it goes on now as the rank.
     Restored = 18,
+    /// Rank to agent: the message log fills; images of those who receive from this rank would let it forget.
+    LogFills = 19,
 }
 
-const KINDS: [Kind; 18] = [
+const KINDS: [Kind; 19] = [
     Kind::Checkpoint,
     Kind::Stopped,
     Kind::Go,
@@ -85,6 +87,7 @@ const KINDS: [Kind; 18] = [
     Kind::Sync,
     Kind::Synced,
     Kind::Restored,
+    Kind::LogFills,
 ];
 
 /// One datagram.
@@ -171,7 +174,7 @@ mod tests {
             assert_eq!(Datagram::decode(wrong), None);
         }
         let mut other = bytes;
-        for kind in [0, 19, u32::MAX] {
+        for kind in [0, 20, u32::MAX] {
             other[..4].copy_from_slice(&kind.to_le_bytes());
             assert_eq!(Datagram::decode(&other[..length]), None);
         }

@@ -2,17 +2,29 @@
 
 use super::*;
 use crate::log::Pieces;
+use nm::SEGMENT;
+
+/// How long a rank whose log is full waits for images of others.
+const ROOM_PATIENCE_NS: u64 = 10_000_000_000;
 
 impl Engine {
     /// Sends one message. Answers 0 or -FI_EAGAIN (an inject that finds no room, only without retention).
     pub fn send(&mut self, destination: usize, envelope: Envelope, iov: &[libc::iovec], context: SendContext) -> isize {
-        let _guard = Guard::new();
+        let mut guard = Guard::new();
         self.enter();
         let message = Message {
             envelope,
             iov,
             total: iov.iter().map(|piece| piece.iov_len).sum(),
         };
+        let mut waiting_since = 0;
+        while !self.has_room(destination, message.total) {
+            // Nothing has been done for this message yet, so that this rank can have an image, too.
+            drop(guard);
+            self.wait_for_room(&mut waiting_since, destination, message.total);
+            guard = Guard::new();
+            self.enter();
+        }
         let completion = Completion {
             entry: FiCqTaggedEntry {
                 op_context: context.context,
@@ -139,16 +151,46 @@ impl Engine {
         hold: bool,
     ) -> (bool, Option<HeldMark>) {
         let writer = self.outgoing[destination].get_or_insert_with(|| Box::new(Writer::new(destination)));
-        if writer.is_full() && self.arena.is_exhausted(&self.node) {
-            // What other channels do not need any more, before anything is spilled.
-            let (arena, node) = (&mut self.arena, &self.node);
-            self.outgoing
-                .iter_mut()
-                .flatten()
-                .for_each(|writer| writer.reclaim(arena, node));
+        let (done, held) = writer.append(&mut self.arena, &self.node, message, progress, hold);
+        if !done && self.protocol.is_some() {
+            // An answer that is sent in the middle of a delivery, or by a rank that repeats its sends.
+            Arena::report_full(&self.node);
         }
-        let writer = self.outgoing[destination].as_mut().expect("made above");
-        writer.append(&mut self.arena, &self.node, message, progress, hold)
+        (done, held)
+    }
+
+    /// Whether the log has room for a whole message (a receiver that waits for the rest of one cannot have an image), if need
+    /// be after forgetting what nobody needs any more. What is sent again needs no room.
+    #[inline]
+    fn has_room(&mut self, destination: usize, bytes: usize) -> bool {
+        let writer = self.outgoing[destination].as_deref();
+        let needed = writer.map_or(bytes / SEGMENT + 2, |writer| writer.segments_for(bytes));
+        needed == 0 || self.arena.has(&self.node, needed) || self.replaying || self.forget_for(needed)
+    }
+
+    #[cold]
+    fn forget_for(&mut self, segments: usize) -> bool {
+        let (arena, node) = (&mut self.arena, &self.node);
+        let writers = self.outgoing.iter_mut().flatten();
+        writers.for_each(|writer| writer.reclaim(arena, node));
+        self.arena.has(&self.node, segments)
+    }
+
+    /// The log is full: waits a little for images of the ranks that receive from this one, and in the end gives up.
+    #[cold]
+    fn wait_for_room(&mut self, since_ns: &mut u64, destination: usize, bytes: usize) {
+        let now = monotonic_ns();
+        if *since_ns == 0 {
+            *since_ns = now;
+        }
+        let writer = self.outgoing[destination].as_deref();
+        let needed = writer.map_or(bytes / SEGMENT + 2, |writer| writer.segments_for(bytes));
+        let never = !resurgo_image::is_enabled() || !Arena::could_have(&self.node, needed);
+        if never || now - *since_ns > ROOM_PATIENCE_NS {
+            Arena::report_full(&self.node);
+        }
+        self.arena.call_for_images();
+        doorbell::sleep(&self.node, 1_000_000, || false);
     }
 
     #[cold]

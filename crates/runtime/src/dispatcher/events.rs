@@ -172,6 +172,10 @@ impl Events {
         );
     }
 
+    pub fn log_fills(&mut self, rank: usize) {
+        self.record("log_fills", json!({"rank": rank}));
+    }
+
     /// `total`: from the request to the last rank; `stall`: the longest standstill of a rank (Gao 2007, §V: total and
     /// individual checkpoint time).
     pub fn wave_complete(&mut self, number: u64, total: Duration, stall: Duration) {
