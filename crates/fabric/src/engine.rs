@@ -346,8 +346,8 @@ impl Engine {
         }
         if self.thread_changes > THREAD_CHANGES && self.protocol.is_some() {
             self.node.report(&format!(
-                "rank {} calls MPI from several threads: the order of their calls cannot be replayed. Run it with \
-                 --protocol none, or let one thread make all MPI calls",
+                "rank {} calls MPI from several threads: the order of their calls cannot be replayed. Let one \
+                 thread make all MPI calls, or run with --protocol blocking, which replays nothing",
                 self.node.rank
             ));
         }

@@ -321,7 +321,6 @@ impl Dispatcher {
         }
         self.inject_faults();
         self.checkpoint();
-        self.tell_who_waits_for_images();
         let mut closed = false;
         if happened[0] {
             let flushed = self.connection.flush();
@@ -332,6 +331,8 @@ impl Dispatcher {
             }
             self.acknowledge();
         }
+        // After the answers have been heard: nothing else may happen for a long time.
+        self.tell_who_waits_for_images();
         if self.stopped.is_some() {
             return Ok(Some(self.verdict.unwrap_or_else(|| self.policy.exit_code())));
         }
@@ -405,7 +406,11 @@ impl Dispatcher {
                 let decision = self.policy.ended(&ended);
                 if decision == Decision::Finished {
                     self.events.finished(&ended);
-                    self.checkpoints.left(if self.coordinated { 0 } else { rank });
+                    if self.coordinated {
+                        self.checkpoints.give_up(0, &finished(rank));
+                    } else {
+                        self.checkpoints.left(rank);
+                    }
                     if self.policy.all_finished() {
                         let code = self.policy.exit_code();
                         self.end(code, Duration::ZERO);
@@ -454,10 +459,13 @@ impl Dispatcher {
                 number,
                 total_ns,
                 longest_stall_ns,
+                all_stalls_ns,
             } => {
-                let (total, stall) = (Duration::from_nanos(total_ns), Duration::from_nanos(longest_stall_ns));
+                let total = Duration::from_nanos(total_ns);
                 self.checkpoints.answered(0, self.start.elapsed(), Ok(total));
-                self.events.wave_complete(number, total, stall);
+                let mean = Duration::from_nanos(all_stalls_ns / self.pids.len() as u64);
+                let longest = Duration::from_nanos(longest_stall_ns);
+                self.events.wave_complete(number, total, longest, mean);
             }
             ToDispatcher::Returned { wave } => {
                 self.returning = false;
@@ -466,7 +474,8 @@ impl Dispatcher {
             }
             ToDispatcher::NotCheckpointed { rank, reason } => {
                 let unit = if self.coordinated { 0 } else { rank };
-                self.checkpoints.answered(unit, self.start.elapsed(), Err(&reason));
+                let why = format!("rank {rank}: {reason}");
+                self.checkpoints.answered(unit, self.start.elapsed(), Err(&why));
                 self.events.not_checkpointed(rank, &reason, now);
             }
             ToDispatcher::ImageWritten {
@@ -636,10 +645,18 @@ impl Dispatcher {
 
     /// Images of all ranks now; `client` is told when they are there.
     fn want_images(&mut self, client: Option<u64>) {
-        let running = (0..self.pids.len()).filter(|rank| self.pids[*rank].is_some());
-        let units = if self.coordinated { 0..1 } else { 0..self.pids.len() };
-        let wanted: Vec<usize> = running.filter(|rank| units.contains(rank)).collect();
-        self.checkpoints.want(wanted.into_iter(), client, self.start.elapsed());
+        let now = self.start.elapsed();
+        let ranks = 0..self.pids.len();
+        if !self.coordinated {
+            let wanted = ranks.filter(|rank| !self.policy.has_finished(*rank));
+            self.checkpoints.want(wanted, client, now);
+            return;
+        }
+        self.checkpoints.want(0..1, client, now);
+        let gone = ranks.into_iter().find(|rank| self.policy.has_finished(*rank));
+        if let Some(rank) = gone {
+            self.checkpoints.give_up(0, &finished(rank));
+        }
     }
 
     fn tell_who_waits_for_images(&mut self) {
@@ -649,6 +666,7 @@ impl Dispatcher {
         let reply = match failed.first() {
             None if self.coordinated => Reply::Done("a wave is complete".to_string()),
             None => Reply::Done("every rank has a new image".to_string()),
+            Some((_, why)) if self.coordinated => Reply::Refused(format!("no wave can be taken: {why}")),
             Some((rank, why)) => Reply::Refused(format!("no image of rank {rank} can be taken: {why}")),
         };
         for client in clients {
@@ -711,6 +729,11 @@ impl Dispatcher {
             FAILURE
         }
     }
+}
+
+/// Why there can be no wave any more.
+fn finished(rank: usize) -> String {
+    format!("rank {rank} has finished")
 }
 
 /// As it was typed, more or less.

@@ -235,6 +235,8 @@ pub enum ToDispatcher {
         total_ns: u64,
         /// The longest time that a rank stood still: the individual checkpoint time.
         longest_stall_ns: u64,
+        /// How long the ranks stood still, all together.
+        all_stalls_ns: u64,
     },
     /// All ranks go on from this wave, 0: the beginning.
     Returned {

@@ -25,6 +25,8 @@ pub(super) struct Waves {
     current: Option<(Wave, Instant)>,
     /// The longest standstill of a rank in the current wave.
     longest_ns: u64,
+    /// The standstills of all ranks in it.
+    all_ns: u64,
     returning: Option<Returning>,
 }
 
@@ -82,7 +84,7 @@ impl Agent {
             return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
         }
         work.waves.asked += 1;
-        work.waves.longest_ns = 0;
+        (work.waves.longest_ns, work.waves.all_ns) = (0, 0);
         let (number, size) = (work.waves.asked, work.ranks.len());
         work.waves.current = Some((Wave::new(number, size), Instant::now()));
         for rank in 0..size {
@@ -113,6 +115,7 @@ impl Agent {
             (Kind::Taken, Some(socket)) => {
                 let Some(work) = &mut self.work else { return Ok(()) };
                 work.waves.longest_ns = work.waves.longest_ns.max(datagram.c);
+                work.waves.all_ns += datagram.c;
                 work.ranks[rank].images.add_candidate(datagram, socket);
                 work.waves.current.as_mut().map(|(wave, _)| wave.copied(rank as u32))
             }
@@ -131,6 +134,7 @@ impl Agent {
                     number: wave.number(),
                     total_ns: began.elapsed().as_nanos() as u64,
                     longest_stall_ns: work.waves.longest_ns,
+                    all_stalls_ns: work.waves.all_ns,
                 };
                 work.waves.current = None;
                 for rank in 0..work.ranks.len() {
@@ -271,7 +275,11 @@ impl Agent {
             // The other snapshots tell the numbers of the processes that they have made, and are dropped then.
             return self.return_to_wave(rank);
         }
-        work.ranks.iter_mut().for_each(|rank| rank.images.forget());
+        // Whoever stands still for the next wave goes on.
+        self.drop_wave(rank, "its part of the last wave is lost")?;
+        if let Some(work) = &mut self.work {
+            work.ranks.iter_mut().for_each(|rank| rank.images.forget());
+        }
         Ok(())
     }
 }

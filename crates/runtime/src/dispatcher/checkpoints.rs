@@ -189,6 +189,14 @@ impl Checkpoints {
         }
     }
 
+    /// There can be no image of the rank any more.
+    pub fn give_up(&mut self, rank: usize, why: &str) {
+        if self.wanted.remove(&rank).is_some() {
+            self.failed.push((rank, why.to_string()));
+        }
+        self.left(rank);
+    }
+
     /// When somebody is to be asked next, if nobody is being asked.
     pub fn next_time(&self, runs: impl Fn(usize) -> bool) -> Option<Duration> {
         if self.taking.is_some() {
@@ -280,6 +288,15 @@ mod tests {
                 .finished()
                 .is_some_and(|outcome| outcome.clients == [1] && outcome.failed.is_empty())
         );
+    }
+
+    #[test]
+    fn whoever_waits_for_what_cannot_be_is_told() {
+        let mut checkpoints = Checkpoints::new(Period::Never, 1);
+        checkpoints.want(0..1, Some(1), SECOND);
+        checkpoints.give_up(0, "rank 3 has finished");
+        let outcome = checkpoints.finished().unwrap();
+        assert_eq!(outcome.failed, [(0, "rank 3 has finished".to_string())]);
     }
 
     #[test]

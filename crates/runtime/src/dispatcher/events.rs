@@ -5,6 +5,7 @@ use std::io::Write;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use resurgo_wire::control::{End, Ended, LifeStatistics, Stream};
+use resurgo_wire::node_memory::{PROTOCOL_BLOCKING, PROTOCOLS};
 use serde_json::{Map, Value, json};
 
 use super::policy::describe;
@@ -65,6 +66,15 @@ pub struct Events {
     image_bytes: u64,
     /// The last image could not be written.
     files_fail: bool,
+    /// How often and how long ranks stood still for images, all together.
+    stall_count: u64,
+    stalls: Duration,
+    /// How long they did so in the mean of all ranks.
+    mean_stalls: Duration,
+    /// All ranks return when one has failed.
+    coordinated: bool,
+    /// What the ranks have done since then is not lost yet: it began with a wave or a return.
+    work_since: Instant,
 }
 
 impl Events {
@@ -91,6 +101,11 @@ impl Events {
             refusals: vec![Refusals::default(); size],
             image_bytes: 0,
             files_fail: false,
+            stall_count: 0,
+            stalls: Duration::ZERO,
+            mean_stalls: Duration::ZERO,
+            coordinated: false,
+            work_since: start,
         }
     }
 
@@ -131,6 +146,7 @@ impl Events {
     }
 
     pub fn job_started(&mut self, size: usize, protocol: &str) {
+        self.coordinated = protocol == PROTOCOLS[PROTOCOL_BLOCKING as usize];
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
@@ -166,6 +182,9 @@ impl Events {
         self.last_image = Some(Instant::now());
         self.refusals[rank].since = None;
         self.longest_stall = self.longest_stall.max(stall);
+        self.stall_count += 1;
+        self.stalls += stall;
+        self.mean_stalls += stall / self.restarts.len() as u32;
         self.record(
             "checkpointed",
             json!({"rank": rank, "image": number, "stall_seconds": stall.as_secs_f64()}),
@@ -176,26 +195,38 @@ impl Events {
         self.record("log_fills", json!({"rank": rank}));
     }
 
-    /// `total`: from the request to the last rank; `stall`: the longest standstill of a rank (Gao 2007, §V: total and
+    /// `total`: from the request to the last rank; `longest` and `mean`: standstill of a rank (Gao 2007, §V: total and
     /// individual checkpoint time).
-    pub fn wave_complete(&mut self, number: u64, total: Duration, stall: Duration) {
+    pub fn wave_complete(&mut self, number: u64, total: Duration, longest: Duration, mean: Duration) {
         self.waves += 1;
         self.refusals.iter_mut().for_each(|refusals| refusals.since = None);
         self.last_image = Some(Instant::now());
+        self.work_since = Instant::now();
         self.wave_time += total;
-        self.longest_stall = self.longest_stall.max(stall);
+        self.longest_stall = self.longest_stall.max(longest);
+        self.stall_count += self.restarts.len() as u64;
+        self.stalls += mean * self.restarts.len() as u32;
+        self.mean_stalls += mean;
         self.record(
             "wave_complete",
-            json!({"wave": number, "total_seconds": total.as_secs_f64(), "stall_seconds": stall.as_secs_f64()}),
+            json!({
+                "wave": number, "total_seconds": total.as_secs_f64(), "stall_seconds": longest.as_secs_f64(),
+                "mean_stall_seconds": mean.as_secs_f64(),
+            }),
         );
     }
 
     /// All ranks go on from `wave`, 0: the beginning.
     pub fn returned(&mut self, wave: u64, now: Instant) {
-        let lost = self.failed_at.iter_mut().filter_map(Option::take).min();
-        let lost = lost.map_or(Duration::ZERO, |failed| now.duration_since(failed));
-        self.lost += lost;
+        self.failed_at.fill(None);
         self.behind.fill(false);
+        let lost = match wave {
+            // Everything; some of it was lost before.
+            0 => now.duration_since(self.start).saturating_sub(self.lost),
+            _ => now.saturating_duration_since(self.work_since),
+        };
+        self.lost += lost;
+        self.work_since = now;
         self.say(&match wave {
             0 => "all ranks begin again: there was no complete wave".to_string(),
             _ => format!("all ranks go on from wave {wave}"),
@@ -381,8 +412,14 @@ impl Events {
             messages += life.sends.max(former.1);
         }
         // Time is lost also where nobody has caught up any more.
-        for failed in self.failed_at.iter_mut().filter_map(Option::take) {
-            self.lost += now.duration_since(failed);
+        let failed: Vec<Instant> = self.failed_at.iter_mut().filter_map(Option::take).collect();
+        if self.coordinated && !failed.is_empty() {
+            self.lost += now.saturating_duration_since(self.work_since);
+        } else {
+            self.lost += failed
+                .iter()
+                .map(|failed| now.duration_since(*failed))
+                .sum::<Duration>();
         }
         let restarts: u64 = self.restarts.iter().sum();
         if restarts > 0 {
@@ -430,7 +467,11 @@ impl Events {
             );
             self.say(&words);
         }
+        let mean = |sum: Duration, count: u64| (count > 0).then(|| sum.as_secs_f64() / count as f64);
         let fields = json!({
+            "individual_checkpoint_seconds": mean(self.stalls, self.stall_count),
+            "total_checkpoint_seconds": mean(self.wave_time, self.waves),
+            "effective_delay_seconds": self.mean_stalls.as_secs_f64(),
             "waves": self.waves, "images": self.images, "image_bytes": self.image_bytes,
             "longest_stall_seconds": self.longest_stall.as_secs_f64(),
             "exit_code": code, "failures": self.failures, "restarts": restarts,
@@ -494,6 +535,37 @@ mod tests {
              resurgo: rank 2 replayed 18,204 deliveries in 0.4 s\n\
              resurgo: 1 restart; 1.0 s lost, 0.4 s of it in the replay of 18,204 deliveries; 2.0 KiB logged in 3 messages\n"
         );
+    }
+
+    #[test]
+    fn what_was_done_since_the_wave_is_lost_when_all_return() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut events = Events::new(2, false, None, start);
+        events.job_started(2, "blocking");
+        let fail = |events: &mut Events, now| {
+            events.failed(&killed(0, LifeStatistics::default()), now);
+            events.restarting(0);
+        };
+        fail(&mut events, at(4));
+        events.returned(0, at(5));
+        assert_eq!(events.lost, Duration::from_secs(5));
+        events.wave_complete(1, Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        events.work_since = at(6);
+        fail(&mut events, at(9));
+        events.returned(1, at(10));
+        assert_eq!(events.lost, Duration::from_secs(5 + 4));
+        // Again from the same wave: what was lost before is not lost twice.
+        fail(&mut events, at(12));
+        events.returned(1, at(13));
+        assert_eq!(events.lost, Duration::from_secs(5 + 4 + 3));
+        // The wave is lost, too.
+        fail(&mut events, at(15));
+        events.returned(0, at(16));
+        assert_eq!(events.lost, Duration::from_secs(16));
+        fail(&mut events, at(18));
+        events.summary(1, &[], at(20));
+        assert_eq!(events.lost, Duration::from_secs(20));
     }
 
     #[test]
