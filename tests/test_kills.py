@@ -6,33 +6,12 @@ import time
 import pytest
 
 from catalogue import BY_NAME, CATALOGUE, arguments
-from harness import MANY, by_rank, storm
+from harness import MANY, by_rank
+from survival import survive, undisturbed
 
 PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
 SOME = ["cg", "heat", "master_worker", "transpose", "comm_churn", "messages", "rma_halo", "mpiio", "heat_f08"]
 PYTHON = ["pickles.py", "numpy_cg.py", "master_worker.py", "futures_pi.py"]
-
-
-def undisturbed(jobs, command, entry, size):
-    file = jobs.directory / "result.undisturbed"
-    result = jobs.run(size, *command, *arguments(entry, True, file)).ok()
-    assert result.restarts == 0
-    return result, file
-
-
-def survive(jobs, rng, command, entry, size, blows, expected, options=(), number=0, **how):
-    """One job under a storm of kills, compared with the undisturbed run."""
-    calm, calm_file = expected
-    file = jobs.directory / f"result{number}"
-    job = jobs.start(size, *command, *arguments(entry, True, file), options=[*MANY, *options])
-    struck = storm(job, rng, blows, max(0.3, calm.seconds), **how)
-    print(f"{entry} on {size}: struck {struck}")
-    result = job.wait(60 + 20 * calm.seconds + 2 * blows)
-    result.ok()
-    assert by_rank(result.out) == by_rank(calm.out)
-    if entry.result:
-        assert file.read_bytes() == calm_file.read_bytes()
-    return result
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -1,26 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Standard input, output and error."""
 
-import subprocess
-
 import pytest
 
 import harness
 from harness import MANY, by_rank, storm
-
-TEXT = b"".join(b"input line %d\n" % i for i in range(5000)) + b"no newline at the end"
-
-
-def feed(jobs, size, command, text, how, **more):
-    if how == "file":
-        path = jobs.directory / "input"
-        path.write_bytes(text)
-        with open(path, "rb") as stdin:
-            return jobs.start(size, *command, stdin=stdin, **more)
-    job = jobs.start(size, *command, stdin=subprocess.PIPE, **more)
-    job.process.stdin.write(text)
-    job.process.stdin.close()
-    return job
+from survival import TEXT, feed
 
 
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])

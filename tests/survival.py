@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs under random kills, compared with the same job undisturbed; what tests of images need besides."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from catalogue import BY_NAME, arguments
+from harness import MANY, by_rank, storm
+
+# Reads all of standard input, prints much in awkward pieces.
+TEXT = b"".join(b"input line %d\n" % i for i in range(5000)) + b"no newline at the end"
+# Arguments of crash: a ring that goes round for minutes and prints every 50th iteration.
+LONG = ["99", "kill", "0", "always", "100000000"]
+
+
+def feed(jobs, size, command, text, how, **more):
+    """Starts a job whose standard input is `text`, by way of a file or a pipe."""
+    if how == "file":
+        path = jobs.directory / "input"
+        path.write_bytes(text)
+        with open(path, "rb") as stdin:
+            return jobs.start(size, *command, stdin=stdin, **more)
+    job = jobs.start(size, *command, stdin=subprocess.PIPE, **more)
+    job.process.stdin.write(text)
+    job.process.stdin.close()
+    return job
+
+
+def undisturbed(jobs, command, entry, size, longer=True):
+    """The job without kills and without images: its result, and the file that it wrote."""
+    file = jobs.directory / "result.undisturbed"
+    result = jobs.run(size, *command, *arguments(entry, longer, file)).ok()
+    assert result.restarts == 0
+    return result, file
+
+
+def compare(entry, result, file, expected):
+    calm, calm_file = expected
+    result.ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    if entry.result:
+        assert file.read_bytes() == calm_file.read_bytes()
+    return result
+
+
+def survive(jobs, rng, command, entry, size, blows, expected, options=(), number=0, protocol=None, **how):
+    """One job under a storm of kills, compared with the undisturbed run."""
+    calm, _ = expected
+    file = jobs.directory / f"result{number}"
+    job = jobs.start(size, *command, *arguments(entry, True, file), options=[*MANY, *options], protocol=protocol)
+    struck = storm(job, rng, blows, max(0.3, calm.seconds), **how)
+    print(f"{entry} on {size}: struck {struck}")
+    return compare(entry, job.wait(60 + 20 * calm.seconds + 2 * blows), file, expected)
+
+
+def of_catalogue(program, name):
+    return BY_NAME[name], program(name)
+
+
+def ring(jobs, program, size, images, **more):
+    """A ring of ranks that runs for minutes, as soon as each has an image (or there is a wave) and has gone on."""
+    job = jobs.start(size, *program("crash"), *LONG, **more)
+    if images == "wave_complete":
+        job.until_event(images)
+    else:
+        job.until(lambda: {event["rank"] for event in job.events if event["event"] == images} == set(range(size)))
+    return job
+
+
+def began_from_images(result):
+    """The lives that did not begin at the beginning of their program."""
+    return [event for event in result.of("started") if event["image"] > 0]
+
+
+def snapshots(job):
+    """Processes in which images sleep."""
+    found = []
+    for pid in job.processes():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == "resurgo-image\n":
+                found.append(pid)
+    return found
+
+
+def kill_snapshots(job, rank=None):
+    """Kills the sleeping processes of all ranks, or of one; returns how many there were."""
+    killed = 0
+    for pid in snapshots(job):
+        with contextlib.suppress(OSError):
+            if rank is None or f"RESURGO_RANK={rank}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+    return killed
+
+
+def moments(rng, count, span):
+    """So many random moments, one after the other, within `span` seconds: waits for each."""
+    start = time.monotonic()
+    for moment in sorted(rng.uniform(0, span) for _ in range(count)):
+        time.sleep(max(0.0, start + moment - time.monotonic()))
+        yield

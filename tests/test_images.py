@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images of single ranks (`--checkpoint-every` with message logging): a killed rank goes on from its newest image, and the
+answer is that of an undisturbed run, byte for byte."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from catalogue import CATALOGUE
+from harness import MANY, by_rank, storm
+from survival import (
+    TEXT,
+    began_from_images,
+    feed,
+    kill_snapshots,
+    moments,
+    of_catalogue,
+    ring,
+    snapshots,
+    survive,
+    undisturbed,
+)
+
+PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
+SOME = ["cg", "heat", "master_worker", "transpose", "comm_churn", "messages", "rma_halo", "mpiio", "heat_f08"]
+PYTHON = ["numpy_cg.py", "futures_pi.py"]
+
+
+def every(period):
+    return ["--checkpoint-every", period]
+
+
+@pytest.mark.parametrize("name", [*SOME, *PYTHON])
+def test_random_kills(jobs, program, rng, kills, name):
+    entry, command = of_catalogue(program, name)
+    expected = undisturbed(jobs, command, entry, 4)
+    result = survive(jobs, rng, command, entry, 4, kills or 3, expected, every(rng.choice(["50ms", "200ms"])))
+    assert result.of("checkpointed"), result.describe()
+
+
+@pytest.mark.parametrize("name", ["cg", "master_worker"])
+def test_kills_while_images_are_taken(jobs, program, rng, kills, name):
+    """So often that most kills fall into one."""
+    entry, command = of_catalogue(program, name)
+    expected = undisturbed(jobs, command, entry, 3)
+    result = survive(jobs, rng, command, entry, 3, kills or 8, expected, every("20ms"))
+    assert result.of("checkpointed"), result.describe()
+
+
+def test_one_rank_alone(jobs, program, rng, kills):
+    entry, command = of_catalogue(program, "cg")
+    expected = undisturbed(jobs, command, entry, 1)
+    survive(jobs, rng, command, entry, 1, kills or 3, expected, every("20ms"))
+
+
+def test_a_rank_goes_on_from_its_newest_image(jobs, program):
+    """Not from the beginning: it repeats only what came after. The time is that of the ring's slowest part."""
+    job = ring(jobs, program, 3, "checkpointed", options=every("100ms"))
+    time.sleep(0.5)
+    newest = max(event["image"] for event in job.events if event["event"] == "checkpointed" and event["rank"] == 1)
+    job.kill([1])
+    job.until_event("caught_up", rank=1)
+    job.process.terminate()
+    result = job.wait(10)
+    (life,) = began_from_images(result)
+    assert life["rank"] == 1 and life["image"] >= newest
+    (failed,), (caught_up,) = result.of("failed"), result.of("caught_up")
+    assert caught_up["deliveries"] < failed["deliveries"] / 2, result.describe()
+    (ended,) = result.of("job_ended")
+    assert ended["images"] == len(result.of("checkpointed")) > 0
+    assert f"rank 1 restarted on this node from its image {life['image']} (life 2)" in result.errors
+    # What the measures of checkpoints mean is in the reference.
+    assert 0 < ended["individual_checkpoint_seconds"] <= ended["longest_stall_seconds"]
+    assert 0 < ended["effective_delay_seconds"] < ended["wall_seconds"]
+    assert ended["total_checkpoint_seconds"] is None
+
+
+@pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
+def test_again_as_soon_as_they_are_back(jobs, program, rng, victims):
+    """From images, several times in a row."""
+    command = program("crash") + ["99", "kill", "0", "always", "100000"]
+    calm = jobs.run(3, *command).ok()
+    job = jobs.start(3, *command, options=[*MANY, *every("50ms")])
+    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1, 2})
+    for _ in range(4):
+        before = job.lives()
+        job.kill(victims)
+        back = lambda: all(job.lives().get(rank, (0, 0))[1] > before.get(rank, (0, 0))[1] for rank in victims)
+        if not job.until(back, what="the victims to be back"):
+            break
+        time.sleep(rng.choice([0, 0.005, 0.05]))
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert began_from_images(result), result.describe()
+
+
+@pytest.mark.parametrize("how", ["file", "pipe"])
+def test_input_and_output_exactly_once(jobs, program, rng, kills, how):
+    command = program("output") + ["400", "1000"]
+    calm = feed(jobs, 3, command, TEXT, how).wait().ok()
+    job = feed(jobs, 3, command, TEXT, how, options=[*MANY, *every("50ms")])
+    print(storm(job, rng, kills or 4, calm.seconds))
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert by_rank(result.program_errors) == by_rank(calm.program_errors)
+    assert result.of("checkpointed"), result.describe()
+    assert not result.of("output_differs") and not result.of("output_missing")
+
+
+READER = """
+import sys
+from mpi4py import MPI
+import time
+world, total = MPI.COMM_WORLD, 0
+for number in range(100):
+    line = sys.stdin.readline() if world.rank == 0 else None
+    total += int(world.bcast(line))
+    print("rank %d read %d" % (world.rank, total), flush=True)
+    time.sleep(0.01)
+rest = sys.stdin.read() if world.rank == 0 else None
+print("rank %d rest %r" % (world.rank, world.bcast(rest)))
+"""
+
+
+@pytest.mark.parametrize("how", ["file", "pipe"])
+def test_input_between_images(jobs, rng, how):
+    """Read line by line while images are taken: a life that begins from one goes on reading where it was."""
+    import harness
+
+    text = b"".join(b"%d\n" % (number * 7) for number in range(100)) + b"the end"
+    command = [harness.PYTHON, "-c", READER]
+    calm = feed(jobs, 2, command, text, how).wait().ok()
+    job = feed(jobs, 2, command, text, how, options=[*MANY, *every("50ms")])
+    job.until_event("checkpointed", rank=0)
+    for _ in moments(rng, 3, 0.7):
+        job.kill([0])
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert began_from_images(result), result.describe()
+
+
+SENDER = """
+import sys
+from mpi4py import MPI
+import numpy, time
+world = MPI.COMM_WORLD
+mine, theirs, total = numpy.zeros(32768), numpy.zeros(32768), 0.0
+for number in range(200):
+    mine[:] = number + world.rank
+    world.Sendrecv(mine, (world.rank + 1) % world.size, recvbuf=theirs)
+    total += theirs.sum()
+    time.sleep(0.005)
+print("rank", world.rank, total)
+"""
+
+
+def test_the_log_stays_bounded(jobs):
+    """50 MiB a rank through a log of 4 MiB: without images that ends with an error, with them it goes on for ever."""
+    import harness
+
+    command, bound = [harness.PYTHON, "-c", SENDER], ["--log-memory", "4M"]
+    result = jobs.run(2, *command, options=bound)
+    assert result.code == 119 and "the message log of rank" in result.errors, result.describe()
+    calm = jobs.run(2, *command).ok()
+    job = jobs.start(2, *command, options=[*bound, *every("20ms")])
+    job.until(lambda: len(job.events) > 20)
+    time.sleep(0.5)
+    job.kill([1])
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    (ended,) = result.of("job_ended")
+    assert ended["logged_bytes"] > 80 << 20 and ended["spilled_segments"] == 0
+
+
+def test_an_image_that_was_killed_is_replaced(jobs, program):
+    job = ring(jobs, program, 3, "checkpointed", options=every("100ms"))
+    assert kill_snapshots(job) == 3
+    lost = len(job.events)
+    taken = lambda: {event["rank"] for event in job.events[lost:] if event["event"] == "checkpointed"}
+    job.until(lambda: taken() == {0, 1, 2})
+    job.kill([0, 1, 2])
+    for rank in range(3):
+        job.until_event("caught_up", rank=rank)
+    job.process.terminate()
+    result = job.wait(10)
+    assert len(began_from_images(result)) == 3 and result.code == 143, result.describe()
+
+
+def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
+    """What came before the image is forgotten: the job ends, and says why."""
+    job = ring(jobs, program, 3, "checkpointed", options=every("2s"))
+    assert kill_snapshots(job, 1) == 1
+    job.kill([1])
+    result = job.wait(20)
+    assert result.code == 1, result.describe()
+    assert "cannot start rank 1 again: its last image is lost" in result.errors, result.describe()
+    assert any("is lost" in event["reason"] for event in result.of("not_checkpointed"))
+
+
+@pytest.mark.parametrize("who", ["agent", "dispatcher"])
+def test_without_the_one_or_the_other(jobs, program, who):
+    """Nothing stays behind, sleeping images neither (the fixture sees to it)."""
+    job = ring(jobs, program, 3, "checkpointed", options=every("50ms"))
+    assert len(snapshots(job)) >= 3
+    ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
+    agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
+    if who == "dispatcher":
+        job.process.kill()
+    else:
+        os.kill(agents[0], signal.SIGKILL)
+    result = job.wait(20)
+    if who == "agent":
+        assert result.code == 1 and "the agent" in result.errors, result.describe()
+    assert not job.leftovers(5)
+
+
+def test_a_shell_has_no_image_but_recovers(jobs, program):
+    """The process that the agent has started is not the MPI program: there are no images, and replay goes from the start."""
+    command = ["sh", "-c", f"{program('cg')[0]} 512 400; exit 0"]
+    calm = jobs.run(2, *command).ok()
+    job = jobs.start(2, *command, options=every("20ms"))
+    refused = lambda rank: any(
+        event["event"] == "not_checkpointed" and event["rank"] == rank and "shell" in event["reason"] for event in job.events
+    )
+    job.until(lambda: refused(0) and refused(1))
+    job.kill([1])
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out) and not result.of("checkpointed")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("period", ["50ms", "1s"])
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("entry", PROGRAMS, ids=str)
+def test_soak(jobs, program, rng, kills, request, entry, size, period):
+    if not entry.least <= size <= entry.most:
+        pytest.skip(f"{entry} is for {entry.least} to {entry.most} ranks")
+    command = program(entry.name)
+    expected = undisturbed(jobs, command, entry, size)
+    for number in range(request.config.option.rounds):
+        survive(jobs, rng, command, entry, size, kills or 10, expected, every(period), number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("period", ["20ms", "300ms"])
+def test_two_hundred_kills_in_a_row(jobs, program, rng, kills, period):
+    """One after the other, each as soon as some rank is back: as many images and lives of one job as it takes."""
+    command = program("master_worker") + ["400000", "3000"]
+    calm = jobs.run(4, *command, timeout=600).ok()
+    job = jobs.start(4, *command, options=[*MANY, *every(period)])
+    job.until(lambda: len(job.lives()) == 4)
+    struck = 0
+    while struck < (kills or 200) and not job.over():
+        time.sleep(rng.uniform(0, 0.2))
+        struck += len(job.kill(rng.sample(range(4), rng.choice([1, 1, 1, 2, 4]))))
+    print(f"{struck} ranks struck")
+    result = job.wait(600).ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert struck >= (kills or 200) or job.over()
