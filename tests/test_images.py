@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import harness
 from catalogue import CATALOGUE
 from harness import MANY, by_rank, storm
 from survival import (
@@ -24,15 +25,14 @@ from survival import (
 )
 
 PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
-SOME = ["cg", "heat", "master_worker", "transpose", "comm_churn", "messages", "rma_halo", "mpiio", "heat_f08"]
-PYTHON = ["numpy_cg.py", "futures_pi.py"]
+SOME = ["cg", "master_worker", "comm_churn", "rma_halo", "mpiio", "heat_f08", "futures_pi.py"]
 
 
 def every(period):
     return ["--checkpoint-every", period]
 
 
-@pytest.mark.parametrize("name", [*SOME, *PYTHON])
+@pytest.mark.parametrize("name", SOME)
 def test_random_kills(jobs, program, rng, kills, name):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -56,7 +56,7 @@ def test_one_rank_alone(jobs, program, rng, kills):
 
 
 def test_a_rank_goes_on_from_its_newest_image(jobs, program):
-    """Not from the beginning: it repeats only what came after. The time is that of the ring's slowest part."""
+    """Not from the beginning: it repeats only what came after."""
     job = ring(jobs, program, 3, "checkpointed", options=every("100ms"))
     time.sleep(0.5)
     newest = max(event["image"] for event in job.events if event["event"] == "checkpointed" and event["rank"] == 1)
@@ -127,8 +127,6 @@ print("rank %d rest %r" % (world.rank, world.bcast(rest)))
 @pytest.mark.parametrize("how", ["file", "pipe"])
 def test_input_between_images(jobs, rng, how):
     """Read line by line while images are taken: a life that begins from one goes on reading where it was."""
-    import harness
-
     text = b"".join(b"%d\n" % (number * 7) for number in range(100)) + b"the end"
     command = [harness.PYTHON, "-c", READER]
     calm = feed(jobs, 2, command, text, how).wait().ok()
@@ -142,7 +140,6 @@ def test_input_between_images(jobs, rng, how):
 
 
 SENDER = """
-import sys
 from mpi4py import MPI
 import numpy, time
 world = MPI.COMM_WORLD
@@ -158,8 +155,6 @@ print("rank", world.rank, total)
 
 def test_the_log_stays_bounded(jobs):
     """50 MiB a rank through a log of 4 MiB: without images that ends with an error, with them it goes on for ever."""
-    import harness
-
     command, bound = [harness.PYTHON, "-c", SENDER], ["--log-memory", "4M"]
     result = jobs.run(2, *command, options=bound)
     assert result.code == 119 and "the message log of rank" in result.errors, result.describe()
@@ -222,7 +217,8 @@ def test_a_shell_has_no_image_but_recovers(jobs, program):
     calm = jobs.run(2, *command).ok()
     job = jobs.start(2, *command, options=every("20ms"))
     refused = lambda rank: any(
-        event["event"] == "not_checkpointed" and event["rank"] == rank and "shell" in event["reason"] for event in job.events
+        event["event"] == "not_checkpointed" and event["rank"] == rank and "a wrapper" in event["reason"]
+        for event in job.events
     )
     job.until(lambda: refused(0) and refused(1))
     job.kill([1])
@@ -232,7 +228,7 @@ def test_a_shell_has_no_image_but_recovers(jobs, program):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("period", ["50ms", "1s"])
-@pytest.mark.parametrize("size", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("entry", PROGRAMS, ids=str)
 def test_soak(jobs, program, rng, kills, request, entry, size, period):
     if not entry.least <= size <= entry.most:

@@ -1,24 +1,153 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coordinated waves (--protocol blocking): ranks killed at any moment, also while all of them return to a wave."""
+"""Coordinated waves (`--protocol blocking`): after a failure all ranks return to the last complete wave, and the answer is
+that of an undisturbed run. Programs that message logging cannot replay finish, too."""
 
 import contextlib
 import os
 import signal
 import time
 
-from catalogue import BY_NAME, arguments
-from harness import MANY, by_rank, storm
+import pytest
 
+import harness
+from catalogue import BY_NAME, CATALOGUE, arguments
+from harness import MANY, by_rank, storm
+from survival import (
+    LONG,
+    TEXT,
+    began_from_images,
+    feed,
+    kill_snapshots,
+    moments,
+    of_catalogue,
+    ring,
+    snapshots,
+    survive,
+    undisturbed,
+)
+
+PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
+SOME = ["cg", "master_worker", "comm_churn", "rma_halo", "transpose", "heat", "futures_pi.py"]
 WAVES = [*MANY, "--checkpoint-every", "20ms"]
 
 
-def test_random_kills_between_waves(jobs, program, rng, kills):
+def every(period):
+    return ["--checkpoint-every", period]
+
+
+def start(jobs, size, *command, period=None, **more):
+    options = [*MANY, *(every(period) if period else [])]
+    return jobs.start(size, *command, options=options, protocol="blocking", **more)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_random_kills(jobs, program, rng, kills, name):
+    entry, command = of_catalogue(program, name)
+    expected = undisturbed(jobs, command, entry, 4)
+    period = rng.choice(["50ms", "200ms"])
+    survive(jobs, rng, command, entry, 4, kills or 3, expected, every(period), protocol="blocking")
+
+
+def test_random_kills_of_eight_ranks(jobs, program, rng, kills):
     command = [*program("comm_churn"), *arguments(BY_NAME["comm_churn"], True, None)]
     calm = jobs.run(8, *command).ok()
     job = jobs.start(8, *command, protocol="blocking", options=WAVES)
     storm(job, rng, kills or 4, max(0.3, calm.seconds))
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
+
+
+@pytest.mark.parametrize("name", ["cg", "master_worker"])
+def test_kills_while_waves_are_taken(jobs, program, rng, kills, name):
+    entry, command = of_catalogue(program, name)
+    expected = undisturbed(jobs, command, entry, 3)
+    survive(jobs, rng, command, entry, 3, kills or 8, expected, every("20ms"), protocol="blocking")
+
+
+def test_one_rank_alone(jobs, program, rng, kills):
+    entry, command = of_catalogue(program, "cg")
+    expected = undisturbed(jobs, command, entry, 1)
+    survive(jobs, rng, command, entry, 1, kills or 3, expected, every("20ms"), protocol="blocking")
+
+
+def test_without_waves_all_begin_again(jobs, program):
+    entry, command = of_catalogue(program, "cg")
+    expected = undisturbed(jobs, command, entry, 3)
+    job = start(jobs, 3, *command, *entry.longer)
+    job.until(lambda: len(job.lives()) == 3)
+    time.sleep(0.15)
+    job.kill([1])
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(expected[0].out)
+    assert result.of("returned")[0]["wave"] == 0 and "all ranks begin again" in result.errors
+
+
+def test_all_return_and_what_they_had_done_is_lost(jobs, program):
+    """The time counts from the wave, not from the failure."""
+    job = start(jobs, 3, *program("crash"), *LONG)
+    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.process.send_signal(signal.SIGUSR1)
+    job.until_event("wave_complete")
+    time.sleep(0.7)
+    job.kill([1])
+    job.until_event("returned")
+    job.process.terminate()
+    result = job.wait(10)
+    assert [event["image"] for event in began_from_images(result)] == [1, 1, 1]
+    (wave,), (returned,), (ended,) = (result.of(kind) for kind in ("wave_complete", "returned", "job_ended"))
+    assert returned["wave"] == 1 and returned["lost_seconds"] >= 0.7, result.describe()
+    assert abs(returned["lost_seconds"] - (returned["time"] - wave["time"])) < 0.1
+    assert abs(ended["lost_seconds"] - returned["lost_seconds"]) < 0.05, "nothing has been lost since"
+    assert wave["mean_stall_seconds"] <= wave["stall_seconds"] <= wave["total_seconds"] + 0.001
+    assert ended["individual_checkpoint_seconds"] == ended["effective_delay_seconds"] == wave["mean_stall_seconds"]
+    assert ended["total_checkpoint_seconds"] == wave["total_seconds"]
+    assert "all ranks go on from wave 1" in result.errors and "1 wave taken" in result.errors, result.describe()
+
+
+def test_threads_in_mpi(jobs, program, rng, kills):
+    """What message logging refuses."""
+    command = program("threads") + ["4", "2000"]
+    calm = jobs.run(3, *command, protocol="none").ok()
+    job = start(jobs, 3, *command, period="100ms")
+    job.until_event("wave_complete")
+    print(storm(job, rng, kills or 3, calm.seconds))
+    result = job.wait().ok()
+    assert result.out == calm.out
+    assert began_from_images(result), result.describe()
+
+
+NONDETERMINISTIC = ["time", "random", "pid", "length", "tag", "destination", "threads", "multiple"]
+
+
+@pytest.mark.parametrize("variant", NONDETERMINISTIC)
+def test_programs_that_do_not_repeat(jobs, program, rng, variant):
+    """They die of themselves once, and are killed at random besides; in the end every message has come to its receiver."""
+    marker = jobs.directory / "marker"
+    command = program("nondeterministic") + [variant, "1", "3000", marker, "20000"]
+    job = start(jobs, 4, *command, period="20ms")
+    storm(job, rng, 2, 0.5)
+    result = job.wait().ok()
+    assert result.text == f"nondeterministic {variant} iterations=20000 done\n"
+    assert marker.exists() and result.of("returned"), result.describe()
+
+
+@pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
+def test_kills_while_all_return(jobs, program, rng, victims):
+    """Whoever is killed again on the way back."""
+    command = program("crash") + ["99", "kill", "0", "always", "60000"]
+    calm = jobs.run(3, *command).ok()
+    job = start(jobs, 3, *command, period="50ms")
+    job.until_event("wave_complete")
+    for _ in range(4):
+        returned = len([event for event in job.events if event["event"] == "returned"])
+        job.kill([1])
+        time.sleep(rng.uniform(0, 0.02))
+        job.kill(victims)
+        if not job.until(lambda: [event["event"] for event in job.events].count("returned") > returned):
+            break
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert began_from_images(result), result.describe()
 
 
 def strike_the_returning(job, rng, most):
@@ -57,7 +186,7 @@ def strike(struck, life):
         os.kill(life[1], signal.SIGKILL)
 
 
-def test_kills_while_all_ranks_return(jobs, program, rng, kills):
+def test_kills_of_new_processes_while_all_return(jobs, program, rng, kills):
     command = program("heat")
     calm = jobs.run(8, *command, "256", "1500").ok()
     job = jobs.start(8, *command, "256", "1500", protocol="blocking", options=WAVES)
@@ -65,3 +194,112 @@ def test_kills_while_all_ranks_return(jobs, program, rng, kills):
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
     assert hits > 0 and any(event["wave"] > 0 for event in result.of("returned"))
+
+
+@pytest.mark.parametrize("how", ["file", "pipe"])
+def test_input_and_output_exactly_once(jobs, program, rng, kills, how):
+    command = program("output") + ["400", "1000"]
+    calm = feed(jobs, 3, command, TEXT, how).wait().ok()
+    options = [*MANY, *every("50ms")]
+    job = feed(jobs, 3, command, TEXT, how, options=options, protocol="blocking")
+    print(storm(job, rng, kills or 4, calm.seconds))
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert by_rank(result.program_errors) == by_rank(calm.program_errors)
+
+
+@pytest.mark.parametrize("often", [False, True], ids=["one wave", "many"])
+def test_images_of_the_wave_are_killed(jobs, program, rng, often):
+    """All begin again, or go on from a later wave; ranks that stand still for the next one at that moment go on."""
+    command = program("crash") + ["99", "kill", "0", "always", "100000"]
+    calm = jobs.run(3, *command).ok()
+    job = start(jobs, 3, *command, period="20ms" if often else None)
+    if not often:
+        job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+        job.process.send_signal(signal.SIGUSR1)
+    job.until_event("wave_complete")
+    for _ in moments(rng, 6 if often else 1, 0.3):
+        assert kill_snapshots(job, rng.choice([None, 0, 1, 2])) > 0 or job.over() or often
+        time.sleep(rng.uniform(0, 0.02))
+        if not often or rng.random() < 0.5:
+            job.kill([1])
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    if not often:
+        assert [event["wave"] for event in result.of("returned")] == [0], result.describe()
+
+
+@pytest.mark.parametrize("who", ["agent", "dispatcher"])
+def test_without_the_one_or_the_other(jobs, program, who):
+    job = ring(jobs, program, 3, "wave_complete", protocol="blocking", options=every("50ms"))
+    assert len(snapshots(job)) >= 3
+    ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
+    agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
+    if who == "dispatcher":
+        job.process.kill()
+    else:
+        os.kill(agents[0], signal.SIGKILL)
+    result = job.wait(20)
+    if who == "agent":
+        assert result.code == 1 and "the agent" in result.errors, result.describe()
+    assert not job.leftovers(5)
+
+
+def test_always_at_the_same_place_ends_with_an_error(jobs, program):
+    """No endless loop of returns."""
+    result = jobs.run(
+        3, *program("crash"), "1", "segv", "2000", "always", "100000", protocol="blocking", options=every("20ms"), timeout=60
+    )
+    assert result.code == 139 and "the program itself fails there" in result.errors, result.describe()
+
+
+LATE = """
+import os, sys, time
+from mpi4py import MPI
+rank, marker = MPI.COMM_WORLD.rank, sys.argv[1]
+print("rank", rank, "ends")
+sys.stdout.flush()
+MPI.Finalize()
+if rank == 1 and not os.path.exists(marker):
+    open(marker, "w").close()
+    time.sleep(0.5)
+    os.kill(os.getpid(), 9)
+sys.exit(5 + rank)
+"""
+
+
+def test_a_rank_that_has_finished_returns_with_the_others(jobs):
+    """Its output is not printed again, and it ends again."""
+    result = jobs.run(2, harness.PYTHON, "-c", LATE, jobs.directory / "marker", protocol="blocking")
+    assert result.code == 5 and sorted(result.text.splitlines()) == ["rank 0 ends", "rank 1 ends"], result.describe()
+    assert [event["wave"] for event in result.of("returned")] == [0], result.describe()
+    assert [event["rank"] for event in result.of("finished")].count(0) == 2
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("period", ["50ms", "1s"])
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("entry", PROGRAMS, ids=str)
+def test_soak(jobs, program, rng, kills, request, entry, size, period):
+    if not entry.least <= size <= entry.most:
+        pytest.skip(f"{entry} is for {entry.least} to {entry.most} ranks")
+    command = program(entry.name)
+    expected = undisturbed(jobs, command, entry, size)
+    for number in range(request.config.option.rounds):
+        survive(jobs, rng, command, entry, size, kills or 6, expected, every(period), number, protocol="blocking")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["master_worker", "threads"])
+def test_two_hundred_kills_in_a_row(jobs, program, rng, kills, name):
+    command = program(name) + {"master_worker": ["60000", "3000"], "threads": ["2", "20000"]}[name]
+    calm = jobs.run(3, *command, protocol="none", timeout=600).ok()
+    job = start(jobs, 3, *command, period="50ms")
+    job.until(lambda: len(job.lives()) == 3)
+    struck = 0
+    while struck < (kills or 200) and not job.over():
+        time.sleep(rng.uniform(0.1, 0.4))  # waves must come between, or nothing is ever done
+        struck += len(job.kill(rng.sample(range(3), rng.choice([1, 1, 1, 2, 3]))))
+    print(f"{struck} ranks struck")
+    result = job.wait(600).ok()
+    assert by_rank(result.out) == by_rank(calm.out)

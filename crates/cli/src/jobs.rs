@@ -39,7 +39,8 @@ fn row(job: Job, status: &Status) -> String {
         status.restarts,
         status.images,
         status.seconds_since_image.map_or("-".to_string(), time),
-        status.command,
+        // One line, whatever the arguments are.
+        status.command.replace(char::is_control, " "),
     )
 }
 

@@ -667,7 +667,7 @@ impl Dispatcher {
             None if self.coordinated => Reply::Done("a wave is complete".to_string()),
             None => Reply::Done("every rank has a new image".to_string()),
             Some((_, why)) if self.coordinated => Reply::Refused(format!("no wave can be taken: {why}")),
-            Some((rank, why)) => Reply::Refused(format!("no image of rank {rank} can be taken: {why}")),
+            Some((_, why)) => Reply::Refused(format!("no image can be taken: {why}")),
         };
         for client in clients {
             self.console.answer(client, &reply);

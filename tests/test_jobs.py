@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`resurgo ps`, `checkpoint` and `kill`; images on a signal; option values that make no sense."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+import harness
+from harness import RESURGO
+
+# Says that it runs and then waits without a word, until the file that it is given is there.
+QUIET = """
+import os, sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+world.Barrier()
+print("ready", world.rank, flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+world.Barrier()
+print("done", world.rank)
+"""
+
+
+@pytest.fixture
+def quiet(jobs):
+    """Starts a quiet job, and makes it end."""
+    go = jobs.directory / "go"
+
+    def begin(size=2, **more):
+        job = jobs.start(size, harness.PYTHON, "-c", QUIET, go, **more)
+        job.until(lambda: job.out.read_bytes().count(b"ready") == size, what="the ranks to be ready")
+        return job
+
+    def end(job):
+        go.touch()
+        result = job.wait().ok()
+        assert result.text.count("done") == result.text.count("ready"), result.describe()
+        return result
+
+    begin.end = end
+    return begin
+
+
+@pytest.fixture
+def ask(jobs):
+    """Runs a command about jobs; it must not take long."""
+
+    def run(*arguments, **more):
+        result = jobs.resurgo(*arguments, timeout=5, **more)
+        return result.code, result.text, result.errors
+
+    return run
+
+
+def rows(text):
+    """The table's lines by job numbers. As root, other users' jobs are there, too."""
+    header, *lines = text.splitlines()
+    assert header.split() == ["JOB", "RANKS", "PROTOCOL", "TIME", "RESTARTS", "IMAGES", "LAST", "COMMAND"]
+    return {int(line.split()[0]): line for line in lines}
+
+
+def test_a_job_from_its_beginning_to_its_end(quiet, ask):
+    job = quiet(3)
+    number = job.process.pid
+    code, text, _ = ask("ps")
+    row = rows(text)[number]
+    assert code == 0 and re.search(r" 3 of 3  pessimistic +\d+\.\d m?s +0 +0 +- +\S+python -c ", row), row
+    # Nothing else happens in this job: the answer must come by itself.
+    assert ask("checkpoint", number) == (0, f"job {number}: every rank has a new image\n", "")
+    job.kill([2])
+    job.until_event("started", rank=2, life=2)
+    assert [event["image"] for event in job.events if event["event"] == "started"] == [0, 0, 0, 1]
+    row = rows(ask("ps")[1])[number]
+    assert re.search(r" 3 of 3  pessimistic .* 1 +3 +\d+\.\d m?s +\S+python", row), row
+    assert ask("kill", number) == (0, f"job {number}: is being ended\n", "")
+    result = job.wait(10)
+    assert result.code == 143 and "ended by SIGTERM" in result.errors, result.describe()
+    assert number not in rows(ask("ps")[1])
+
+
+def test_a_wave_on_command(quiet, ask):
+    job = quiet(2, protocol="blocking")
+    number = job.process.pid
+    assert ask("checkpoint", number) == (0, f"job {number}: a wave is complete\n", "")
+    assert ask("checkpoint", number)[0] == 0
+    assert re.search(r" blocking .* 0 +2 +\d", rows(ask("ps")[1])[number])
+    job.kill([0])
+    job.until_event("returned", wave=2)
+    assert quiet.end(job).restarts == 1
+
+
+@pytest.mark.parametrize("protocol, images", [("pessimistic", "checkpointed"), ("blocking", "wave_complete")])
+def test_images_on_a_signal(quiet, protocol, images):
+    job = quiet(2, protocol=protocol)
+    job.process.send_signal(signal.SIGUSR1)
+    job.until_event(images, **({"rank": 1} if protocol == "pessimistic" else {}))
+    job.kill([1])
+    job.until(lambda: any(event["event"] == "started" and event["image"] > 0 for event in job.events))
+    assert quiet.end(job).restarts == 1
+
+
+def test_there_are_no_images_with_protocol_none(quiet, ask):
+    job = quiet(2, protocol="none")
+    job.process.send_signal(signal.SIGUSR1)
+    code, text, errors = ask("checkpoint", job.process.pid)
+    assert (code, text) == (1, "") and "no images with --protocol none" in errors
+    result = quiet.end(job)
+    assert not result.of("checkpointed") and not result.of("not_checkpointed")
+
+
+def test_what_can_have_no_image_is_said(jobs):
+    """After several attempts: whoever waits for the answer hears why there is none. The job goes on."""
+    script = (
+        "import socket, time; from mpi4py import MPI; s = socket.create_server(('127.0.0.1', 0)); "
+        "c = socket.create_connection(s.getsockname()); print('ready', flush=True); time.sleep(100)"
+    )
+    job = jobs.start(1, harness.PYTHON, "-c", script)
+    job.until(lambda: b"ready" in job.out.read_bytes())
+    number = job.process.pid
+    result = jobs.resurgo("checkpoint", number, timeout=20)
+    assert result.code == 1 and f"job {number}: no image can be taken: rank 0: " in result.errors, result.describe()
+    assert "socket" in result.errors and "descriptor" in result.errors, result.describe()
+    job.process.terminate()
+    job.wait(10)
+
+
+@pytest.mark.parametrize(
+    "protocol, answer",
+    [("pessimistic", "no image can be taken: rank 1: "), ("blocking", "no wave can be taken: rank 0 has finished")],
+)
+def test_after_a_rank_has_finished(jobs, protocol, answer):
+    """It needs no image; there can be no wave any more. The other has left MPI and can have none either."""
+    script = "import os, time; from mpi4py import MPI; MPI.Finalize(); time.sleep(100 * int(os.environ['RESURGO_RANK']))"
+    job = jobs.start(2, harness.PYTHON, "-c", script, protocol=protocol)
+    if job.until_event("finished", rank=0):
+        result = jobs.resurgo("checkpoint", job.process.pid, timeout=20)
+        assert result.code == 1 and answer in result.errors, result.describe()
+        job.process.terminate()
+        job.wait(10)
+
+
+def test_several_jobs(quiet, ask):
+    one, other = quiet(1), quiet(2, protocol="blocking")
+    table = rows(ask("ps")[1])
+    assert {one.process.pid, other.process.pid} <= set(table)
+    assert list(table) == sorted(table)
+    code, _, errors = ask("checkpoint")
+    assert code == 2 and "say which" in errors
+    assert ask("checkpoint", other.process.pid)[0] == 0
+    assert ask("kill", one.process.pid)[0] == 0
+    assert one.wait(10).code == 143
+    quiet.end(other)
+
+
+def test_many_ask_at_once(jobs, quiet):
+    """Also some who do not wait for the answer."""
+    job = quiet(2)
+    asking = [jobs.command([RESURGO, "checkpoint", job.process.pid]) for _ in range(20)]
+    for one in asking[::5]:
+        one.process.kill()
+    for one in asking:
+        assert one.wait(10).code in (0, -9)
+    quiet.end(job)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["checkpoint", "1"], "there is no job 1; resurgo ps lists them"),
+        (["kill", "1"], "there is no job 1; resurgo ps lists them"),
+        (["kill", "-9"], "there is no job -9"),
+        (["kill", "nonsense"], "there is no job nonsense"),
+        (["kill", "99999999999999999999"], "there is no job 99999999999999999999"),
+        (["checkpoint", ""], "there is no job"),
+        (["checkpoint", "1", "2"], "the number of one job"),
+        (["kill", "1", "2"], "the number of one job"),
+        (["kill"], "needs the number of a job"),
+        (["ps", "-a"], "ps takes no arguments"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_arguments(ask, arguments, words):
+    code, text, errors = ask(*arguments)
+    assert (code, text) == (2, "") and words in errors and "panicked" not in errors, errors
+
+
+@pytest.fixture
+def somebody():
+    """The arguments of Popen that make another user of us."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    if subprocess.run([RESURGO, "--version"], user=65534, group=65534, extra_groups=[], capture_output=True).returncode:
+        pytest.skip("another user cannot run resurgo where it is")
+    return {"user": 65534, "group": 65534, "extra_groups": []}
+
+
+def test_no_job(somebody):
+    """As a user who has none."""
+    run = lambda *words: subprocess.run([RESURGO, *words], **somebody, capture_output=True, text=True, timeout=5)
+    table = run("ps")
+    assert table.returncode == 0 and rows(table.stdout) == {}
+    none = run("checkpoint")
+    assert none.returncode == 2 and none.stderr == "resurgo: there is no job\n"
+
+
+def test_another_users_job(quiet, somebody):
+    """It is not listed, and whoever connects to it all the same is not heard."""
+    job = quiet(1)
+    number = job.process.pid
+    for words in (["checkpoint", str(number)], ["kill", str(number)]):
+        result = subprocess.run([RESURGO, *words], **somebody, capture_output=True, text=True, timeout=5)
+        assert result.returncode == 2 and f"there is no job {number}" in result.stderr
+    script = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(3); "
+        f"s.connect('\\0resurgo/{os.geteuid()}/{number}'); s.sendall(sys.stdin.buffer.read()); print(s.recv(100))"
+    )
+    # A frame: the length of the text, and the text.
+    request = b'"Kill"'
+    intruder = subprocess.run(
+        ["python3", "-c", script], input=len(request).to_bytes(4, "little") + request, **somebody, capture_output=True
+    )
+    assert intruder.stdout in (b"b''\n", b""), intruder
+    time.sleep(0.2)
+    assert not job.over()
+    quiet.end(job)
+
+
+def test_root_has_power_over_all_jobs(program, somebody, ask):
+    """A user's job, as root sees it."""
+    job = subprocess.Popen(
+        [RESURGO, "run", "-q", "-n", "1", *program("crash"), "99", "kill", "0", "always", "1000000"],
+        **somebody,
+        env=harness.environment(),
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        end = time.monotonic() + 10
+        while job.pid not in rows(ask("ps")[1]):
+            if job.poll() is not None or time.monotonic() > end:
+                pytest.skip(f"another user cannot run a job here: {job.stderr.read()}")
+            time.sleep(0.05)
+        assert ask("kill", job.pid)[0] == 0
+        assert job.wait(10) == 143 and b"ended by SIGTERM" in job.stderr.read()
+    finally:
+        if job.poll() is None:
+            job.terminate()
+            job.wait(10)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ("--checkpoint-every now", "not a duration"),
+        ("--checkpoint-every 0", "too often"),
+        ("--checkpoint-every -5s", "not a duration"),
+        ("--checkpoint-every 1ms", "at least 10ms"),
+        ("--checkpoint-every", "needs a value"),
+        ("--checkpoint-evry 1s", "did you mean --checkpoint-every?"),
+        ("--checkpoint-every 1s --protocol none", "--protocol none uses no images"),
+        ("--checkpoint-every 1s --tolerate node", "cannot be combined"),
+        ("--protocol blocking --tolerate node", "blocking does not tolerate"),
+        ("--protocol blokcing", "did you mean blocking?"),
+        ("--protocol coordinated", "pessimistic"),
+    ],
+)
+def test_wrong_option_values(jobs, program, options, words):
+    words_after = [] if options.endswith("every") else ["-n", "1", *program("hello")]
+    result = jobs.resurgo("run", *options.split(), *words_after)
+    assert result.code == 2 and words in result.errors and result.text == "", result.describe()
+
+
+def test_the_period_from_the_environment(jobs, program):
+    env = harness.environment(RESURGO_CHECKPOINT_EVERY="20ms", RESURGO_PROTOCOL="blocking")
+    job = jobs.start(2, *program("crash"), "99", "kill", "0", "always", "100000000", env=env)
+    job.until_event("wave_complete", wave=2)
+    job.process.terminate()
+    job.wait(10)
