@@ -489,7 +489,12 @@ impl Dispatcher {
             ToDispatcher::ImageNotWritten { rank, number, reason } => {
                 self.events.image_not_written(rank, number, &reason);
             }
-            ToDispatcher::ImageLost { rank, number, reason } => self.events.image_lost(rank, number, &reason),
+            ToDispatcher::ImageLost { rank, number, reason } => {
+                self.events.image_lost(rank, number, &reason);
+                // Until there is another one the rank may have nothing to go on from.
+                let unit = if self.coordinated { 0 } else { rank };
+                self.checkpoints.want(std::iter::once(unit), None, self.start.elapsed());
+            }
             ToDispatcher::Aborted { rank, code } => {
                 self.events.aborted(rank, code);
                 // An exit status has eight bits; one that would look like success must not.

@@ -109,11 +109,10 @@ impl Checkpoints {
         }
     }
 
-    /// So many ranks have joined the job.
+    /// The job has so many ranks now.
     pub fn grow(&mut self, ranks: usize, now: Duration) {
-        let size = self.due.len() + ranks;
-        self.due.resize(size, self.every(now).map(|every| now + every));
-        self.costs.resize(size, None);
+        self.due.resize(ranks, self.every(now).map(|every| now + every));
+        self.costs.resize(ranks, None);
     }
 
     /// Images of all of these are wanted now. `client` hears of it by [`Checkpoints::finished`].
@@ -129,13 +128,13 @@ impl Checkpoints {
 
     /// When everything that was wanted is there or cannot be.
     pub fn finished(&mut self) -> Option<Outcome> {
-        if self.waiting.is_empty() || !self.wanted.is_empty() {
+        if !self.wanted.is_empty() {
             return None;
         }
-        Some(Outcome {
-            clients: std::mem::take(&mut self.waiting),
-            failed: std::mem::take(&mut self.failed),
-        })
+        // Also when nobody waits: whoever comes later is not to hear of it.
+        let failed = std::mem::take(&mut self.failed);
+        let clients = std::mem::take(&mut self.waiting);
+        (!clients.is_empty()).then_some(Outcome { clients, failed })
     }
 
     /// The rank that is to be asked now. The answer must come back with [`Checkpoints::answered`].
@@ -300,9 +299,21 @@ mod tests {
     }
 
     #[test]
+    fn nobody_hears_of_what_was_before() {
+        let mut checkpoints = Checkpoints::new(Period::Never, 1);
+        checkpoints.want(0..1, None, SECOND);
+        checkpoints.give_up(0, "it has left MPI");
+        assert_eq!(checkpoints.finished(), None);
+        checkpoints.want(0..1, Some(1), SECOND);
+        assert_eq!(checkpoints.next(SECOND, |_| true), Some(0));
+        checkpoints.answered(0, SECOND, Ok(SECOND));
+        assert!(checkpoints.finished().unwrap().failed.is_empty());
+    }
+
+    #[test]
     fn ranks_that_join_have_their_turn() {
         let mut checkpoints = Checkpoints::new(Period::Every(SECOND), 1);
-        checkpoints.grow(2, 5 * SECOND);
-        assert_eq!(checkpoints.next(6 * SECOND, |rank| rank == 2), Some(2));
+        checkpoints.grow(3, 5 * SECOND);
+        assert_eq!(checkpoints.next(6 * SECOND, |rank| [false, false, true][rank]), Some(2));
     }
 }
