@@ -154,9 +154,9 @@ print("rank", world.rank, total)
 
 
 def test_the_log_stays_bounded(jobs):
-    """50 MiB a rank through a log of 4 MiB: without images that ends with an error, with them it goes on for ever."""
+    """50 MiB a rank through a log of 4 MiB: where there are no images that ends with an error, with them it goes on."""
     command, bound = [harness.PYTHON, "-c", SENDER], ["--log-memory", "4M"]
-    result = jobs.run(2, *command, options=bound)
+    result = jobs.run(2, *command, options=[*bound, "--tolerate", "node"])
     assert result.code == 119 and "the message log of rank" in result.errors, result.describe()
     calm = jobs.run(2, *command).ok()
     job = jobs.start(2, *command, options=[*bound, *every("20ms")])
@@ -202,7 +202,7 @@ def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
 def test_without_the_one_or_the_other(jobs, program, who):
     """Nothing stays behind, sleeping images neither (the fixture sees to it)."""
     job = ring(jobs, program, 3, "checkpointed", options=every("50ms"))
-    assert len(snapshots(job)) >= 3
+    job.until(lambda: len(snapshots(job)) >= 3)
     ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
     agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
     if who == "dispatcher":

@@ -52,8 +52,10 @@ impl Console {
 
     /// Takes what has come: who asks (a number for the answer), and what.
     pub fn requests(&mut self) -> Vec<(u64, Request)> {
-        while let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept) {
-            if !jobs::is_trusted(&stream) || self.clients.len() >= MOST {
+        while self.clients.len() < MOST
+            && let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept)
+        {
+            if !jobs::is_trusted(&stream) {
                 continue;
             }
             if let Ok(connection) = Connection::new(stream) {
