@@ -99,7 +99,8 @@ def test_all_return_and_what_they_had_done_is_lost(jobs, program):
     assert abs(returned["lost_seconds"] - (returned["time"] - wave["time"])) < 0.1
     assert abs(ended["lost_seconds"] - returned["lost_seconds"]) < 0.05, "nothing has been lost since"
     assert wave["mean_stall_seconds"] <= wave["stall_seconds"] <= wave["total_seconds"] + 0.001
-    assert ended["individual_checkpoint_seconds"] == ended["effective_delay_seconds"] == wave["mean_stall_seconds"]
+    for measure in ("individual_checkpoint_seconds", "effective_delay_seconds"):
+        assert ended[measure] == pytest.approx(wave["mean_stall_seconds"])
     assert ended["total_checkpoint_seconds"] == wave["total_seconds"]
     assert "all ranks go on from wave 1" in result.errors and "1 wave taken" in result.errors, result.describe()
 
@@ -219,8 +220,10 @@ def test_images_of_the_wave_are_killed(jobs, program, rng, often):
         job.process.send_signal(signal.SIGUSR1)
     job.until_event("wave_complete")
     for _ in moments(rng, 6 if often else 1, 0.3):
-        assert kill_snapshots(job, rng.choice([None, 0, 1, 2])) > 0 or job.over() or often
-        time.sleep(rng.uniform(0, 0.02))
+        if not often:
+            job.kill([1], signal.SIGSTOP)  # the next wave begins at once, and is not complete before this one dies
+        assert kill_snapshots(job, rng.choice([None, 0, 1, 2])) > 0 or often
+        time.sleep(rng.uniform(0, 0.05))
         if not often or rng.random() < 0.5:
             job.kill([1])
     result = job.wait().ok()
