@@ -295,7 +295,7 @@ def test_soak(jobs, program, rng, kills, request, entry, size, period):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["master_worker", "threads"])
 def test_two_hundred_kills_in_a_row(jobs, program, rng, kills, name):
-    command = program(name) + {"master_worker": ["60000", "3000"], "threads": ["2", "20000"]}[name]
+    command = program(name) + {"master_worker": ["60000", "3000"], "threads": ["2", "120000"]}[name]
     calm = jobs.run(3, *command, protocol="none", timeout=600).ok()
     job = start(jobs, 3, *command, period="50ms")
     job.until(lambda: len(job.lives()) == 3)
