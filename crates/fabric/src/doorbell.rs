@@ -2,7 +2,8 @@
 //!
 //! Every word is changed by single atomic instructions, so a process killed at any point leaves it usable. Ready bits may
 //! be set for nothing; they are never missing: a sender publishes before it sets the bit, and one that dies in between
-//! sets it again when its next life repeats the send.
+//! sets it again when its next life repeats the send. What is killed between two of the instructions is made good by
+//! [`begin_life`].
 
 use crate::node::Node;
 use resurgo_wire::node_memory::control;
@@ -14,7 +15,7 @@ pub fn begin_life(node: &Node) {
     let word = node.rank / 64;
     node.control(node.rank, control::READY_SUMMARY)
         .store(u64::MAX, Ordering::SeqCst);
-    for destination in 0..node.size {
+    for destination in 0..node.ranks() {
         node.control(destination, control::READY_SUMMARY)
             .fetch_or(1 << word, Ordering::SeqCst);
         wake(node, destination);
@@ -93,4 +94,43 @@ pub fn take_ready(node: &Node, mut found: impl FnMut(usize)) {
 #[inline]
 pub fn any_ready(node: &Node) -> bool {
     node.control(node.rank, control::READY_SUMMARY).load(Ordering::Acquire) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::tests::pair;
+
+    fn ready(node: &Node) -> Vec<usize> {
+        let mut found = Vec::new();
+        take_ready(node, |source| found.push(source));
+        found
+    }
+
+    /// What a rank leaves behind that is killed between the two words.
+    fn half_rung(receiver: &Node) {
+        receiver
+            .control(receiver.rank, control::READY)
+            .store(0b11, Ordering::SeqCst);
+        receiver
+            .control(receiver.rank, control::READY_SUMMARY)
+            .store(0, Ordering::SeqCst);
+    }
+
+    #[test]
+    fn a_bit_that_was_left_without_its_summary_is_seen_after_a_new_beginning() {
+        for new_life in [0, 1] {
+            let nodes = pair(1, true);
+            let (sender, receiver) = (&nodes.0, &nodes.1);
+            half_rung(receiver);
+            ring(sender, 1);
+            assert!(!any_ready(receiver), "the case that this is about");
+            begin_life([sender, receiver][new_life]);
+            assert!(any_ready(receiver));
+            assert_eq!(ready(receiver), [0, 1]);
+            assert!(ready(receiver).is_empty());
+            ring(sender, 1);
+            assert_eq!(ready(receiver), [0]);
+        }
+    }
 }

@@ -271,7 +271,7 @@ pub mod tests {
 
     static NEXT_PLACE: Mutex<usize> = Mutex::new(nm::MAP_ADDRESS);
 
-    /// A node memory of a test's own, seen by two ranks; nobody writes a header, and every part is writable.
+    /// A node memory of a test's own, seen by two ranks; of the header there is only their number, and every part is writable.
     pub fn pair(log_segments: usize, pessimistic: bool) -> (Node, Node) {
         let layout = Layout { size: 2, log_segments };
         let mut place = NEXT_PLACE.lock().expect("no test panics while it holds the lock");
@@ -303,6 +303,8 @@ pub mod tests {
             event_logger_address: std::net::Ipv4Addr::LOCALHOST,
             job_key: [0; 32],
         };
-        (seen_by(0), seen_by(1))
+        let (first, second) = (seen_by(0), seen_by(1));
+        first.u32_at(header::RANKS).store(2, Ordering::Relaxed);
+        (first, second)
     }
 }
