@@ -29,6 +29,7 @@ from survival import (
 PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
 SOME = ["cg", "master_worker", "comm_churn", "rma_halo", "transpose", "heat", "futures_pi.py"]
 WAVES = [*MANY, "--checkpoint-every", "20ms"]
+PATIENCE = 60.0  # seconds for striking: a job that hangs must not keep its test from saying so
 
 
 def every(period):
@@ -155,7 +156,8 @@ def strike_the_returning(job, rng, most):
     """Kills a rank when there is a wave, and then up to two that have begun to return to it: they do not know their new
     processes' groups yet, or wait for the others. Returns how many of these were hit."""
     hits, blows, struck = 0, 0, set()
-    while not job.over() and hits < most:
+    end = time.monotonic() + PATIENCE
+    while not job.over() and hits < most and time.monotonic() < end:
         started, waves, wave, returned, failed = {}, 0, 0, 0, 0
         for index, event in enumerate(job.events):
             match event["event"]:
