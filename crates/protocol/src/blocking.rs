@@ -3,7 +3,8 @@
 //!
 //! [`Wave`] is the coordinator's side of one wave. A rank that stands still announces how many messages it has sent on each
 //! of its channels, and drains its own until it has taken as many as were announced. Taking a message may send another (an
-//! answer to a remote read), so the ranks drain in rounds until a round has moved nothing.
+//! answer to a remote read), so the ranks drain in rounds until a round has moved nothing. [`Return`] is its side of the way
+//! back.
 
 use crate::Rank;
 
@@ -127,6 +128,99 @@ impl Wave {
     }
 }
 
+/// What the coordinator does next while all ranks return to a wave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Wait for others.
+    Wait,
+    /// End every process that runs; one that has been asked for and is not there yet, as soon as it is.
+    End,
+    /// Give every rank a process. Nobody touches the channels any more but these.
+    Begin,
+    /// Every rank is as it was at the wave: let all go on.
+    Go,
+}
+
+/// The return of all ranks to the last complete wave, as its coordinator sees it.
+///
+/// A new process changes what ranks share (its channels are empty again) before it says that it is ready. So nobody is given
+/// a process before every former one has ended, and nobody goes on before all are ready.
+#[derive(Debug, Clone)]
+pub struct Return {
+    attempts: u32,
+    beginning: bool,
+    /// Ranks whose former process has not ended; or, when all begin, that are not ready.
+    missing: Vec<bool>,
+}
+
+impl Return {
+    /// `alive`: the ranks that have a process, or for which one has been asked.
+    pub fn new(alive: Vec<bool>) -> (Return, Turn) {
+        let mut this = Return {
+            attempts: 1,
+            beginning: false,
+            missing: alive,
+        };
+        let turn = if this.missing.contains(&true) {
+            Turn::End
+        } else {
+            this.begin()
+        };
+        (this, turn)
+    }
+
+    fn begin(&mut self) -> Turn {
+        self.beginning = true;
+        self.missing.fill(true);
+        Turn::Begin
+    }
+
+    /// How often processes have been ended, or are about to be, to begin from a wave.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Former processes have not all ended.
+    pub fn is_ending(&self) -> bool {
+        !self.beginning
+    }
+
+    /// The process of `rank` has ended, or will not come to be.
+    pub fn ended(&mut self, rank: Rank) -> Turn {
+        if self.beginning {
+            // Others may have begun to wait for it.
+            self.attempts += 1;
+            self.beginning = false;
+            self.missing.fill(true);
+            self.missing[rank as usize] = false;
+            return if self.missing.contains(&true) {
+                Turn::End
+            } else {
+                self.begin()
+            };
+        }
+        self.missing[rank as usize] = false;
+        if self.missing.contains(&true) {
+            Turn::Wait
+        } else {
+            self.begin()
+        }
+    }
+
+    /// The new process of `rank` is as it was at the wave.
+    pub fn ready(&mut self, rank: Rank) -> Turn {
+        if !self.beginning {
+            return Turn::Wait;
+        }
+        self.missing[rank as usize] = false;
+        if self.missing.contains(&true) {
+            Turn::Wait
+        } else {
+            Turn::Go
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,5 +257,33 @@ mod tests {
         let mut wave = Wave::new(1, 2);
         wave.stopped(0);
         wave.stopped(0);
+    }
+
+    #[test]
+    fn all_end_before_any_begins_and_all_are_ready_before_any_goes_on() {
+        let (mut back, turn) = Return::new(vec![true, false, true]);
+        assert_eq!(turn, Turn::End);
+        assert_eq!(back.ready(0), Turn::Wait);
+        assert_eq!(back.ended(2), Turn::Wait);
+        assert_eq!(back.ended(0), Turn::Begin);
+        assert_eq!(back.ready(1), Turn::Wait);
+        assert_eq!(back.ready(0), Turn::Wait);
+        assert_eq!(back.ready(2), Turn::Go);
+        assert_eq!(back.attempts(), 1);
+    }
+
+    #[test]
+    fn a_failure_among_those_that_begin_ends_them_all() {
+        let (mut back, turn) = Return::new(vec![false, false]);
+        assert_eq!(turn, Turn::Begin);
+        assert_eq!(back.ready(0), Turn::Wait);
+        assert_eq!(back.ended(0), Turn::End);
+        assert_eq!((back.attempts(), back.is_ending()), (2, true));
+        assert_eq!(back.ended(1), Turn::Begin);
+        assert_eq!(back.ready(1), Turn::Wait);
+        assert_eq!(back.ready(0), Turn::Go);
+        let (mut alone, _) = Return::new(vec![false]);
+        assert_eq!(alone.ended(0), Turn::Begin);
+        assert_eq!(alone.ready(0), Turn::Go);
     }
 }

@@ -7,7 +7,7 @@ mod blocking;
 pub mod event_logger;
 pub mod pessimistic;
 
-pub use blocking::{Step, Wave};
+pub use blocking::{Return, Step, Turn, Wave};
 pub use event_logger::EventLogger;
 pub use pessimistic::{Arrival, Next, Pessimistic, Sending};
 

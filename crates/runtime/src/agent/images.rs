@@ -175,6 +175,11 @@ impl Images {
         self.taking = None;
     }
 
+    /// The wave that it was part of is lost.
+    pub fn forget_newest(&mut self) {
+        self.newest = None;
+    }
+
     /// The rank has finished, or the job ends: its snapshot sees the end of its socket and exits.
     pub fn forget(&mut self) {
         *self = Images {
@@ -455,7 +460,7 @@ impl Agent {
         let reason = why.to_string();
         self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
         if coordinated {
-            return self.wave_lost(rank);
+            return self.wave_lost(rank, waking);
         }
         self.stop_writing(rank)?;
         if waking {

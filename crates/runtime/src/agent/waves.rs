@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use resurgo_image::Socket;
-use resurgo_protocol::{Step, Wave};
+use resurgo_protocol::{Return, Step, Turn, Wave};
 use resurgo_wire::control::{End, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{PHASE_LIVE, PROTOCOL_BLOCKING};
@@ -27,14 +27,7 @@ pub(super) struct Waves {
     longest_ns: u64,
     /// The standstills of all ranks in it.
     all_ns: u64,
-    returning: Option<Returning>,
-}
-
-/// All ranks return to the last wave, or to the beginning.
-struct Returning {
-    attempts: u32,
-    /// Which ranks have a new process that waits for the others; None while old processes end.
-    ready: Option<Vec<bool>>,
+    returning: Option<Return>,
 }
 
 impl Work {
@@ -49,8 +42,7 @@ impl Work {
 
     /// All ranks return, and processes that have been given up have not all ended.
     pub(super) fn waits_for_ends(&self) -> bool {
-        let returning = self.waves.returning.as_ref();
-        returning.is_some_and(|returning| returning.ready.is_none())
+        self.waves.returning.as_ref().is_some_and(Return::is_ending)
     }
 
     fn tell(&self, rank: usize, datagram: &Datagram) {
@@ -164,22 +156,31 @@ impl Agent {
     pub(super) fn return_to_wave(&mut self, rank: usize) -> io::Result<()> {
         self.drop_wave(rank, "it has failed")?;
         let Some(work) = &mut self.work else { return Ok(()) };
-        let attempts = work.waves.returning.as_ref().map_or(0, |returning| returning.attempts);
-        work.waves.returning = Some(Returning {
-            attempts: attempts + 1,
-            ready: None,
-        });
-        for rank in &work.ranks {
-            if let Some(life) = &rank.life {
-                life.signal(Signal::SIGKILL);
-            }
+        if work.is_returning() {
+            return Ok(());
         }
-        if attempts == ATTEMPTS {
-            work.waves.returning = None;
-            let reason = "the ranks could not be brought back to their last wave".to_string();
-            return self.send(&ToDispatcher::Failed { reason });
+        let alive = |rank: &Rank| rank.life.is_some() || rank.images.is_waking();
+        let (returning, turn) = Return::new(work.ranks.iter().map(alive).collect());
+        work.waves.returning = Some(returning);
+        self.take_turn(turn)
+    }
+
+    fn take_turn(&mut self, turn: Turn) -> io::Result<()> {
+        match turn {
+            Turn::Wait => Ok(()),
+            Turn::End => self.end_all(),
+            Turn::Begin => self.begin_again(),
+            Turn::Go => self.go_on(),
         }
-        self.begin_again_when_all_have_ended()
+    }
+
+    /// Ends every process that has a number; what snapshots make has none yet and is ended as soon as it has.
+    fn end_all(&mut self) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        for life in work.ranks.iter().filter_map(|rank| rank.life.as_ref()) {
+            life.signal(Signal::SIGKILL);
+        }
+        Ok(())
     }
 
     /// While all ranks return: the end of an old process, or of a new one that has not been let go.
@@ -198,34 +199,32 @@ impl Agent {
             work.spool_watched = false;
         }
         drop(life);
-        let again = work
-            .waves
-            .returning
-            .as_ref()
-            .is_some_and(|returning| returning.ready.is_some());
         self.drain_and_close(rank)?;
-        if again {
-            return self.return_to_wave(rank);
-        }
-        self.begin_again_when_all_have_ended()
+        self.ended_for_return(rank)
     }
 
-    fn begin_again_when_all_have_ended(&mut self) -> io::Result<()> {
+    /// The process of `rank` has ended, or its snapshot will make none.
+    fn ended_for_return(&mut self, rank: usize) -> io::Result<()> {
+        let Some(returning) = self.work.as_mut().and_then(|work| work.waves.returning.as_mut()) else {
+            return Ok(());
+        };
+        let turn = returning.ended(rank as u32);
+        if returning.attempts() > ATTEMPTS {
+            let reason = "the ranks could not be brought back to their last wave".to_string();
+            return self.send(&ToDispatcher::Failed { reason });
+        }
+        self.take_turn(turn)
+    }
+
+    fn begin_again(&mut self) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let size = work.ranks.len();
-        // A process whose number is not known yet may be changing its part of the node memory, too.
-        let ended = |rank: &Rank| rank.life.is_none() && !rank.images.is_waking();
-        if !work.ranks.iter().all(ended) {
-            return Ok(());
-        }
-        let from_images = work.ranks.iter().all(|rank| rank.images.number() > 0);
+        let wave = work.ranks[0].images.number();
+        let from_images = wave > 0 && work.ranks.iter().all(|rank| rank.images.number() == wave);
         if !from_images {
             work.ranks.iter_mut().for_each(|rank| rank.images.forget());
             work.memory.reset(&work.job, size)?;
             work.server.reset();
-        }
-        if let Some(returning) = &mut work.waves.returning {
-            returning.ready = from_images.then(|| vec![false; size]);
         }
         for rank in 0..size {
             let fault = self.work.as_ref().map_or(0, |work| work.ranks[rank].fault_at_messages);
@@ -244,20 +243,17 @@ impl Agent {
     /// A woken rank waits for the others.
     pub(super) fn ready_to_go_on(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        let Some(ready) = work
-            .waves
-            .returning
-            .as_mut()
-            .and_then(|returning| returning.ready.as_mut())
-        else {
-            return Ok(());
-        };
-        ready[rank] = true;
-        if !ready.iter().all(|ready| *ready) {
-            return Ok(());
+        let returning = work.waves.returning.as_mut();
+        match returning.map(|returning| returning.ready(rank as u32)) {
+            Some(turn) => self.take_turn(turn),
+            None => Ok(()),
         }
+    }
+
+    fn go_on(&mut self) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
         work.waves.returning = None;
-        let wave = work.ranks[rank].images.number();
+        let wave = work.ranks[0].images.number();
         self.send(&ToDispatcher::Returned { wave })?;
         if let Some(work) = &self.work {
             work.tell_all(Kind::Go, 0);
@@ -265,20 +261,15 @@ impl Agent {
         Ok(())
     }
 
-    /// A snapshot is gone that a rank was to be woken from: the wave is lost, and all begin again.
-    pub(super) fn wave_lost(&mut self, rank: usize) -> io::Result<()> {
+    /// The snapshot of `rank` is gone, and with it the wave. `waking`: the rank was to be woken from it.
+    pub(super) fn wave_lost(&mut self, rank: usize, waking: bool) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        if work.waits_for_ends() {
-            return self.begin_again_when_all_have_ended();
-        }
-        if work.is_returning() {
-            // The other snapshots tell the numbers of the processes that they have made, and are dropped then.
-            return self.return_to_wave(rank);
-        }
-        // Whoever stands still for the next wave goes on.
-        self.drop_wave(rank, "its part of the last wave is lost")?;
-        if let Some(work) = &mut self.work {
-            work.ranks.iter_mut().for_each(|rank| rank.images.forget());
+        if !work.is_returning() {
+            // But not what the ranks are doing for the next one.
+            work.ranks.iter_mut().for_each(|rank| rank.images.forget_newest());
+        } else if waking {
+            // The other snapshots tell the numbers of the processes that they have made, and are forgotten then.
+            return self.ended_for_return(rank);
         }
         Ok(())
     }
