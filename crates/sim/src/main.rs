@@ -7,14 +7,14 @@ use std::time::Instant;
 use resurgo_sim::{Failure, Mutation, Options, Outcome, Report, Setting, simulate};
 
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
-                   [--tolerate process|node|node-in-place|all] [--mutations]
+                   [--tolerate process|node|node-in-place|blocking|all] [--mutations]
 
   --seeds COUNT     run so many seeds (10000) and stop at the first that breaks an invariant
   --from SEED       first of them (0)
   --seed N          run this one; a failure shows its last events
   --trace           show them in any case
   --tolerate WHICH  the failure that must be survived (all); node-in-place: ready for the loss of nodes,
-                    but only processes fail
+                    but only processes fail; blocking: processes fail, and all ranks return to a wave
   --mutations       break the protocol on purpose: how many seeds does each variant survive";
 
 struct Arguments {
@@ -50,7 +50,7 @@ fn parse() -> Result<Option<Arguments>, String> {
                 let which = value()?;
                 if which != "all" {
                     let known = Setting::ALL.into_iter().find(|setting| setting.name() == which);
-                    let unknown = || format!("--tolerate {which}: process, node, node-in-place or all");
+                    let unknown = || format!("--tolerate {which}: process, node, node-in-place, blocking or all");
                     arguments.settings = vec![known.ok_or_else(unknown)?];
                 }
             }
@@ -91,13 +91,18 @@ fn one(seed: u64, arguments: &Arguments) -> bool {
                     report.trace.iter().for_each(|line| println!("{line}"));
                 }
                 println!(
-                    "seed {seed}, {}: {} ranks, {} events, {} crashes, {} of the event logger, {} images: {:?}",
+                    "seed {seed}, {}: {} ranks, {} events, {} crashes, {} of the event logger, {} {}: {:?}",
                     setting.name(),
                     report.ranks,
                     report.events,
                     report.crashes,
                     report.logger_crashes,
                     report.images,
+                    if setting == Setting::Blocking {
+                        "waves"
+                    } else {
+                        "images"
+                    },
                     report.outcome
                 );
             }
@@ -135,6 +140,16 @@ fn many(arguments: &Arguments) -> bool {
             }
         }
         let seconds = start.elapsed().as_secs_f64();
+        if setting == Setting::Blocking {
+            println!(
+                "{}: {} seeds in {seconds:.1} s ({:.0} a second): {events} events, {deliveries} deliveries, \
+                 {crashes} crashes, {images} waves, {fallbacks} dropped, {from_images} returns to one",
+                setting.name(),
+                arguments.seeds,
+                arguments.seeds as f64 / seconds
+            );
+            continue;
+        }
         println!(
             "{}: {} seeds in {seconds:.1} s ({:.0} a second): {events} events, {deliveries} deliveries, {crashes} crashes, \
              {loggers} of event loggers, {images} images, {from_images} lives from one, {fallbacks} found destroyed, \

@@ -122,6 +122,17 @@ impl Job {
         }
     }
 
+    /// With a barrier at the end, as in MPI_Finalize.
+    pub fn with_barrier(mut self) -> Self {
+        let barrier = Phase {
+            pattern: Pattern::Barrier,
+            seed: 0,
+            leaks: false,
+        };
+        Arc::make_mut(&mut self.phases).push(barrier);
+        self
+    }
+
     /// The program of `rank`, at its beginning.
     pub fn start(&self, rank: Rank) -> Program {
         Program {
@@ -186,6 +197,16 @@ impl Program {
     /// The running hash: at the end, the program's answer.
     pub fn state(&self) -> u64 {
         self.state
+    }
+
+    /// Something that no replay would repeat: a clock's time, a neighbour's memory.
+    pub fn surprise(&mut self, value: u64) {
+        self.state = mix(self.state, value);
+    }
+
+    /// The last phase has begun.
+    pub fn is_in_last_phase(&self) -> bool {
+        self.phase == self.phases.len()
     }
 
     /// A message is delivered.

@@ -88,13 +88,49 @@ pub enum Mutation {
     KeepRecords,
     /// The event logger never drops anything.
     KeepDeterminants,
+    /// Waves drain one round, and no counts are compared.
+    DrainOnce,
+    /// Ranks copy themselves as soon as all stand still, and no counts are compared.
+    CopyUndrained,
+    /// Ranks drain, and then copy themselves, before all stand still; no counts are compared.
+    DrainBeforeAllStand,
+    /// A rank goes on with its program while the others drain; no counts are compared.
+    RunWhileDraining,
+    /// Copies are without messages that have found no room, or not for all of them.
+    CopyWithoutWaiting,
+    /// Copies are without messages of which a part has come.
+    CopyWithoutFilling,
+    /// A wave counts as complete when the first copy exists.
+    PromoteIncomplete,
+    /// When a wave is complete, one rank's copy of the wave before it is kept instead.
+    MixWaves,
+    /// A wave is dropped, and one of its copies is kept.
+    DropKeepsACopy,
+    /// A wave is dropped, and the ranks that stand still are not told.
+    DropSilently,
+    /// What a channel has carried since the wave is still there when all have returned.
+    KeepLostFuture,
+    /// A woken rank does not wait for the others.
+    RunWhenWoken,
+    /// All are let go when the first is ready.
+    GoWhenOneIsReady,
+    /// Ranks are given new processes while others are being made whose numbers are not known.
+    BeginBesideUnknown,
+    /// A process without a group of its own cannot be ended.
+    KillByGroupOnly,
+    /// The end of a process is forgotten when its number is not known yet.
+    ForgetUnclaimedEnds,
+    /// When a copy of the last complete wave is lost, what ranks say about the one under way is not heard any more.
+    LoseTwoWaves,
+    /// A new process closes the socket of its copy before it has made its part of the node memory what it was.
+    CloseBeforeRewinding,
 }
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 73] = {
+    pub const ALL: [(Self, Setting); 91] = {
         use Mutation::*;
-        use Setting::{InPlace, Node, Process};
+        use Setting::{Blocking, InPlace, Node, Process};
         [
             (SkipHold, Node),
             (SkipHold, InPlace),
@@ -169,6 +205,24 @@ impl Mutation {
             (KeepRecords, Node),
             (KeepDeterminants, Node),
             (KeepDeterminants, InPlace),
+            (DrainOnce, Blocking),
+            (CopyUndrained, Blocking),
+            (DrainBeforeAllStand, Blocking),
+            (RunWhileDraining, Blocking),
+            (CopyWithoutWaiting, Blocking),
+            (CopyWithoutFilling, Blocking),
+            (PromoteIncomplete, Blocking),
+            (MixWaves, Blocking),
+            (DropKeepsACopy, Blocking),
+            (DropSilently, Blocking),
+            (KeepLostFuture, Blocking),
+            (RunWhenWoken, Blocking),
+            (GoWhenOneIsReady, Blocking),
+            (BeginBesideUnknown, Blocking),
+            (KillByGroupOnly, Blocking),
+            (ForgetUnclaimedEnds, Blocking),
+            (LoseTwoWaves, Blocking),
+            (CloseBeforeRewinding, Blocking),
         ]
     };
 }

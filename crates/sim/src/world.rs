@@ -30,10 +30,12 @@ pub enum Setting {
     /// Nodes may fail, but what fails are processes: the record that survives them can be longer than what the
     /// event logger has.
     InPlace,
+    /// Processes fail, and all ranks return to the last complete wave (see [`crate::blocking`]).
+    Blocking,
 }
 
 impl Setting {
-    pub const ALL: [Self; 3] = [Self::Process, Self::Node, Self::InPlace];
+    pub const ALL: [Self; 4] = [Self::Process, Self::Node, Self::InPlace, Self::Blocking];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -41,12 +43,13 @@ impl Setting {
             Self::Process => "process",
             Self::Node => "node",
             Self::InPlace => "node-in-place",
+            Self::Blocking => "blocking",
         }
     }
 
     const fn tolerate(self) -> Tolerate {
         match self {
-            Self::Process => Tolerate::Process,
+            Self::Process | Self::Blocking => Tolerate::Process,
             Self::Node | Self::InPlace => Tolerate::Node,
         }
     }
@@ -79,11 +82,11 @@ pub struct Report {
     pub deliveries: u64,
     pub crashes: u64,
     pub logger_crashes: u64,
-    /// Images completed.
+    /// Images completed; waves, with coordinated ones.
     pub images: u64,
-    /// Lives that began from one.
+    /// Lives that began from one; returns of all to a wave.
     pub from_images: u64,
-    /// Images found destroyed.
+    /// Images found destroyed; waves dropped.
     pub fallbacks: u64,
     /// The last events, one a line; empty unless asked for.
     pub trace: Vec<String>,
@@ -228,6 +231,9 @@ pub(crate) struct World {
 
 /// Runs `seed`. With `trace`, what comes back carries the last events.
 pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Failure> {
+    if options.setting == Setting::Blocking {
+        return crate::blocking::simulate(seed, options.mutation, trace);
+    }
     let mut world = World::new(seed, options, trace);
     world.run().map_err(|violation| Failure {
         violation,

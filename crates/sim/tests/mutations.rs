@@ -8,7 +8,10 @@ use resurgo_sim::{Mutation, Options, Setting, Violation, simulate};
 fn seeds(mutation: Mutation) -> Range<u64> {
     match mutation {
         Mutation::AcceptStrays => 18_000..19_000,
-        Mutation::LateImage | Mutation::LoggerDoesNotFence | Mutation::ReceiverDoesNotFence => 0..2_000,
+        Mutation::LateImage
+        | Mutation::LoggerDoesNotFence
+        | Mutation::ReceiverDoesNotFence
+        | Mutation::CloseBeforeRewinding => 0..2_000,
         _ => 0..400,
     }
 }

@@ -35,7 +35,7 @@ fn run(setting: Setting, seeds: std::ops::Range<u64>) {
     );
     assert!(
         fallbacks > count / 10,
-        "{fallbacks} images found destroyed in {count} seeds"
+        "{fallbacks} images found destroyed, or waves dropped, in {count} seeds"
     );
     assert!(lost < count / 10, "{lost} of {count} seeds lost more than is tolerated");
 }
@@ -53,6 +53,11 @@ fn a_lost_node_ends_no_job() {
 #[test]
 fn a_process_lost_where_nodes_may_be_ends_no_job() {
     run(Setting::InPlace, 0..3000);
+}
+
+#[test]
+fn a_lost_process_sends_all_ranks_back_to_their_last_wave() {
+    run(Setting::Blocking, 0..10_000);
 }
 
 #[test]

@@ -1,0 +1,415 @@
+//! The setting `blocking`: ranks over channels without retention, coordinated waves by real [`Wave`]s, and the return of all
+//! ranks by real [`Return`]s, with crashes at every step.
+//!
+//! What the agent does around the two is here once more ([`agent`]), without processes and sockets: every process has a
+//! number that the agent may not know yet, datagrams and the news of ends arrive late, and what is killed lives on for a
+//! moment.
+
+mod agent;
+mod checkers;
+mod rank;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use resurgo_protocol::Rank;
+
+use crate::checkers::{LIVENESS, MAX_RANKS, Violation, violation};
+use crate::program::Job;
+use crate::random::Random;
+use crate::subject::Mutation;
+use crate::world::{Failure, Outcome, Report};
+use agent::Agent;
+use checkers::Checkers;
+use rank::{Memory, Phase, Piece, Process};
+
+/// Events after the last failure by which every rank must have finished.
+const PATIENCE: u64 = 50_000;
+/// Lines of trace that a failure shows.
+const TRACE_LINES: usize = 60;
+
+/// From the agent to a process. Numbers are those of waves.
+#[derive(Debug, Clone, Copy)]
+enum ToRank {
+    Checkpoint(u64),
+    Drain(u64),
+    Go(u64),
+    Abandon(u64),
+}
+
+/// From a process to the agent.
+#[derive(Debug, Clone, Copy)]
+enum ToAgent {
+    Stopped(u64),
+    Drained(u64, u64),
+    Taken(u64, usize),
+    Refused(u64),
+    Ready,
+}
+
+/// A copy of a rank's process: it sleeps until its socket is closed.
+#[derive(Debug)]
+struct Snapshot {
+    rank: Rank,
+    wave: u64,
+    memory: Memory,
+    alive: bool,
+    /// The agent has not been told of it.
+    under_way: bool,
+    /// When all that it has said has been heard, and the process that it has made has closed its end of the socket.
+    heard: u64,
+    /// It was lost before it could tell the number of the process that it has made.
+    mute: bool,
+}
+
+/// Processes and copies are named by their places in [`World::processes`] and [`World::snapshots`].
+#[derive(Debug)]
+enum Event {
+    Step(usize),
+    ToRank(usize, ToRank),
+    ToAgent(usize, ToAgent),
+    /// A process says that its copy exists.
+    Tell(usize, ToAgent),
+    /// The signal that ends a process arrives.
+    Dies(usize),
+    /// The agent hears that a process has ended, in order or not.
+    Ended(usize, bool),
+    /// The agent begins a wave.
+    Wave,
+    /// The agent hears what follows from a failure.
+    Return,
+    /// A copy is asked for a process of this generation.
+    Wake(usize, u64),
+    /// The agent hears the number of a process that this copy has made.
+    Woken(usize, usize),
+    /// A new process has a process group of its own.
+    Grouped(usize),
+    /// A new process makes its part of the node memory what it was at the wave.
+    Rewind(usize),
+    /// The agent hears that a copy is gone.
+    CopyGone(Rank, usize),
+}
+
+struct Scheduled {
+    at: u64,
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+struct World {
+    mutation: Option<Mutation>,
+    random: Random,
+    now: u64,
+    queue: BinaryHeap<Reverse<Scheduled>>,
+    order: u64,
+    job: Job,
+    size: usize,
+    checkers: Checkers,
+    agent: Agent,
+    /// All there have ever been.
+    processes: Vec<Process>,
+    snapshots: Vec<Snapshot>,
+    /// `channels[from][to]`: what is published and not consumed.
+    channels: Vec<Vec<VecDeque<Piece>>>,
+    /// `announced[from][to]`: messages begun, when the sender stood still.
+    announced: Vec<Vec<u64>>,
+    /// Most pieces in a channel.
+    room: usize,
+    /// Most pieces of a message.
+    longest: u64,
+    // How rough the run is; times are in ticks, and each is the longest.
+    pace: u64,
+    latency: u64,
+    between_waves: u64,
+    crash_one_in: u64,
+    failures_left: u64,
+    /// Events before the first failure that chance brings.
+    calm: u64,
+    /// Processes like to crash while all return, or while a wave is taken.
+    spiteful: bool,
+    messages: u64,
+    report: Report,
+    trace: Option<VecDeque<String>>,
+}
+
+/// Runs `seed`. With `trace`, what comes back carries the last events.
+pub(crate) fn simulate(seed: u64, mutation: Option<Mutation>, trace: bool) -> Result<Report, Failure> {
+    let mut world = World::new(seed, mutation, trace);
+    match world.run() {
+        Ok(()) => Ok(Report {
+            trace: world.trace.unwrap_or_default().into(),
+            ..world.report
+        }),
+        Err(violation) => Err(Failure {
+            violation,
+            trace: world.trace.unwrap_or_default().into(),
+        }),
+    }
+}
+
+impl World {
+    fn new(seed: u64, mutation: Option<Mutation>, trace: bool) -> Self {
+        let mut random = Random::new(crate::random::mix(seed, 2));
+        let size = random.between(2, MAX_RANKS as u64) as usize;
+        let job = Job::random(size, &mut random).with_barrier();
+        let pick = |random: &mut Random, of: [u64; 4]| of[random.below(4) as usize];
+        Self {
+            mutation,
+            now: 0,
+            queue: BinaryHeap::new(),
+            order: 0,
+            checkers: Checkers::new(size),
+            agent: Agent::new(size),
+            processes: Vec::new(),
+            snapshots: Vec::new(),
+            channels: vec![vec![VecDeque::new(); size]; size],
+            announced: vec![vec![0; size]; size],
+            room: random.between(1, 6) as usize,
+            longest: random.between(1, 5),
+            pace: pick(&mut random, [1, 3, 10, 30]),
+            latency: pick(&mut random, [1, 5, 20, 60]),
+            between_waves: pick(&mut random, [10, 30, 80, 200]),
+            crash_one_in: pick(&mut random, [15, 50, 150, 400]),
+            failures_left: random.below(10),
+            calm: random.below(500),
+            spiteful: random.one_in(2),
+            messages: 0,
+            report: Report {
+                outcome: Outcome::Finished { answers: Vec::new() },
+                ranks: size,
+                events: 0,
+                deliveries: 0,
+                crashes: 0,
+                logger_crashes: 0,
+                images: 0,
+                from_images: 0,
+                fallbacks: 0,
+                trace: Vec::new(),
+            },
+            trace: trace.then(VecDeque::new),
+            random,
+            job,
+            size,
+        }
+    }
+
+    fn is(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        let (now, Some(trace)) = (self.now, &mut self.trace) else {
+            return;
+        };
+        if trace.len() == TRACE_LINES {
+            trace.pop_front();
+        }
+        trace.push_back(format!("{now:>6} {}", line()));
+    }
+
+    fn schedule(&mut self, after: u64, event: Event) {
+        self.order += 1;
+        let at = self.now + after;
+        let order = self.order;
+        self.queue.push(Reverse(Scheduled { at, order, event }));
+    }
+
+    /// A random time of at most `longest`.
+    fn soon(&mut self, longest: u64) -> u64 {
+        1 + self.random.below(longest)
+    }
+
+    fn run(&mut self) -> Result<(), Violation> {
+        self.begin_anew();
+        self.schedule(1, Event::Wave);
+        let mut last_failure = 0;
+        while !self.agent.all_finished() {
+            let Some(Reverse(scheduled)) = self.queue.pop() else {
+                return violation(LIVENESS, "nothing is left to happen".into());
+            };
+            self.now = scheduled.at;
+            let returning = matches!(
+                scheduled.event,
+                Event::Woken(..) | Event::Wake(..) | Event::Rewind(_) | Event::ToAgent(_, ToAgent::Ready)
+            );
+            let in_wave = matches!(
+                scheduled.event,
+                Event::ToRank(..) | Event::ToAgent(..) | Event::Tell(..)
+            );
+            self.happen(scheduled.event)?;
+            self.report.events += 1;
+            let events = self.report.events;
+            if self.failures_left > 0 {
+                last_failure = events;
+                let spite = self.spiteful && (returning && self.random.one_in(6) || in_wave && self.random.one_in(20));
+                if spite || events > self.calm && self.random.one_in(self.crash_one_in) {
+                    self.failures_left -= 1;
+                    self.fail();
+                }
+            }
+            if events - last_failure > PATIENCE {
+                return violation(LIVENESS, format!("not all ranks have finished: {:?}", self.agent));
+            }
+        }
+        let answers = (0..self.size as Rank).map(|rank| self.answer(rank)).collect();
+        self.report.outcome = Outcome::Finished { answers };
+        Ok(())
+    }
+
+    /// What the last process of `rank` has computed.
+    fn answer(&self, rank: Rank) -> u64 {
+        let last = self.processes.iter().rev().find(|process| process.rank == rank);
+        last.map_or(0, |process| process.memory.program.state())
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        match event {
+            Event::Step(process) => self.step(process),
+            Event::ToRank(process, datagram) => {
+                self.processes[process].inbox.push_back(datagram);
+                self.hear(process)
+            }
+            Event::ToAgent(process, datagram) => self.said(process, datagram),
+            Event::Tell(process, datagram) => {
+                self.processes[process].telling = false;
+                if self.processes[process].alive {
+                    self.tell_agent(process, datagram);
+                } else {
+                    self.lose(datagram);
+                }
+                Ok(())
+            }
+            Event::Dies(process) => {
+                self.dies(process);
+                Ok(())
+            }
+            Event::Ended(process, orderly) => self.ended(process, orderly),
+            Event::Wave => self.begin_wave(),
+            Event::Return => self.return_to_wave(),
+            Event::Wake(copy, generation) => {
+                self.wake(copy, generation);
+                Ok(())
+            }
+            Event::Woken(copy, _) if self.snapshots[copy].mute => Ok(()),
+            Event::Woken(copy, process) => self.woken(self.snapshots[copy].rank, process),
+            Event::Grouped(process) => {
+                self.processes[process].grouped = true;
+                Ok(())
+            }
+            Event::Rewind(process) => self.rewind(process),
+            Event::CopyGone(rank, copy) => self.copy_gone(rank, copy),
+        }
+    }
+
+    /// Something fails: a process, several, all, a copy.
+    fn fail(&mut self) {
+        let alive: Vec<usize> = (0..self.processes.len())
+            .filter(|process| self.processes[*process].alive)
+            .collect();
+        let victims = match self.random.below(10) {
+            _ if self.agent.is_returning() && self.random.one_in(6) => {
+                self.lose_copy();
+                0
+            }
+            _ if alive.is_empty() => 0,
+            0..=5 => 1,
+            6 | 7 => self.random.between(2, self.size as u64),
+            8 => {
+                alive.iter().for_each(|process| self.crash(*process));
+                0
+            }
+            _ => {
+                self.lose_copy();
+                0
+            }
+        };
+        for _ in 0..victims {
+            let victim = alive[self.random.below(alive.len() as u64) as usize];
+            self.crash(victim);
+        }
+    }
+
+    fn lose_copy(&mut self) {
+        let rank = self.random.below(self.size as u64) as usize;
+        let Some(copy) = self.agent.newest[rank] else { return };
+        self.note(|| format!("the copy of {rank} is lost"));
+        let soon = self.now + self.soon(self.latency);
+        let mute = self.random.one_in(2);
+        let this = &mut self.snapshots[copy];
+        (this.alive, this.mute) = (false, mute);
+        let after = soon.max(this.heard + 1) - self.now;
+        self.schedule(after, Event::CopyGone(rank as Rank, copy));
+    }
+
+    fn crash(&mut self, process: usize) {
+        if self.processes[process].alive {
+            self.report.crashes += 1;
+            self.dies(process);
+        }
+    }
+
+    /// A process is there no more; the agent hears of it after everything that the process has said.
+    fn dies(&mut self, process: usize) {
+        let this = &mut self.processes[process];
+        if !std::mem::replace(&mut this.alive, false) {
+            return;
+        }
+        let (rank, phase) = (this.rank, this.phase);
+        self.note(|| format!("{rank} (process {process}, {phase:?}) dies"));
+        self.tell_end(process, false);
+    }
+
+    fn tell_end(&mut self, process: usize, orderly: bool) {
+        let after = self
+            .soon(self.latency)
+            .max(self.processes[process].last_told.saturating_sub(self.now));
+        self.schedule(after, Event::Ended(process, orderly));
+    }
+
+    fn tell_agent(&mut self, process: usize, datagram: ToAgent) {
+        let after = self.soon(self.latency);
+        let this = &mut self.processes[process];
+        this.last_told = (self.now + after).max(this.last_told + 1);
+        let after = this.last_told - self.now;
+        self.schedule(after, Event::ToAgent(process, datagram));
+    }
+
+    fn tell_rank(&mut self, process: usize, datagram: ToRank) {
+        let after = self.soon(self.latency);
+        let this = &mut self.processes[process];
+        this.last_heard = (self.now + after).max(this.last_heard + 1);
+        let after = this.last_heard - self.now;
+        self.schedule(after, Event::ToRank(process, datagram));
+    }
+
+    /// The agent does not take what a process has said: the copy that came with it sees the end of its socket.
+    fn lose(&mut self, datagram: ToAgent) {
+        if let ToAgent::Taken(_, copy) = datagram {
+            self.snapshots[copy].alive = false;
+            self.snapshots[copy].under_way = false;
+        }
+    }
+
+    fn new_process(&mut self, rank: Rank, generation: u64, phase: Phase, memory: Memory) -> usize {
+        self.processes
+            .push(Process::new(rank, generation, phase, memory, self.now));
+        self.processes.len() - 1
+    }
+}

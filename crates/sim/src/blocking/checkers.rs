@@ -1,0 +1,231 @@
+//! What must hold with coordinated waves, from a view of the whole job that no rank has. No code is shared with the
+//! protocol.
+//!
+//! A history here is that of the whole job: what each channel has carried, piece by piece. A return cuts it off where the
+//! wave was; what comes then may be something else.
+
+use std::collections::HashMap;
+
+use resurgo_protocol::Rank;
+
+use crate::checkers::{Violation, violation};
+
+const CUT: &str = "consistent cut";
+const EXACTLY_ONCE: &str = "exactly once, in order";
+const COMPLETE: &str = "a wave is complete or is nothing";
+const TOGETHER: &str = "all go on together, from one wave";
+
+/// The history of one channel.
+#[derive(Debug, Clone, Default)]
+struct Channel {
+    /// Messages, with their numbers of pieces, in the order of sending.
+    sent: Vec<(u64, u64)>,
+    /// Messages of which everything is published, and pieces of the next.
+    left: usize,
+    pieces: u64,
+    /// All pieces: message and index.
+    published: Vec<(u64, u64)>,
+    consumed: usize,
+    /// Messages that have come whole.
+    whole: usize,
+}
+
+/// How far a rank was when it was copied: in its channels to and from each rank.
+#[derive(Debug, Clone)]
+struct Copied {
+    to: Vec<Channel>,
+    from: Vec<(usize, usize)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Checkers {
+    size: usize,
+    /// `channels[from][to]`.
+    channels: Vec<Vec<Channel>>,
+    copied: HashMap<(u64, Rank), Copied>,
+    /// The last complete wave; 0: the beginning.
+    complete: u64,
+    generation: u64,
+    /// Ranks that have not returned, while all return.
+    returning: Vec<bool>,
+    /// All have been let go.
+    gone_on: bool,
+}
+
+impl Checkers {
+    pub fn new(size: usize) -> Self {
+        Self {
+            size,
+            channels: vec![vec![Channel::default(); size]; size],
+            copied: HashMap::new(),
+            complete: 0,
+            generation: 0,
+            returning: vec![false; size],
+            gone_on: true,
+        }
+    }
+
+    /// A process does something that others can see.
+    fn acts(&self, rank: Rank, generation: u64) -> Result<(), Violation> {
+        if generation != self.generation {
+            let what = format!("a process of {rank} from before the return is still at work");
+            return violation(TOGETHER, what);
+        }
+        Ok(())
+    }
+
+    /// A program takes a step.
+    pub fn runs(&self, rank: Rank, generation: u64) -> Result<(), Violation> {
+        self.acts(rank, generation)?;
+        if self.returning.contains(&true) || !self.gone_on {
+            return violation(TOGETHER, format!("{rank} runs, and not all have returned"));
+        }
+        Ok(())
+    }
+
+    pub fn send(&mut self, from: Rank, to: Rank, id: u64, pieces: u64) {
+        self.channels[from as usize][to as usize].sent.push((id, pieces));
+    }
+
+    pub fn publish(&mut self, from: Rank, to: Rank, generation: u64, id: u64, index: u64) -> Result<(), Violation> {
+        self.acts(from, generation)?;
+        let channel = &mut self.channels[from as usize][to as usize];
+        let due = channel.sent.get(channel.left).map(|(id, _)| (*id, channel.pieces));
+        if due != Some((id, index)) {
+            let what = format!("{from}→{to}: piece {index} of message {id} is published, where {due:?} was due");
+            return violation(EXACTLY_ONCE, what);
+        }
+        channel.published.push((id, index));
+        channel.pieces += 1;
+        if channel
+            .sent
+            .get(channel.left)
+            .is_some_and(|(_, of)| *of == channel.pieces)
+        {
+            channel.left += 1;
+            channel.pieces = 0;
+        }
+        Ok(())
+    }
+
+    pub fn consume(&mut self, from: Rank, to: Rank, generation: u64, id: u64, index: u64) -> Result<(), Violation> {
+        self.acts(to, generation)?;
+        let channel = &mut self.channels[from as usize][to as usize];
+        let due = channel.published.get(channel.consumed);
+        if due != Some(&(id, index)) {
+            let what = format!("{from}→{to}: piece {index} of message {id} is taken, where {due:?} was due");
+            return violation(EXACTLY_ONCE, what);
+        }
+        channel.consumed += 1;
+        Ok(())
+    }
+
+    /// All of a message has come.
+    pub fn whole(&mut self, from: Rank, to: Rank, id: u64) -> Result<(), Violation> {
+        let channel = &mut self.channels[from as usize][to as usize];
+        let due = channel.sent.get(channel.whole).map(|(id, _)| *id);
+        if due != Some(id) {
+            let what = format!("{from}→{to}: message {id} comes whole, where {due:?} was due");
+            return violation(EXACTLY_ONCE, what);
+        }
+        channel.whole += 1;
+        Ok(())
+    }
+
+    pub fn copied(&mut self, rank: Rank, wave: u64) {
+        let from = self.channels.iter().map(|channels| {
+            let channel = &channels[rank as usize];
+            (channel.consumed, channel.whole)
+        });
+        let copied = Copied {
+            to: self.channels[rank as usize].clone(),
+            from: from.collect(),
+        };
+        self.copied.insert((wave, rank), copied);
+    }
+
+    pub fn complete(&mut self, wave: u64) -> Result<(), Violation> {
+        for from in 0..self.size as Rank {
+            let Some(sender) = self.copied.get(&(wave, from)) else {
+                return violation(COMPLETE, format!("wave {wave} counts without a copy of {from}"));
+            };
+            for to in 0..self.size as Rank {
+                let receiver = self.copied.get(&(wave, to)).map(|copied| copied.from[from as usize].0);
+                let published = sender.to[to as usize].published.len();
+                if receiver.is_some_and(|consumed| consumed != published) {
+                    let what =
+                        format!("wave {wave}: {from} had sent {published} pieces to {to}, which has {receiver:?}");
+                    return violation(CUT, what);
+                }
+            }
+        }
+        self.complete = wave;
+        self.copied.retain(|(number, _), _| *number >= wave);
+        Ok(())
+    }
+
+    /// The copies that the agent holds.
+    pub fn kept(&self, copies: impl Iterator<Item = (Rank, u64)>, current: Option<u64>) -> Result<(), Violation> {
+        for (rank, wave) in copies {
+            if wave != self.complete && Some(wave) != current {
+                let what = format!(
+                    "{rank} has a copy of wave {wave}; the last complete one is {}",
+                    self.complete
+                );
+                return violation(COMPLETE, what);
+            }
+        }
+        Ok(())
+    }
+
+    /// All ranks begin, from nothing.
+    pub fn begin_anew(&mut self, generation: u64) {
+        *self = Self {
+            generation,
+            ..Self::new(self.size)
+        };
+    }
+
+    /// All ranks get new processes that are to return to `wave`.
+    pub fn begin(&mut self, generation: u64, wave: u64) -> Result<(), Violation> {
+        if wave != self.complete || wave == 0 {
+            let what = format!("all return to wave {wave}; the last complete one is {}", self.complete);
+            return violation(TOGETHER, what);
+        }
+        self.generation = generation;
+        self.returning.fill(true);
+        self.gone_on = false;
+        Ok(())
+    }
+
+    /// `rank` has made its part of what ranks share what it was.
+    pub fn returned(&mut self, rank: Rank, generation: u64) -> Result<(), Violation> {
+        self.acts(rank, generation)?;
+        let Some(copied) = self.copied.get(&(self.complete, rank)) else {
+            return violation(TOGETHER, format!("{rank} returns to a wave that it has no part in"));
+        };
+        self.returning[rank as usize] = false;
+        for other in 0..self.size {
+            let to = &mut self.channels[rank as usize][other];
+            let there = &copied.to[other];
+            to.sent.truncate(there.sent.len());
+            to.published.truncate(there.published.len());
+            (to.left, to.pieces) = (there.left, there.pieces);
+        }
+        for other in 0..self.size {
+            let from = &mut self.channels[other][rank as usize];
+            (from.consumed, from.whole) = copied.from[other];
+        }
+        Ok(())
+    }
+
+    /// The agent lets all go.
+    pub fn all_go_on(&mut self) -> Result<(), Violation> {
+        if self.returning.contains(&true) {
+            let what = format!("all are let go, and not all have returned: {:?}", self.returning);
+            return violation(TOGETHER, what);
+        }
+        self.gone_on = true;
+        Ok(())
+    }
+}

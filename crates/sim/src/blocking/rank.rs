@@ -1,0 +1,478 @@
+//! A rank's process: its memory, which is what a copy keeps, the steps of its program, and its part in a wave.
+
+use std::collections::VecDeque;
+
+use resurgo_protocol::Rank;
+
+use super::{Event, Snapshot, ToAgent, ToRank, World};
+use crate::checkers::Violation;
+use crate::program::{Action, Message, Program};
+use crate::subject::Mutation;
+
+/// Most deliveries of one completion-queue read.
+const READ_ENTRIES: u64 = 8;
+
+/// What a message is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Program,
+    /// Asks the receiver's process, not its program, for something; with the number of the question.
+    Question(u64),
+    Answer(u64),
+}
+
+/// A part of a message in its channel.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece {
+    /// Of the message; no two ever sent have the same.
+    pub id: u64,
+    pub index: u64,
+    pub of: u64,
+    pub kind: Kind,
+    pub tag: u32,
+    pub content: u64,
+}
+
+/// A message that has found no room, or not for all of it.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    to: Rank,
+    next: Piece,
+}
+
+/// What is in the process and nowhere else.
+#[derive(Debug, Clone)]
+pub(super) struct Memory {
+    pub program: Program,
+    /// Messages begun, per destination, and taken, per source.
+    begun: Vec<u64>,
+    taken: Vec<u64>,
+    waiting: VecDeque<Waiting>,
+    /// Per source, the message that has come in part.
+    filling: Vec<Option<u64>>,
+    /// The question that the program waits for.
+    question: Option<u64>,
+    questions: u64,
+}
+
+impl Memory {
+    pub fn new(program: Program, size: usize) -> Self {
+        Self {
+            program,
+            begun: vec![0; size],
+            taken: vec![0; size],
+            waiting: VecDeque::new(),
+            filling: vec![None; size],
+            question: None,
+            questions: 0,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It has not opened MPI.
+    Starting,
+    Running,
+    /// It stands still for a wave.
+    Standing(u64),
+    /// It has woken up from a copy.
+    Waking,
+    /// It is as it was at the wave, and waits for the others.
+    Ready,
+    /// It has left MPI.
+    Closed,
+}
+
+#[derive(Debug)]
+pub(super) struct Process {
+    pub rank: Rank,
+    pub generation: u64,
+    pub alive: bool,
+    pub phase: Phase,
+    pub memory: Memory,
+    pub inbox: VecDeque<ToRank>,
+    /// What it has said while the agent did not know its number: it is read later.
+    pub unread: Vec<ToAgent>,
+    /// It has a process group of its own.
+    pub grouped: bool,
+    /// Its socket is closed: it ends when it waits for the others.
+    pub given_up: bool,
+    /// It has made a copy that the agent has not been told of.
+    pub telling: bool,
+    /// When the last datagrams arrive, in both directions.
+    pub last_told: u64,
+    pub last_heard: u64,
+}
+
+impl Process {
+    pub fn new(rank: Rank, generation: u64, phase: Phase, memory: Memory, now: u64) -> Self {
+        Self {
+            rank,
+            generation,
+            alive: true,
+            phase,
+            memory,
+            inbox: VecDeque::new(),
+            unread: Vec::new(),
+            grouped: phase == Phase::Starting,
+            given_up: false,
+            telling: false,
+            last_told: now,
+            last_heard: now,
+        }
+    }
+}
+
+impl World {
+    fn step_again(&mut self, process: usize) {
+        let after = self.soon(self.pace);
+        self.schedule(after, Event::Step(process));
+    }
+
+    pub(super) fn step(&mut self, process: usize) -> Result<(), Violation> {
+        let (alive, phase) = (self.processes[process].alive, self.processes[process].phase);
+        if !alive {
+            return Ok(());
+        }
+        match phase {
+            Phase::Starting => {
+                self.go_on(process);
+                return Ok(());
+            }
+            Phase::Running => {}
+            // A variant that does not stand still.
+            Phase::Standing(_) if self.is(Mutation::RunWhileDraining) => {}
+            _ => return Ok(()),
+        }
+        let (rank, generation) = (self.processes[process].rank, self.processes[process].generation);
+        self.checkers.runs(rank, generation)?;
+        if self.processes[process].phase == Phase::Running {
+            self.progress(process)?;
+            // Inside a call of the library it does not stop.
+            if self.random.one_in(2) && self.stand_still(process) {
+                return self.hear(process);
+            }
+        }
+        self.step_again(process);
+        let this = &self.processes[process].memory;
+        if this.question.is_some() || !this.waiting.is_empty() && self.random.one_in(2) {
+            return self.take_some(process).map(|_| ());
+        }
+        if self.size > 1 && !this.program.is_in_last_phase() && self.random.one_in(25) {
+            return self.ask(process);
+        }
+        if self.random.one_in(6) {
+            // What a program sees of clocks and the like.
+            let time = self.random.draw();
+            self.processes[process].memory.program.surprise(time);
+        }
+        match self.processes[process].memory.program.advance() {
+            Action::Send { to, tag, content } => self.put(process, to, Kind::Program, tag, content),
+            Action::Read => {
+                let deliveries = self.take_some(process)?;
+                self.processes[process].memory.program.read_ends(deliveries);
+                Ok(())
+            }
+            Action::Done => {
+                if self.processes[process].memory.waiting.is_empty() {
+                    self.finish(process);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(&mut self, process: usize) {
+        let this = &mut self.processes[process];
+        let rank = this.rank;
+        (this.phase, this.alive) = (Phase::Closed, false);
+        self.note(|| format!("{rank} has finished"));
+        self.tell_end(process, true);
+    }
+
+    /// A remote read: the program waits for the answer, which the other process gives by itself.
+    fn ask(&mut self, process: usize) -> Result<(), Violation> {
+        let this = &mut self.processes[process];
+        this.memory.questions += 1;
+        let (rank, question) = (this.rank, this.memory.questions);
+        this.memory.question = Some(question);
+        let to = (u64::from(rank) + self.random.between(1, self.size as u64 - 1)) % self.size as u64;
+        let content = self.random.draw();
+        self.put(process, to as Rank, Kind::Question(question), 0, content)
+    }
+
+    /// Sends a message, or as much of it as there is room for.
+    fn put(&mut self, process: usize, to: Rank, kind: Kind, tag: u32, content: u64) -> Result<(), Violation> {
+        self.messages += 1;
+        let (id, of) = (self.messages, self.random.between(1, self.longest));
+        let this = &mut self.processes[process];
+        let rank = this.rank;
+        let next = Piece {
+            id,
+            index: 0,
+            of,
+            kind,
+            tag,
+            content,
+        };
+        this.memory.waiting.push_back(Waiting { to, next });
+        self.checkers.send(rank, to, id, of);
+        self.note(|| format!("{rank}→{to} message {id} of {of}: {kind:?}"));
+        self.progress(process)
+    }
+
+    /// Goes on with messages that had found no room.
+    fn progress(&mut self, process: usize) -> Result<(), Violation> {
+        let rank = self.processes[process].rank;
+        let generation = self.processes[process].generation;
+        let waiting = std::mem::take(&mut self.processes[process].memory.waiting);
+        let mut still = VecDeque::new();
+        for mut message in waiting {
+            let to = message.to as usize;
+            let behind = still.iter().any(|other: &Waiting| other.to == message.to);
+            while !behind && message.next.index < message.next.of && self.channels[rank as usize][to].len() < self.room
+            {
+                let piece = message.next;
+                self.checkers
+                    .publish(rank, message.to, generation, piece.id, piece.index)?;
+                self.channels[rank as usize][to].push_back(piece);
+                if piece.index == 0 {
+                    self.processes[process].memory.begun[to] += 1;
+                }
+                message.next.index += 1;
+            }
+            if message.next.index < message.next.of {
+                still.push_back(message);
+            }
+        }
+        self.processes[process].memory.waiting = still;
+        Ok(())
+    }
+
+    /// One read: some of what is there. Answers how many messages have come whole.
+    fn take_some(&mut self, process: usize) -> Result<u64, Violation> {
+        let rank = self.processes[process].rank as usize;
+        let mut whole = 0;
+        let first = self.random.below(self.size as u64) as usize;
+        for step in 0..self.size {
+            let source = (first + step) % self.size;
+            while whole < READ_ENTRIES && !self.channels[source][rank].is_empty() && !self.random.one_in(3) {
+                whole += u64::from(self.take_piece(process, source)?);
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Takes one piece, which is there no more. True: a message for the program is whole.
+    fn take_piece(&mut self, process: usize, source: usize) -> Result<bool, Violation> {
+        let rank = self.processes[process].rank;
+        let generation = self.processes[process].generation;
+        let Some(piece) = self.channels[source][rank as usize].pop_front() else {
+            return Ok(false);
+        };
+        self.checkers
+            .consume(source as Rank, rank, generation, piece.id, piece.index)?;
+        let memory = &mut self.processes[process].memory;
+        if piece.index == 0 {
+            memory.taken[source] += 1;
+            memory.filling[source] = Some(piece.id);
+        }
+        if piece.index + 1 < piece.of || memory.filling[source] != Some(piece.id) {
+            return Ok(false);
+        }
+        memory.filling[source] = None;
+        self.report.deliveries += 1;
+        self.checkers.whole(source as Rank, rank, piece.id)?;
+        self.note(|| format!("{rank} has message {} from {source}", piece.id));
+        let memory = &mut self.processes[process].memory;
+        match piece.kind {
+            Kind::Program => {
+                memory.program.deliver(Message {
+                    source: source as Rank,
+                    tag: piece.tag,
+                    content: piece.content,
+                });
+                return Ok(true);
+            }
+            Kind::Answer(question) => {
+                if memory.question == Some(question) {
+                    memory.question = None;
+                    memory.program.surprise(piece.content);
+                }
+            }
+            Kind::Question(question) => {
+                let content = piece.content + 1;
+                self.put(process, source as Rank, Kind::Answer(question), 0, content)?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Stops if the agent has asked for that. What it says before it is late news of an earlier wave.
+    fn stand_still(&mut self, process: usize) -> bool {
+        let this = &mut self.processes[process];
+        if this.telling {
+            return false;
+        }
+        while let Some(datagram) = this.inbox.pop_front() {
+            let ToRank::Checkpoint(wave) = datagram else { continue };
+            if self.random.one_in(40) {
+                self.tell_agent(process, ToAgent::Refused(wave));
+                return false;
+            }
+            let rank = this.rank;
+            this.phase = Phase::Standing(wave);
+            self.note(|| format!("{rank} stands still for wave {wave}"));
+            self.announce(process);
+            self.tell_agent(process, ToAgent::Stopped(wave));
+            if self.is(Mutation::RunWhileDraining) {
+                self.step_again(process);
+            }
+            return true;
+        }
+        false
+    }
+
+    fn announce(&mut self, process: usize) {
+        let this = &self.processes[process];
+        self.announced[this.rank as usize].clone_from(&this.memory.begun);
+    }
+
+    /// Reads what the agent has said, while it waits for that.
+    pub(super) fn hear(&mut self, process: usize) -> Result<(), Violation> {
+        loop {
+            let this = &mut self.processes[process];
+            if !this.alive {
+                return Ok(());
+            }
+            match this.phase {
+                Phase::Standing(wave) => match this.inbox.pop_front() {
+                    Some(ToRank::Drain(number)) if number == wave => {
+                        let moved = self.drain(process)?;
+                        self.tell_agent(process, ToAgent::Drained(wave, moved));
+                    }
+                    Some(ToRank::Go(number)) if number == wave => self.copy(process, wave),
+                    Some(ToRank::Abandon(number)) if number == wave => {
+                        self.tell_agent(process, ToAgent::Refused(wave));
+                        self.go_on(process);
+                    }
+                    // About another wave.
+                    Some(_) => {}
+                    None => return Ok(()),
+                },
+                Phase::Ready => match this.inbox.pop_front() {
+                    Some(ToRank::Go(0)) => self.go_on(process),
+                    Some(_) => {}
+                    None => return Ok(()),
+                },
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn go_on(&mut self, process: usize) {
+        self.processes[process].phase = Phase::Running;
+        self.step_again(process);
+    }
+
+    /// Takes everything that the channels to this rank hold; answers how many pieces.
+    fn drain(&mut self, process: usize) -> Result<u64, Violation> {
+        let rank = self.processes[process].rank as usize;
+        let mut moved = 0;
+        for source in 0..self.size {
+            while !self.channels[source][rank].is_empty() {
+                self.take_piece(process, source)?;
+                moved += 1;
+            }
+        }
+        if moved > 0 {
+            self.announce(process);
+        }
+        Ok(moved)
+    }
+
+    fn copy(&mut self, process: usize, wave: u64) {
+        let this = &self.processes[process];
+        let (rank, mut memory) = (this.rank, this.memory.clone());
+        let drained = (0..self.size).all(|source| memory.taken[source] == self.announced[source][rank as usize]);
+        let unchecked = [
+            Mutation::DrainOnce,
+            Mutation::CopyUndrained,
+            Mutation::DrainBeforeAllStand,
+            Mutation::RunWhileDraining,
+        ];
+        if !drained && !unchecked.iter().any(|mutation| self.is(*mutation)) {
+            self.tell_agent(process, ToAgent::Refused(wave));
+            return self.go_on(process);
+        }
+        if self.is(Mutation::CopyWithoutWaiting) {
+            memory.waiting.clear();
+        }
+        if self.is(Mutation::CopyWithoutFilling) {
+            memory.filling.fill(None);
+        }
+        self.note(|| format!("{rank} copies itself for wave {wave}"));
+        self.checkers.copied(rank, wave);
+        self.snapshots.push(Snapshot {
+            rank,
+            wave,
+            memory,
+            alive: true,
+            under_way: true,
+            heard: 0,
+            mute: false,
+        });
+        let copy = self.snapshots.len() - 1;
+        self.processes[process].telling = true;
+        let after = self.soon(self.latency);
+        self.schedule(after, Event::Tell(process, ToAgent::Taken(wave, copy)));
+        self.go_on(process);
+    }
+
+    /// A copy makes a process.
+    pub(super) fn wake(&mut self, copy: usize, generation: u64) {
+        let Snapshot { rank, alive, .. } = self.snapshots[copy];
+        if !alive {
+            return;
+        }
+        let memory = self.snapshots[copy].memory.clone();
+        let process = self.new_process(rank, generation, Phase::Waking, memory);
+        self.processes[process].inbox.clear();
+        self.note(|| format!("{rank} is made again as process {process}"));
+        let (told, grouped) = (self.soon(self.latency), self.soon(self.latency));
+        let rewound = grouped + self.soon(self.latency);
+        let closed = if self.is(Mutation::CloseBeforeRewinding) {
+            told
+        } else {
+            told.max(rewound)
+        };
+        self.snapshots[copy].heard = self.now + closed;
+        self.schedule(told, Event::Woken(copy, process));
+        self.schedule(grouped, Event::Grouped(process));
+        self.schedule(rewound, Event::Rewind(process));
+    }
+
+    /// Makes the rank's part of the node memory what it was at the wave: its channels were empty then.
+    pub(super) fn rewind(&mut self, process: usize) -> Result<(), Violation> {
+        let this = &mut self.processes[process];
+        if !this.alive {
+            return Ok(());
+        }
+        let (rank, generation) = (this.rank, this.generation);
+        this.phase = Phase::Ready;
+        self.checkers.returned(rank, generation)?;
+        if !self.is(Mutation::KeepLostFuture) {
+            self.channels[rank as usize].iter_mut().for_each(VecDeque::clear);
+        }
+        self.note(|| format!("{rank} is as it was at the wave"));
+        if self.is(Mutation::RunWhenWoken) {
+            self.go_on(process);
+        }
+        self.tell_agent(process, ToAgent::Ready);
+        if self.processes[process].given_up {
+            self.dies(process);
+        }
+        Ok(())
+    }
+}
