@@ -460,7 +460,7 @@ impl Agent {
         let reason = why.to_string();
         self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
         if coordinated {
-            return self.wave_lost(rank, waking);
+            return self.wave_lost(rank);
         }
         self.stop_writing(rank)?;
         if waking {

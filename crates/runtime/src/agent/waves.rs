@@ -261,14 +261,15 @@ impl Agent {
         Ok(())
     }
 
-    /// The snapshot of `rank` is gone, and with it the wave. `waking`: the rank was to be woken from it.
-    pub(super) fn wave_lost(&mut self, rank: usize, waking: bool) -> io::Result<()> {
+    /// The snapshot of `rank` is gone, and with it the wave.
+    pub(super) fn wave_lost(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         if !work.is_returning() {
             // But not what the ranks are doing for the next one.
             work.ranks.iter_mut().for_each(|rank| rank.images.forget_newest());
-        } else if waking {
-            // The other snapshots tell the numbers of the processes that they have made, and are forgotten then.
+        } else if work.ranks[rank].life.is_none() {
+            // It was to be woken from it. The other snapshots tell the numbers of the processes that they have made, and are
+            // forgotten then.
             return self.ended_for_return(rank);
         }
         Ok(())
