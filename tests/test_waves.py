@@ -237,7 +237,7 @@ def test_images_of_the_wave_are_killed(jobs, program, rng, often):
 @pytest.mark.parametrize("who", ["agent", "dispatcher"])
 def test_without_the_one_or_the_other(jobs, program, who):
     job = ring(jobs, program, 3, "wave_complete", protocol="blocking", options=every("50ms"))
-    assert len(snapshots(job)) >= 3
+    job.until(lambda: len(snapshots(job)) >= 3)
     ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
     agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
     if who == "dispatcher":
