@@ -66,7 +66,7 @@ impl Arena {
 
     /// A segment for the log: its reference and slot. None: every segment is in use.
     pub fn take(&mut self, node: &Node) -> Option<(u64, usize)> {
-        let free = self.free.len() + node.layout.log_segments - self.taken;
+        let free = self.unused(node);
         if self.retains && !node.spill && free <= RESERVED {
             return None;
         }
@@ -152,7 +152,13 @@ impl Arena {
     /// Whether the log can have so many segments more.
     #[inline]
     pub fn has(&self, node: &Node, segments: usize) -> bool {
-        !self.retains || node.spill || self.free.len() + node.layout.log_segments - self.taken >= segments + RESERVED
+        !self.retains || node.spill || self.unused(node) >= segments + RESERVED
+    }
+
+    /// Segments that hold nothing.
+    #[inline]
+    fn unused(&self, node: &Node) -> usize {
+        self.free.len() + node.layout.log_segments - self.taken
     }
 
     /// The segment at `start` is full: it may be spilled from now on.

@@ -127,7 +127,7 @@ pub struct Engine {
     held_since: u64,
     held_ticks: u64,
     waiting: VecDeque<Waiting>,
-    /// Per source, messages taken from its channel.
+    /// Per source, messages taken from its channel (without a logging protocol; waves announce them).
     taken: Vec<u64>,
     /// Per source, what the node memory said of consumed segments when the last wave stopped this rank.
     consumed: Vec<u64>,
@@ -178,14 +178,6 @@ fn measure_ticks() -> u64 {
     (count * 1000 / ns).max(1)
 }
 
-#[inline]
-fn thread_pointer() -> usize {
-    let pointer: usize;
-    // SAFETY: on x86-64 Linux the first word of the thread control block is its own address.
-    unsafe { std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
-    pointer
-}
-
 /// A former life may have taken ready bits without reading what they announced: every channel is looked at once.
 fn channels_with_entries(node: &Node) -> VecDeque<u32> {
     (0..node.ranks() as u32)
@@ -227,9 +219,6 @@ impl Engine {
         }
         let replaying = protocol.as_ref().is_some_and(Pessimistic::is_replaying);
         let output_gate = node.control(node.rank, control::OUTPUT_BEHIND).load(Ordering::Acquire) != 0;
-        let fault_at = node
-            .control(node.rank, control::FAULT_AT_MESSAGES)
-            .load(Ordering::Acquire);
         node.control_u32(node.rank, control::SLEEPING)
             .store(0, Ordering::SeqCst);
         if node.control(node.rank, control::INCARNATION).load(Ordering::Acquire) > 1 {
@@ -266,7 +255,7 @@ impl Engine {
             deliveries: 0,
             sends: 0,
             sent_bytes: 0,
-            fault_at: if fault_at == 0 { u64::MAX } else { fault_at },
+            fault_at: node.fault_at(),
             thread: 0,
             thread_changes: 0,
             ticks_per_us,
@@ -329,7 +318,7 @@ impl Engine {
         if resurgo_image::take_restored() {
             self.restored();
         }
-        let thread = thread_pointer();
+        let thread = resurgo_image::thread_pointer();
         if thread != self.thread {
             self.thread_changed(thread);
         }

@@ -188,6 +188,11 @@ impl<'a> Pieces<'a> {
     }
 }
 
+/// Segments that a message of `bytes` may need when its channel has none.
+pub fn segments_for(bytes: usize) -> usize {
+    bytes / (SEGMENT - LOST) + 2
+}
+
 /// The place where the next entry of a channel goes.
 pub struct Writer {
     destination: usize,
@@ -278,7 +283,7 @@ impl Writer {
     /// The next entry needs another segment.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.segment.is_null() || self.place + HEADER > PAYLOAD_END || self.place >= PAYLOAD_END
+        self.segment.is_null() || self.place + HEADER > PAYLOAD_END
     }
 
     /// Segments that a message of `bytes` may need besides the open one.
@@ -287,7 +292,7 @@ impl Writer {
         if !self.is_full() && self.place + HEADER + bytes <= PAYLOAD_END {
             return 0;
         }
-        bytes / (SEGMENT - LOST) + 2
+        segments_for(bytes)
     }
 
     /// Gives back the segments that nobody can ask for again.

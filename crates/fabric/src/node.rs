@@ -154,6 +154,17 @@ impl Node {
         self.control(self.rank, field).store(value, Ordering::Relaxed);
     }
 
+    /// Deliveries and sends of this life after which an injected fault strikes.
+    pub fn fault_at(&self) -> u64 {
+        match self
+            .control(self.rank, control::FAULT_AT_MESSAGES)
+            .load(Ordering::Acquire)
+        {
+            0 => u64::MAX,
+            messages => messages,
+        }
+    }
+
     /// A `u64` of the header of this rank's own arena.
     pub fn own(&self, field: usize) -> &AtomicU64 {
         self.u64_at(self.layout.arena(self.rank) + field)

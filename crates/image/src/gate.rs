@@ -13,8 +13,9 @@ static RESTORED: AtomicU32 = AtomicU32::new(0);
 /// No images any more (the endpoint is closed).
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
+/// Tells the calling thread from others.
 #[inline]
-pub(crate) fn thread_pointer() -> usize {
+pub fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: on x86-64 Linux the first word of the thread control block is its own address.
     unsafe { std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };

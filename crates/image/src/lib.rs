@@ -19,7 +19,7 @@ mod threads;
 mod timers;
 
 pub use capture::{Hooks, ask, enable, is_enabled, log_fills};
-pub use gate::{Guard, disable, is_restored, take_restored};
+pub use gate::{Guard, disable, is_restored, take_restored, thread_pointer};
 pub use talk::Socket;
 
 /// Bytes that wait in a pipe, whichever of its ends is asked.

@@ -147,11 +147,7 @@ impl Engine {
     /// Words of this rank's control that belong to a life.
     fn begin_again(&mut self) {
         let own = self.node.rank;
-        let fault_at = self
-            .node
-            .control(own, control::FAULT_AT_MESSAGES)
-            .load(Ordering::Acquire);
-        self.fault_at = if fault_at == 0 { u64::MAX } else { fault_at };
+        self.fault_at = self.node.fault_at();
         self.node.control_u32(own, control::SLEEPING).store(0, Ordering::SeqCst);
         doorbell::begin_life(&self.node);
         self.node.set(control::DELIVERIES, self.deliveries);

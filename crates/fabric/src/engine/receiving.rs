@@ -170,12 +170,13 @@ impl Engine {
                     logger.log(recorded);
                 }
             }
+        } else {
+            self.taken[source as usize] += 1;
         }
         if !std::mem::replace(&mut self.has_delivered, true) {
             self.node.set(control::FIRST_DELIVERY_NS, monotonic_ns());
         }
         self.deliveries += 1;
-        self.taken[source as usize] += 1;
         self.node.set(control::DELIVERIES, self.deliveries);
         self.count_event();
         if self.replaying && self.protocol.as_ref().is_some_and(|protocol| !protocol.is_replaying()) {

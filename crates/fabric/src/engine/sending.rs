@@ -1,8 +1,7 @@
 //! Sends: appended to a channel's log, and what happens when one may not leave yet.
 
 use super::*;
-use crate::log::Pieces;
-use nm::SEGMENT;
+use crate::log::{self, Pieces};
 
 /// How long a rank whose log is full waits for images of others.
 const ROOM_PATIENCE_NS: u64 = 10_000_000_000;
@@ -163,9 +162,15 @@ impl Engine {
     /// be after forgetting what nobody needs any more. What is sent again needs no room.
     #[inline]
     fn has_room(&mut self, destination: usize, bytes: usize) -> bool {
-        let writer = self.outgoing[destination].as_deref();
-        let needed = writer.map_or(bytes / SEGMENT + 2, |writer| writer.segments_for(bytes));
+        let needed = self.segments_for(destination, bytes);
         needed == 0 || self.arena.has(&self.node, needed) || self.replaying || self.forget_for(needed)
+    }
+
+    /// Segments that a message of `bytes` may need besides the open one of its channel.
+    #[inline]
+    fn segments_for(&self, destination: usize, bytes: usize) -> usize {
+        let writer = self.outgoing[destination].as_deref();
+        writer.map_or_else(|| log::segments_for(bytes), |writer| writer.segments_for(bytes))
     }
 
     #[cold]
@@ -183,8 +188,7 @@ impl Engine {
         if *since_ns == 0 {
             *since_ns = now;
         }
-        let writer = self.outgoing[destination].as_deref();
-        let needed = writer.map_or(bytes / SEGMENT + 2, |writer| writer.segments_for(bytes));
+        let needed = self.segments_for(destination, bytes);
         let never = !resurgo_image::is_enabled() || !Arena::could_have(&self.node, needed);
         if never || now - *since_ns > ROOM_PATIENCE_NS {
             Arena::report_full(&self.node);
