@@ -13,8 +13,11 @@ use std::sync::atomic::{Ordering, fence};
 const POPULATE: usize = 16;
 /// Segments that only the record may take: it goes on when the log is full and waits for images.
 const RESERVED: usize = 2;
-/// Least time between two calls for images.
-const CALL_AGAIN_NS: u64 = 500_000_000;
+/// How much the log grows between two words about it to the agent (64 MiB), but never more than a sixteenth of its bound when
+/// it is half full.
+const STEP: usize = 1024;
+/// Least time between two calls for images of a rank that waits for room.
+const CALL_AGAIN_NS: u64 = 20_000_000;
 
 pub struct Arena {
     retains: bool,
@@ -25,8 +28,9 @@ pub struct Arena {
     /// Full segments in memory, oldest first: serial and slot. Kept only when there is a spill file.
     full: VecDeque<(u64, usize)>,
     spilled: u64,
-    /// When images have been called for because the log fills.
-    called_ns: u64,
+    /// Segments taken since the agent was last told that the log grows, and when that was.
+    grown: usize,
+    told_ns: u64,
 }
 
 impl Arena {
@@ -44,7 +48,8 @@ impl Arena {
             free: Vec::new(),
             full: VecDeque::new(),
             spilled: 0,
-            called_ns: 0,
+            grown: 0,
+            told_ns: 0,
         };
         let ahead = taken + node.prefault_segments;
         node.populate(taken, ahead);
@@ -70,18 +75,30 @@ impl Arena {
         if self.retains && !node.spill && free <= RESERVED {
             return None;
         }
-        if self.retains && !node.spill && free * 2 < node.layout.log_segments {
-            self.call_for_images();
+        self.grown += 1;
+        let bound = node.layout.log_segments;
+        let is_scarce = !node.spill && free * 2 < bound;
+        let step = if is_scarce { STEP.min(bound / 16) } else { STEP };
+        if self.retains && self.grown >= step {
+            self.tell_of_growth(is_scarce);
         }
         self.take_any(node)
     }
 
-    /// Images of the receivers let this log forget. Called for when it is half full, again and again.
+    /// Images of the receivers let this log forget: the agent decides whether they are worth it, or has them taken in any
+    /// case when the log `is_scarce`.
+    fn tell_of_growth(&mut self, is_scarce: bool) {
+        if resurgo_image::is_enabled() {
+            resurgo_image::log_grows((self.grown * SEGMENT) as u64, is_scarce);
+        }
+        self.grown = 0;
+        self.told_ns = crate::engine::monotonic_ns();
+    }
+
+    /// There is no room until there are images.
     pub fn call_for_images(&mut self) {
-        let now = crate::engine::monotonic_ns();
-        if now - self.called_ns > CALL_AGAIN_NS && resurgo_image::is_enabled() {
-            self.called_ns = now;
-            resurgo_image::log_fills();
+        if crate::engine::monotonic_ns() - self.told_ns > CALL_AGAIN_NS {
+            self.tell_of_growth(true);
         }
     }
 

@@ -97,9 +97,14 @@ pub fn is_enabled() -> bool {
     hooks().is_some() && !gate::is_disabled()
 }
 
-/// Tells the agent that images of the job's ranks would let this one's message log forget.
-pub fn log_fills() {
-    let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::LogFills, 0, 0, 0), &[]);
+/// Tells the agent that this rank's message log has grown by so many bytes, and whether it `is_scarce`: images of the job's
+/// ranks would let it forget.
+pub fn log_grows(bytes: u64, is_scarce: bool) {
+    let _ = talk::send(
+        IMAGE_FD,
+        &Datagram::new(Kind::LogGrows, bytes, u64::from(is_scarce), 0),
+        &[],
+    );
 }
 
 /// The agent's side: asks process `pid` for an image by the datagram that `request` makes of what the main thread is

@@ -451,10 +451,13 @@ impl Dispatcher {
                 self.checkpoints.answered(rank, self.start.elapsed(), Ok(stall));
                 self.events.checkpointed(rank, number, stall);
             }
-            ToDispatcher::LogFills { rank } => {
+            ToDispatcher::LogGrows {
+                rank, is_scarce: true, ..
+            } => {
                 self.events.log_fills(rank);
                 self.want_images(None);
             }
+            ToDispatcher::LogGrows { bytes, .. } => self.checkpoints.logs_have_grown(bytes, self.start.elapsed()),
             ToDispatcher::WaveComplete {
                 number,
                 total_ns,
@@ -475,8 +478,9 @@ impl Dispatcher {
             ToDispatcher::NotCheckpointed { rank, reason } => {
                 let unit = if self.coordinated { 0 } else { rank };
                 let why = format!("rank {rank}: {reason}");
+                let is_expected = self.checkpoints.is_expected(unit);
                 self.checkpoints.answered(unit, self.start.elapsed(), Err(&why));
-                self.events.not_checkpointed(rank, &reason, now);
+                self.events.not_checkpointed(rank, &reason, is_expected, now);
             }
             ToDispatcher::ImageWritten {
                 rank,

@@ -242,9 +242,11 @@ pub enum ToDispatcher {
     Returned {
         wave: u64,
     },
-    /// The message log of the rank fills: images of all ranks would let it forget.
-    LogFills {
+    /// The message log of the rank has grown by so many bytes: images of all ranks would let it forget.
+    LogGrows {
         rank: usize,
+        bytes: u64,
+        is_scarce: bool,
     },
     /// There is no new image of the rank; earlier ones stand.
     NotCheckpointed {

@@ -64,8 +64,9 @@ pub enum Kind {
     Synced = 17,
     /// Process that was rebuilt from a file to agent: it goes on now as the rank.
     Restored = 18,
-    /// Rank to agent: the message log fills; images of those who receive from this rank would let it forget.
-    LogFills = 19,
+    /// Rank to agent: the message log has grown by `a` bytes; images of those who receive from this rank would let it
+    /// forget. `b` is 1 when there is little room left.
+    LogGrows = 19,
 }
 
 const KINDS: [Kind; 19] = [
@@ -87,7 +88,7 @@ const KINDS: [Kind; 19] = [
     Kind::Sync,
     Kind::Synced,
     Kind::Restored,
-    Kind::LogFills,
+    Kind::LogGrows,
 ];
 
 /// One datagram.

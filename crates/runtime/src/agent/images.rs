@@ -265,8 +265,12 @@ impl Agent {
 
     fn image_said(&mut self, rank: usize, datagram: Datagram, snapshot: Option<Socket>) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        if datagram.kind == Kind::LogFills {
-            return self.send(&ToDispatcher::LogFills { rank });
+        if datagram.kind == Kind::LogGrows {
+            return self.send(&ToDispatcher::LogGrows {
+                rank,
+                bytes: datagram.a,
+                is_scarce: datagram.b != 0,
+            });
         }
         if datagram.kind == Kind::Ready {
             return self.ready_to_go_on(rank);

@@ -47,9 +47,20 @@ pub struct Outcome {
     pub failed: Vec<(usize, String)>,
 }
 
+/// Growth of the message logs, in bytes a second of standstill, from which on images of all ranks are worth what they cost.
+/// Into fresh memory a log grows by some 2 GiB a second; what a rank writes to after an image costs up to eight times the
+/// standstill again; and all that is to be a fifth of what is gained.
+const WORTH: f64 = 2.0 * (1u64 << 30) as f64 * 8.0 * 5.0;
+/// Least growth for which images are taken.
+const LEAST_GROWTH: u64 = 128 << 20;
+
 /// The times of the next images, since the start of the job.
 pub struct Checkpoints {
     period: Period,
+    /// Of all message logs, in bytes, since images were last taken for that reason.
+    growth: u64,
+    /// Doubled whenever such an image was refused: others may be refused for the same reason.
+    patience: u64,
     /// What each rank's (or the job's) last image has cost.
     costs: Vec<Option<Duration>>,
     failures: u32,
@@ -74,6 +85,8 @@ impl Checkpoints {
         };
         Checkpoints {
             period,
+            growth: 0,
+            patience: 1,
             costs: vec![None; size],
             failures: 0,
             due: (1..=size as u32)
@@ -126,6 +139,26 @@ impl Checkpoints {
         self.waiting.extend(client);
     }
 
+    /// Images let logs forget, so that they use the same memory again. They are taken when that saves much more time than
+    /// the images cost; a rank that cannot have one now is not asked again.
+    pub fn logs_have_grown(&mut self, bytes: u64, now: Duration) {
+        self.growth += bytes;
+        let cost = self.costs.iter().flatten().sum::<Duration>();
+        let enough = LEAST_GROWTH.max((cost.as_secs_f64() * WORTH) as u64);
+        if self.growth < enough.saturating_mul(self.patience) {
+            return;
+        }
+        self.growth = 0;
+        for due in &mut self.due {
+            *due = Some(due.map_or(now, |due| due.min(now)));
+        }
+    }
+
+    /// Whether somebody relies on an image of this rank.
+    pub fn is_expected(&self, rank: usize) -> bool {
+        self.period != Period::Never || self.wanted.contains_key(&rank)
+    }
+
     /// When everything that was wanted is there or cannot be.
     pub fn finished(&mut self) -> Option<Outcome> {
         if !self.wanted.is_empty() {
@@ -159,6 +192,10 @@ impl Checkpoints {
         if self.taking == Some(rank) {
             self.taking = None;
         }
+        self.patience = match refusal {
+            None => 1,
+            Some(_) => self.patience.saturating_mul(2),
+        };
         match (self.wanted.get_mut(&rank), refusal) {
             (Some(attempts), Some(reason)) => {
                 *attempts += 1;
@@ -308,6 +345,31 @@ mod tests {
         assert_eq!(checkpoints.next(SECOND, |_| true), Some(0));
         checkpoints.answered(0, SECOND, Ok(SECOND));
         assert!(checkpoints.finished().unwrap().failed.is_empty());
+    }
+
+    #[test]
+    fn logs_that_grow_are_worth_images_that_are_cheap() {
+        let mut checkpoints = Checkpoints::new(Period::Never, 2);
+        checkpoints.logs_have_grown(LEAST_GROWTH - 1, SECOND);
+        assert_eq!(checkpoints.next(SECOND, |_| true), None);
+        checkpoints.logs_have_grown(1, SECOND);
+        for rank in 0..2 {
+            assert_eq!(checkpoints.next(SECOND, |_| true), Some(rank));
+            assert!(!checkpoints.is_expected(rank));
+            checkpoints.answered(rank, SECOND, Ok(SECOND / 20));
+        }
+        assert_eq!(checkpoints.next(SECOND, |_| true), None);
+        // 0.1 s of standstill.
+        checkpoints.logs_have_grown(7 << 30, SECOND);
+        assert_eq!(checkpoints.next(SECOND, |_| true), None);
+        checkpoints.logs_have_grown(1 << 30, SECOND);
+        assert_eq!(checkpoints.next(SECOND, |_| true), Some(0));
+        checkpoints.answered(0, SECOND, Err("it has an open socket"));
+        assert_eq!(checkpoints.next(2 * SECOND, |rank| rank == 0), None, "it is not asked again");
+        checkpoints.logs_have_grown(8 << 30, SECOND);
+        assert_eq!(checkpoints.next(2 * SECOND, |rank| rank == 0), None, "nor soon");
+        checkpoints.logs_have_grown(8 << 30, SECOND);
+        assert_eq!(checkpoints.next(2 * SECOND, |rank| rank == 0), Some(0));
     }
 
     #[test]

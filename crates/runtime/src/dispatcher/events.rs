@@ -234,9 +234,10 @@ impl Events {
         self.record("returned", json!({"wave": wave, "lost_seconds": lost.as_secs_f64()}));
     }
 
-    pub fn not_checkpointed(&mut self, rank: usize, reason: &str, now: Instant) {
+    /// `is_expected`: the user asked for images, or the job needs them.
+    pub fn not_checkpointed(&mut self, rank: usize, reason: &str, is_expected: bool, now: Instant) {
         let refusals = &mut self.refusals[rank];
-        if IN_PASSING.iter().any(|passing| reason.contains(passing)) {
+        if !is_expected || IN_PASSING.iter().any(|passing| reason.contains(passing)) {
             refusals.since = None;
         } else if now - *refusals.since.get_or_insert(now) >= WITHOUT_IMAGE && !refusals.told {
             refusals.told = true;
