@@ -29,6 +29,8 @@ const ALIGN: usize = 64;
 const PIECE: usize = 12 << 10;
 /// Longest stretch of the log that is prefetched.
 const PREFETCH: usize = 8 << 10;
+/// Long payloads are copied in steps of half of this, while memory so far ahead of the copy is fetched.
+const AHEAD: usize = 4 << 10;
 /// Most bytes of a segment that carry no payload when it is full of pieces.
 const LOST: usize = 2 * ALIGN + (SEGMENT / PIECE + 2) * (HEADER + ALIGN);
 /// Bytes that are prefetched in one round of waiting.
@@ -397,7 +399,11 @@ impl Writer {
             // SAFETY: the entry and the next mark lie inside the own segment: payload ends at PAYLOAD_END at the latest.
             unsafe {
                 let entry = self.segment.add(self.place);
-                pieces.copy_to(entry.add(HEADER), bytes);
+                if arena.retains() && bytes > AHEAD {
+                    self.copy_ahead(&mut pieces, self.place + HEADER, bytes);
+                } else {
+                    pieces.copy_to(entry.add(HEADER), bytes);
+                }
                 let next = (self.place + HEADER + bytes + ALIGN - 1) & !(ALIGN - 1);
                 atomic(self.segment.add(next)).store(0, Ordering::Relaxed);
                 let word = if progress.started {
@@ -434,6 +440,22 @@ impl Writer {
 }
 
 impl Writer {
+    /// Copies the next `bytes` bytes to `place` of the open segment. A retained log writes to memory that is in no cache: the
+    /// processor fetches some of it while it copies what came before.
+    ///
+    /// # Safety
+    /// `bytes` from `place` on lie inside the segment.
+    unsafe fn copy_ahead(&self, pieces: &mut Pieces, place: usize, bytes: usize) {
+        let end = place + bytes;
+        for from in (place..end).step_by(AHEAD / 2) {
+            let run = (end - from).min(AHEAD / 2);
+            let fetched = (from + AHEAD) & !(ALIGN - 1);
+            prefetch(self.segment, fetched, fetched + run);
+            // SAFETY: inside of what the caller gives.
+            unsafe { pieces.copy_to(self.segment.add(from), run) };
+        }
+    }
+
     /// A retained log always writes to memory that is in no cache: asks for the lines that a next message like this one
     /// would take while nobody waits for them.
     #[inline]

@@ -48,9 +48,10 @@ pub struct Outcome {
 }
 
 /// Growth of the message logs, in bytes a second of standstill, from which on images of all ranks are worth what they cost.
-/// Into fresh memory a log grows by some 2 GiB a second; what a rank writes to after an image costs up to eight times the
-/// standstill again; and all that is to be a fifth of what is gained.
-const WORTH: f64 = 2.0 * (1u64 << 30) as f64 * 8.0 * 5.0;
+/// Into fresh memory a log grows by some 2 GiB a second, into memory that it has used before by four times as much; what a rank
+/// writes to after an image may cost several times the standstill again. With this, images take some twentieth of the time that a
+/// program does nothing but send.
+const WORTH: f64 = 320.0 * (1u64 << 30) as f64;
 /// Least growth for which images are taken.
 const LEAST_GROWTH: u64 = 128 << 20;
 
@@ -360,15 +361,19 @@ mod tests {
         }
         assert_eq!(checkpoints.next(SECOND, |_| true), None);
         // 0.1 s of standstill.
-        checkpoints.logs_have_grown(7 << 30, SECOND);
+        checkpoints.logs_have_grown(31 << 30, SECOND);
         assert_eq!(checkpoints.next(SECOND, |_| true), None);
         checkpoints.logs_have_grown(1 << 30, SECOND);
         assert_eq!(checkpoints.next(SECOND, |_| true), Some(0));
         checkpoints.answered(0, SECOND, Err("it has an open socket"));
-        assert_eq!(checkpoints.next(2 * SECOND, |rank| rank == 0), None, "it is not asked again");
-        checkpoints.logs_have_grown(8 << 30, SECOND);
+        assert_eq!(
+            checkpoints.next(2 * SECOND, |rank| rank == 0),
+            None,
+            "it is not asked again"
+        );
+        checkpoints.logs_have_grown(32 << 30, SECOND);
         assert_eq!(checkpoints.next(2 * SECOND, |rank| rank == 0), None, "nor soon");
-        checkpoints.logs_have_grown(8 << 30, SECOND);
+        checkpoints.logs_have_grown(32 << 30, SECOND);
         assert_eq!(checkpoints.next(2 * SECOND, |rank| rank == 0), Some(0));
     }
 
