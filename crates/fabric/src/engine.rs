@@ -98,6 +98,13 @@ const HOT_RUN: u32 = 16;
 const QUICK_US: u64 = 5;
 /// Longest look for news inside one read while the program still polls.
 const LOOK_US: u64 = 1;
+/// How long a rank that waits gives its core to others, and looks again when it gets it back, before it sleeps: with a few ranks
+/// on each core that costs less than sleeping and being woken.
+const YIELD_US: u64 = 30;
+/// When others keep the core for longer than this they compute, and a rank that sleeps gets it back sooner than one that has
+/// given it away: so for a while it does not.
+const LONG_YIELD_US: u64 = 200;
+const NO_YIELD_US: u64 = 50_000;
 const SHORT_SLEEP_NS: u64 = 50_000;
 const FIRST_SLEEP_NS: u64 = 1_000_000;
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
@@ -152,6 +159,8 @@ pub struct Engine {
     last_read: u64,
     idle_since: u64,
     spin_ticks: u64,
+    /// No core is given away before.
+    yields_from: u64,
     sleeps: u64,
 }
 
@@ -224,6 +233,7 @@ impl Engine {
         if node.control(node.rank, control::INCARNATION).load(Ordering::Acquire) > 1 {
             doorbell::begin_life(&node);
         }
+        waiting::ask_for_short_slices();
         let ticks_per_us = measure_ticks();
         let mut engine = Engine {
             arena,
@@ -262,6 +272,7 @@ impl Engine {
             last_read: 0,
             idle_since: 0,
             spin_ticks: ticks_per_us * node.spin_ns / 1000,
+            yields_from: 0,
             sleeps: 0,
             node,
         };

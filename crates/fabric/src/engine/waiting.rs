@@ -52,6 +52,9 @@ impl Engine {
             }
             return false;
         }
+        if idle < self.spin_ticks + self.ticks_per_us * YIELD_US && self.give_way(now) {
+            return true;
+        }
         let idle_ns = idle * 1000 / self.ticks_per_us;
         // Another thread of this process may want MPI's lock: do not sleep on it for long.
         let longest = if self.thread_changes > 0 {
@@ -62,6 +65,20 @@ impl Engine {
         self.doze(idle_ns.clamp(SHORT_SLEEP_NS, longest));
         if !self.waiting.is_empty() {
             self.progress_sends();
+        }
+        true
+    }
+
+    /// Lets others use the core, unless that has taken long lately.
+    fn give_way(&mut self, now: u64) -> bool {
+        if now < self.yields_from {
+            return false;
+        }
+        // SAFETY: has no arguments.
+        unsafe { libc::sched_yield() };
+        let after = ticks();
+        if after - now > self.ticks_per_us * LONG_YIELD_US {
+            self.yields_from = after + self.ticks_per_us * NO_YIELD_US;
         }
         true
     }
@@ -115,7 +132,35 @@ impl Engine {
             self.warm_up(incoming.reader.source);
             std::hint::spin_loop();
         }
+        let until = until + self.ticks_per_us * YIELD_US;
+        loop {
+            let now = ticks();
+            if now >= until || !self.give_way(now) {
+                break;
+            }
+            if incoming.reader.peek(&self.node).is_some() {
+                return;
+            }
+        }
         let node = &self.node;
         doorbell::sleep(node, FIRST_SLEEP_NS, || incoming.reader.peek(node).is_some());
+    }
+}
+
+/// Asks the kernel (Linux 6.12 and newer; older ones ignore it) for the shortest slices of time: a rank that wakes up then need
+/// not wait until another process has used up its slice, some milliseconds. Its share of the core stays the same.
+pub(super) fn ask_for_short_slices() {
+    const SHORTEST_NS: u64 = 100_000;
+    // SAFETY: plain numbers.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::sched_attr>();
+    // SAFETY: the calling thread's attributes are written to the struct, and set from it. Failing leaves them as they are.
+    unsafe {
+        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) == 0
+            && attributes.sched_policy == libc::SCHED_OTHER as u32
+        {
+            attributes.sched_runtime = SHORTEST_NS;
+            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0);
+        }
     }
 }
