@@ -125,18 +125,9 @@ pub fn spare_addresses() -> usize {
         .unwrap_or(0)
 }
 
-/// Half of the available memory for all ranks together, at most 8 GiB each.
+/// Half of the available memory for all ranks together, at most 8 GiB each, in bytes.
 pub fn default_log_memory(size: usize) -> u64 {
-    let available = std::fs::read_to_string("/proc/meminfo")
-        .ok()
-        .and_then(|text| {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix("MemAvailable:"))?
-                .to_string();
-            line.split_whitespace().next()?.parse::<u64>().ok()
-        })
-        .map_or(1 << 30, |kilobytes| kilobytes << 10);
+    let available = resurgo_runtime::memory::available().unwrap_or(1 << 30);
     (available / 2 / size as u64).clamp(1 << 20, 8 << 30)
 }
 

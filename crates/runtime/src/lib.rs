@@ -9,6 +9,7 @@ pub mod event_logger;
 pub mod faults;
 pub mod jobs;
 mod leftovers;
+pub mod memory;
 pub mod trampoline;
 pub mod units;
 

@@ -19,6 +19,7 @@ use super::life::Life;
 use super::ranks::Rank;
 use super::taken::Printed;
 use super::{Agent, Source, Work};
+use crate::memory;
 
 /// What the agent must know to begin a life from an image: where the rank was in everything that the agent keeps for it.
 #[derive(Debug, Clone, Copy)]
@@ -222,6 +223,15 @@ impl Rank {
     }
 }
 
+impl Work {
+    /// Whether all that the ranks hold could be there twice.
+    fn has_memory_for_images(&self) -> bool {
+        let lives = self.ranks.iter().filter_map(|rank| rank.life.as_ref());
+        let held = memory::held_by(lives.map(|life| life.pid.as_raw()));
+        memory::available().is_some_and(|available| available > held)
+    }
+}
+
 impl Agent {
     pub(super) fn ask_for_image(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
@@ -266,10 +276,15 @@ impl Agent {
     fn image_said(&mut self, rank: usize, datagram: Datagram, snapshot: Option<Socket>) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         if datagram.kind == Kind::LogGrows {
+            let is_scarce = datagram.b != 0;
+            // Nobody has asked for images: they must not fill the memory, nor files be written for them.
+            if !is_scarce && (work.store.is_some() || !work.has_memory_for_images()) {
+                return Ok(());
+            }
             return self.send(&ToDispatcher::LogGrows {
                 rank,
                 bytes: datagram.a,
-                is_scarce: datagram.b != 0,
+                is_scarce,
             });
         }
         if datagram.kind == Kind::Ready {
