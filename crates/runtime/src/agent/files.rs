@@ -13,7 +13,6 @@ use resurgo_wire::image::{Datagram, Kind};
 
 use super::images::Account;
 use super::{Agent, PATIENCE};
-use crate::children;
 
 /// Files that stay.
 const KEPT: usize = 2;
@@ -208,19 +207,12 @@ impl Agent {
         let Some(life) = this.life.take() else {
             return Ok(false);
         };
-        life.signal(Signal::SIGKILL);
-        children::reap(life.pid);
-        children::fence(life.pid, PATIENCE);
+        life.fence(PATIENCE);
         drop(life);
         // It stays where it is, for those who look into what has happened to it.
         let number = restoring.number;
         this.images.files.retain(|file| file.number != number);
-        if rank == 0
-            && let Some(spool) = &mut work.spool
-        {
-            spool.end_life();
-            work.spool_watched = false;
-        }
+        work.end_input(rank);
         let reason = restoring.failure.unwrap_or_else(|| match end {
             End::Exited(code) => format!("the process being rebuilt exited with code {code}"),
             End::Signalled(signal) => format!("the process being rebuilt was killed by signal {signal}"),

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -17,6 +18,8 @@ use resurgo_image::Socket;
 use resurgo_pmi::{LineBuffer, Place};
 use resurgo_wire::control::{Job, Program, Stdin};
 use resurgo_wire::node_memory::{ENV_RANK, IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
+
+use crate::children;
 
 /// A running process of a rank. Its process group has the same number.
 pub struct Life {
@@ -178,6 +181,14 @@ impl Life {
         if group.is_err() || signal == Signal::SIGKILL {
             let _ = kill(self.pid, signal);
         }
+    }
+
+    /// Kills what is left of it and reaps the process, which has ended: nothing of it may touch the node memory once the
+    /// next life has begun. The group is killed before its leader is reaped, while its number cannot be anybody else's.
+    pub fn fence(&self, patience: Duration) {
+        self.signal(Signal::SIGKILL);
+        children::reap(self.pid);
+        children::fence(self.pid, patience);
     }
 }
 

@@ -4,10 +4,9 @@ use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use resurgo_wire::control::{End, Ended, Stream, ToDispatcher};
-use resurgo_wire::node_memory::{EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE, PROTOCOL_BLOCKING};
+use resurgo_wire::node_memory::{EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 
 use super::images::{Images, Restoring};
 use super::life::{Life, Surroundings};
@@ -91,6 +90,16 @@ impl Work {
             .iter()
             .any(|rank| rank.life.is_some() && (rank.replaying || rank.quiet_since.is_some()))
     }
+
+    /// The present life of `rank` reads no more.
+    pub(super) fn end_input(&mut self, rank: usize) {
+        if rank == 0
+            && let Some(spool) = &mut self.spool
+        {
+            spool.end_life();
+            self.spool_watched = false;
+        }
+    }
 }
 
 impl Agent {
@@ -100,6 +109,7 @@ impl Agent {
             return Ok(());
         };
         let place = work.server.place(rank);
+        let coordinated = work.is_coordinated();
         let this = &mut work.ranks[rank];
         if this.life.is_some() || this.images.is_waking() {
             return Ok(());
@@ -115,7 +125,6 @@ impl Agent {
         for (taken, printed) in this.taken.iter_mut().zip(from.printed) {
             taken.restarted(printed);
         }
-        let coordinated = work.job.protocol == PROTOCOL_BLOCKING;
         // Ranks that return to a wave repeat nothing that would have to be the same.
         this.replaying = this.number > 1 && !coordinated;
         this.finished = false;
@@ -223,7 +232,7 @@ impl Agent {
 
     pub(super) fn rank_ended(&mut self, rank: usize, end: End) -> io::Result<()> {
         if self.work.as_ref().is_some_and(Work::is_returning) {
-            return self.ended_while_returning(rank, end);
+            return self.ended_while_returning(rank);
         }
         // What it said before it ended counts.
         self.pmi_event(rank)?;
@@ -247,31 +256,23 @@ impl Agent {
         let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised);
         this.finished = orderly;
         this.ended_well = orderly && end == End::Exited(0);
+        let number = this.number;
         if orderly {
             if !coordinated {
                 this.images.forget();
             }
             children::reap(life.pid);
         } else {
-            // Fencing: nothing of this life may touch the node memory once the next has begun. The group is
-            // killed before its leader is reaped, while its number cannot be anybody else's.
-            life.signal(Signal::SIGKILL);
-            children::reap(life.pid);
-            children::fence(life.pid, PATIENCE);
+            life.fence(PATIENCE);
         }
-        if rank == 0
-            && let Some(spool) = &mut work.spool
-        {
-            spool.end_life();
-            work.spool_watched = false;
-        }
+        work.end_input(rank);
         let report = match end {
             End::Exited(EXIT_REPORT) => work.memory.report(rank)?,
             _ => None,
         };
         let ended = Ended {
             rank,
-            life: this.number,
+            life: number,
             pid: life.pid.as_raw(),
             end,
             initialised: progress.initialised,

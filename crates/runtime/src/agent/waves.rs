@@ -7,13 +7,12 @@ use std::time::Instant;
 use nix::sys::signal::Signal;
 use resurgo_image::Socket;
 use resurgo_protocol::{Return, Step, Turn, Wave};
-use resurgo_wire::control::{End, ToDispatcher};
+use resurgo_wire::control::ToDispatcher;
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{PHASE_LIVE, PROTOCOL_BLOCKING};
 
 use super::ranks::Rank;
 use super::{Agent, PATIENCE, Work};
-use crate::children;
 
 /// Attempts to return to a wave before the job is given up.
 const ATTEMPTS: u32 = 10;
@@ -184,20 +183,13 @@ impl Agent {
     }
 
     /// While all ranks return: the end of an old process, or of a new one that has not been let go.
-    pub(super) fn ended_while_returning(&mut self, rank: usize, _end: End) -> io::Result<()> {
+    pub(super) fn ended_while_returning(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let Some(life) = work.ranks[rank].life.take() else {
             return Ok(());
         };
-        life.signal(Signal::SIGKILL);
-        children::reap(life.pid);
-        children::fence(life.pid, PATIENCE);
-        if rank == 0
-            && let Some(spool) = &mut work.spool
-        {
-            spool.end_life();
-            work.spool_watched = false;
-        }
+        life.fence(PATIENCE);
+        work.end_input(rank);
         drop(life);
         self.drain_and_close(rank)?;
         self.ended_for_return(rank)
