@@ -252,12 +252,7 @@ impl Agent {
                 rank,
                 fault_at_messages,
             } => {
-                if self.ending.is_none()
-                    && let Err(error) = self.start_life(rank, fault_at_messages)
-                {
-                    let reason = format!("cannot start rank {rank} again: {error}{}", crate::hint(&error));
-                    self.send(&ToDispatcher::Failed { reason })?;
-                }
+                self.start_again(rank, fault_at_messages)?;
             }
             ToAgent::Checkpoint { rank } => self.ask_for_image(rank)?,
             ToAgent::Wave => self.begin_wave()?,

@@ -69,7 +69,7 @@ fn note_cursors(slot: u64) {
         }
         return;
     }
-    let slot = slot as usize % nm::arena::IMAGE_SLOTS;
+    let slot = slot as usize;
     for (source, incoming) in engine.incoming.iter().enumerate().take(engine.node.ranks()) {
         let serial = incoming.as_ref().map_or(0, |incoming| incoming.reader.serial());
         engine.node.image_cursor(slot, source).store(serial, Ordering::Release);

@@ -148,7 +148,7 @@ impl Images {
         self.taking.is_some()
     }
 
-    /// The account of a rank that stands still in a wave.
+    /// The account of a rank that stands still.
     pub fn account_while_taking(&mut self, account: Option<Account>) {
         if let Some(taking) = &mut self.taking {
             taking.account = account;
@@ -157,18 +157,18 @@ impl Images {
 
     /// The rank's part of a wave that may become complete.
     pub fn add_candidate(&mut self, taken: Datagram, socket: Socket) {
-        if let Some(Taking {
-            slot,
-            account: Some(account),
-        }) = self.taking.take()
-        {
-            self.candidate = Some(Image {
-                number: taken.a,
-                slot,
-                account,
-                socket,
-            });
-        }
+        self.candidate = self.complete(taken, socket);
+    }
+
+    /// The image that has been taken, if it is accounted for.
+    fn complete(&mut self, taken: Datagram, socket: Socket) -> Option<Image> {
+        let taking = self.taking.take()?;
+        Some(Image {
+            number: taken.a,
+            slot: taking.slot,
+            account: taking.account?,
+            socket,
+        })
     }
 
     pub fn drop_candidate(&mut self) {
@@ -305,33 +305,15 @@ impl Agent {
             (Kind::Stopped, _) => {
                 let account = self.account_for(rank)?;
                 let Some(work) = &mut self.work else { return Ok(()) };
-                let this = &mut work.ranks[rank];
                 let answer = if account.is_some() { Kind::Go } else { Kind::Abandon };
-                if let Some(socket) = this.life.as_ref().and_then(|life| life.image.as_ref()) {
-                    // A rank that has died meanwhile needs no answer.
-                    let _ = socket.send(&Datagram::new(answer, datagram.a, 0, 0), &[]);
-                }
-                if let Some(taking) = &mut this.images.taking {
-                    taking.account = account;
-                }
+                work.tell(rank, &Datagram::new(answer, datagram.a, 0, 0));
+                work.ranks[rank].images.account_while_taking(account);
                 Ok(())
             }
-            (Kind::Taken, Some(socket)) => {
-                let Some(Taking {
-                    slot,
-                    account: Some(account),
-                }) = images.taking.take()
-                else {
-                    return Ok(());
-                };
-                let image = Image {
-                    number: datagram.a,
-                    slot,
-                    account,
-                    socket,
-                };
-                self.image_taken(rank, image, datagram.c)
-            }
+            (Kind::Taken, Some(socket)) => match images.complete(datagram, socket) {
+                Some(image) => self.image_taken(rank, image, datagram.c),
+                None => Ok(()),
+            },
             (Kind::Refused, _) => {
                 images.taking = None;
                 let reason = datagram.text().to_string();
@@ -495,13 +477,7 @@ impl Agent {
         // That was no life.
         this.number -= 1;
         let fault_at_messages = this.fault_at_messages;
-        if self.ending.is_none()
-            && let Err(error) = self.start_life(rank, fault_at_messages)
-        {
-            let reason = format!("cannot start rank {rank} again: {error}{}", crate::hint(&error));
-            self.send(&ToDispatcher::Failed { reason })?;
-        }
-        Ok(())
+        self.start_again(rank, fault_at_messages)
     }
 
     /// The rank has died: an image that it was taking is none.

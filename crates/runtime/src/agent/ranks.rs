@@ -171,6 +171,22 @@ impl Agent {
         Ok(())
     }
 
+    /// Starts the next life of `rank`, unless the job is being ended; a failure to do so ends it.
+    pub(super) fn start_again(&mut self, rank: usize, fault_at_messages: u64) -> io::Result<()> {
+        if self.ending.is_some() {
+            return Ok(());
+        }
+        match self.start_life(rank, fault_at_messages) {
+            Ok(()) => Ok(()),
+            Err(error) => self.not_started_again(rank, &error),
+        }
+    }
+
+    pub(super) fn not_started_again(&mut self, rank: usize, error: &io::Error) -> io::Result<()> {
+        let reason = format!("cannot start rank {rank} again: {error}{}", crate::hint(error));
+        self.send(&ToDispatcher::Failed { reason })
+    }
+
     /// The process of a new life runs.
     pub(super) fn life_begins(&mut self, rank: usize, mut life: Life, image: u64) -> io::Result<()> {
         let Some(work) = &mut self.work else {

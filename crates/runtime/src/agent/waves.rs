@@ -44,9 +44,9 @@ impl Work {
         self.waves.returning.as_ref().is_some_and(Return::is_ending)
     }
 
-    fn tell(&self, rank: usize, datagram: &Datagram) {
+    /// Whoever has died meanwhile needs no answer.
+    pub(super) fn tell(&self, rank: usize, datagram: &Datagram) {
         if let Some(socket) = self.ranks[rank].life.as_ref().and_then(|life| life.image.as_ref()) {
-            // Whoever has died meanwhile is noticed by itself.
             let _ = socket.send(datagram, &[]);
         }
     }
@@ -221,8 +221,7 @@ impl Agent {
         for rank in 0..size {
             let fault = self.work.as_ref().map_or(0, |work| work.ranks[rank].fault_at_messages);
             if let Err(error) = self.start_life(rank, fault) {
-                let reason = format!("cannot start rank {rank} again: {error}{}", crate::hint(&error));
-                return self.send(&ToDispatcher::Failed { reason });
+                return self.not_started_again(rank, &error);
             }
         }
         if !from_images && let Some(work) = &mut self.work {
