@@ -15,10 +15,10 @@ pub fn ps(arguments: Vec<OsString>) -> i32 {
         Ok(jobs) => jobs,
         Err(error) => return failed(&format!("cannot list the jobs: {error}")),
     };
-    println!(
-        "{:>8}  {:>11}  {:<12} {:>9}  {:>8}  {:>7}  {:>9}  COMMAND",
-        "JOB", "RANKS", "PROTOCOL", "TIME", "RESTARTS", "IMAGES", "LAST"
-    );
+    let titles = [
+        "JOB", "RANKS", "PROTOCOL", "TIME", "RESTARTS", "IMAGES", "LAST", "COMMAND",
+    ];
+    println!("{}", line(titles.map(String::from)));
     for job in jobs {
         // A job that ends meanwhile is not shown.
         if let Ok(Reply::Status(status)) = jobs::ask(job, &Request::Status) {
@@ -30,18 +30,21 @@ pub fn ps(arguments: Vec<OsString>) -> i32 {
 
 fn row(job: Job, status: &Status) -> String {
     let time = |seconds: f64| readable_duration(std::time::Duration::from_secs_f64(seconds));
-    format!(
-        "{:>8}  {:>11}  {:<12} {:>9}  {:>8}  {:>7}  {:>9}  {}",
-        job.number,
+    line([
+        job.number.to_string(),
         format!("{} of {}", status.running, status.ranks),
-        status.protocol,
+        status.protocol.clone(),
         time(status.seconds),
-        status.restarts,
-        status.images,
+        status.restarts.to_string(),
+        status.images.to_string(),
         status.seconds_since_image.map_or("-".to_string(), time),
         // One line, whatever the arguments are.
         status.command.replace(char::is_control, " "),
-    )
+    ])
+}
+
+fn line([job, ranks, protocol, time, restarts, images, last, command]: [String; 8]) -> String {
+    format!("{job:>8}  {ranks:>11}  {protocol:<12} {time:>9}  {restarts:>8}  {images:>7}  {last:>9}  {command}")
 }
 
 /// `resurgo checkpoint [JOB]`.

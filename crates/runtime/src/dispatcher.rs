@@ -99,8 +99,6 @@ struct Dispatcher {
     protocol: u32,
     /// All ranks are being returned to a wave.
     returning: bool,
-    /// Ranks have images together, in waves.
-    coordinated: bool,
     events: Events,
     start: Instant,
     /// Name of the job's key-value space.
@@ -207,7 +205,6 @@ impl Dispatcher {
             command: command_line(job),
             protocol: job.protocol,
             returning: false,
-            coordinated: job.protocol == PROTOCOL_BLOCKING,
             events,
             start,
             name: job.name.clone(),
@@ -406,7 +403,7 @@ impl Dispatcher {
                 let decision = self.policy.ended(&ended);
                 if decision == Decision::Finished {
                     self.events.finished(&ended);
-                    if self.coordinated {
+                    if self.is_coordinated() {
                         self.checkpoints.give_up(0, &finished(rank));
                     } else {
                         self.checkpoints.left(rank);
@@ -424,7 +421,7 @@ impl Dispatcher {
                         self.events.restarting(rank);
                         let messages = ended.statistics.deliveries + ended.statistics.sends;
                         let fault_at_messages = self.faults.next_life(rank, messages);
-                        if self.coordinated {
+                        if self.is_coordinated() {
                             self.returning = true;
                             self.pids.fill(None);
                             self.tell(ToAgent::Return {
@@ -476,7 +473,7 @@ impl Dispatcher {
                 self.events.returned(wave, now);
             }
             ToDispatcher::NotCheckpointed { rank, reason } => {
-                let unit = if self.coordinated { 0 } else { rank };
+                let unit = self.unit(rank);
                 let why = format!("rank {rank}: {reason}");
                 let is_expected = self.checkpoints.is_expected(unit);
                 self.checkpoints.answered(unit, self.start.elapsed(), Err(&why));
@@ -496,7 +493,7 @@ impl Dispatcher {
             ToDispatcher::ImageLost { rank, number, reason } => {
                 self.events.image_lost(rank, number, &reason);
                 // Until there is another one the rank may have nothing to go on from.
-                let unit = if self.coordinated { 0 } else { rank };
+                let unit = self.unit(rank);
                 self.checkpoints.want(std::iter::once(unit), None, self.start.elapsed());
             }
             ToDispatcher::Aborted { rank, code } => {
@@ -622,7 +619,7 @@ impl Dispatcher {
         }
         let runs = self.runs();
         if let Some(rank) = self.checkpoints.next(self.start.elapsed(), runs) {
-            let request = if self.coordinated {
+            let request = if self.is_coordinated() {
                 ToAgent::Wave
             } else {
                 ToAgent::Checkpoint { rank }
@@ -656,7 +653,7 @@ impl Dispatcher {
     fn want_images(&mut self, client: Option<u64>) {
         let now = self.start.elapsed();
         let ranks = 0..self.pids.len();
-        if !self.coordinated {
+        if !self.is_coordinated() {
             let wanted = ranks.filter(|rank| !self.policy.has_finished(*rank));
             self.checkpoints.want(wanted, client, now);
             return;
@@ -673,9 +670,9 @@ impl Dispatcher {
             return;
         };
         let reply = match failed.first() {
-            None if self.coordinated => Reply::Done("a wave is complete".to_string()),
+            None if self.is_coordinated() => Reply::Done("a wave is complete".to_string()),
             None => Reply::Done("every rank has a new image".to_string()),
-            Some((_, why)) if self.coordinated => Reply::Refused(format!("no wave can be taken: {why}")),
+            Some((_, why)) if self.is_coordinated() => Reply::Refused(format!("no wave can be taken: {why}")),
             Some((_, why)) => Reply::Refused(format!("no image can be taken: {why}")),
         };
         for client in clients {
@@ -697,11 +694,21 @@ impl Dispatcher {
         }
     }
 
+    /// Ranks have images together, in waves.
+    fn is_coordinated(&self) -> bool {
+        self.protocol == PROTOCOL_BLOCKING
+    }
+
+    /// What [`Checkpoints`] knows `rank` as: with waves the job is one.
+    fn unit(&self, rank: usize) -> usize {
+        if self.is_coordinated() { 0 } else { rank }
+    }
+
     /// Which of what [`Checkpoints`] knows can have an image: single ranks, or the job.
     fn runs(&self) -> impl Fn(usize) -> bool + use<> {
         let running: Vec<bool> = self.pids.iter().map(Option::is_some).collect();
         let all = running.iter().all(|runs| *runs) && !self.returning;
-        let coordinated = self.coordinated;
+        let coordinated = self.is_coordinated();
         move |rank| if coordinated { all } else { running[rank] }
     }
 
