@@ -1,10 +1,16 @@
-//! `resurgo ps`, `checkpoint` and `kill`: commands about running jobs.
+//! `resurgo ps`, `checkpoint`, `suspend` and `kill`: commands about jobs that run, and those that are suspended.
 
 use std::ffi::OsString;
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use resurgo_runtime::jobs::{self, Job};
+use resurgo_runtime::suspended::Suspended;
 use resurgo_runtime::units::readable_duration;
 use resurgo_wire::console::{Reply, Request, Status};
+use resurgo_wire::node_memory::PROTOCOLS;
+
+use crate::suspend;
 
 /// `resurgo ps`: a table of the caller's jobs on this machine.
 pub fn ps(arguments: Vec<OsString>) -> i32 {
@@ -25,11 +31,35 @@ pub fn ps(arguments: Vec<OsString>) -> i32 {
             println!("{}", row(job, &status));
         }
     }
+    for job in suspend::registered() {
+        println!("{}", row_of_suspended(&job));
+    }
     0
 }
 
+fn row_of_suspended(job: &Suspended) -> String {
+    let about = &job.header.about;
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64();
+    line([
+        about.number.to_string(),
+        format!("{} suspended", about.ranks),
+        PROTOCOLS[job.header.job.protocol as usize].to_string(),
+        time(about.seconds),
+        about.restarts.to_string(),
+        "-".to_string(),
+        time((now - about.unix_time).max(0.0)),
+        about.command.replace(char::is_control, " "),
+    ])
+}
+
+fn time(seconds: f64) -> String {
+    readable_duration(std::time::Duration::from_secs_f64(seconds))
+}
+
 fn row(job: Job, status: &Status) -> String {
-    let time = |seconds: f64| readable_duration(std::time::Duration::from_secs_f64(seconds));
     line([
         job.number.to_string(),
         format!("{} of {}", status.running, status.ranks),
@@ -44,7 +74,7 @@ fn row(job: Job, status: &Status) -> String {
 }
 
 fn line([job, ranks, protocol, time, restarts, images, last, command]: [String; 8]) -> String {
-    format!("{job:>8}  {ranks:>11}  {protocol:<12} {time:>9}  {restarts:>8}  {images:>7}  {last:>9}  {command}")
+    format!("{job:>8}  {ranks:>14}  {protocol:<12} {time:>9}  {restarts:>8}  {images:>7}  {last:>9}  {command}")
 }
 
 /// `resurgo checkpoint [JOB]`.
@@ -52,10 +82,21 @@ pub fn checkpoint(arguments: Vec<OsString>) -> i32 {
     tell("checkpoint", arguments, &Request::Checkpoint)
 }
 
-/// `resurgo kill JOB`.
+/// `resurgo suspend [JOB]`.
+pub fn suspend(arguments: Vec<OsString>) -> i32 {
+    tell("suspend", arguments, &Request::Suspend)
+}
+
+/// `resurgo kill JOB`: of a suspended job, removes its files.
 pub fn kill(arguments: Vec<OsString>) -> i32 {
     if arguments.is_empty() {
         return usage("kill needs the number of a job; resurgo ps lists them");
+    }
+    if let [name] = &arguments[..]
+        && find("kill", &arguments).is_err()
+        && let Ok(job) = suspend::named(name)
+    {
+        return suspend::forget(&job);
     }
     tell("kill", arguments, &Request::Kill)
 }

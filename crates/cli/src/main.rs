@@ -8,7 +8,9 @@ mod image;
 mod jobs;
 mod options;
 mod run;
+mod slurm;
 mod spawn;
+mod suspend;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -28,6 +30,8 @@ fn main() -> ExitCode {
         Some("doctor") => code(doctor::run(rest)),
         Some("ps") => code(jobs::ps(rest)),
         Some("checkpoint") => code(jobs::checkpoint(rest)),
+        Some("suspend") => code(jobs::suspend(rest)),
+        Some("resume") => code(suspend::resume(rest)),
         Some("kill") => code(jobs::kill(rest)),
         Some(resurgo_runtime::agent::VERB) => code(resurgo_runtime::agent::run()),
         Some(resurgo_runtime::trampoline::VERB) => code(resurgo_runtime::trampoline::rank_exec(rest)),
@@ -46,7 +50,18 @@ fn main() -> ExitCode {
             ExitCode::from(USAGE)
         }
         _ => {
-            let known = ["run", "doctor", "image", "ps", "checkpoint", "kill", "help", "version"];
+            let known = [
+                "run",
+                "doctor",
+                "image",
+                "ps",
+                "checkpoint",
+                "suspend",
+                "resume",
+                "kill",
+                "help",
+                "version",
+            ];
             let near = options::nearest(&verb.to_string_lossy(), &known).unwrap_or("--help");
             eprintln!(
                 "resurgo: there is no {:?}; did you mean \"resurgo {near}\"?",

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use resurgo_runtime::dispatcher::Period;
+use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{
     MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_BLOCKING, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT,
@@ -51,6 +52,9 @@ pub struct Options {
     /// Where images are written into files as well.
     pub checkpoint_directory: Option<PathBuf>,
     pub checkpoint_keep: bool,
+    /// Go on with the job of this command line if it has been suspended.
+    pub resume_if_any: bool,
+    pub time_limit: Option<TimeLimit>,
     pub spill_directory: Option<PathBuf>,
     /// As written; their meaning depends on the number of ranks.
     pub faults: Vec<String>,
@@ -59,6 +63,15 @@ pub struct Options {
     pub event_logger: SocketAddrV4,
     /// Chosen from the number of cores when absent.
     pub spin: Option<Duration>,
+}
+
+/// When the job has to be off the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeLimit {
+    /// So long after its start.
+    After(Duration),
+    /// When Slurm ends the present job.
+    Slurm,
 }
 
 /// What a command line asks for.
@@ -96,6 +109,8 @@ const OPTIONS: &[(&str, usize)] = &[
     ("mtbf", 1),
     ("checkpoint-dir", 1),
     ("checkpoint-keep", 0),
+    ("resume-if-any", 0),
+    ("time-limit", 1),
     ("spill-dir", 1),
     ("fault", 1),
     ("q", 0),
@@ -121,6 +136,8 @@ const IN_ENVIRONMENT: &[&str] = &[
     "mtbf",
     "checkpoint-dir",
     "checkpoint-keep",
+    "resume-if-any",
+    "time-limit",
     "spill-dir",
     "fault",
     "quiet",
@@ -128,6 +145,29 @@ const IN_ENVIRONMENT: &[&str] = &[
     "event-logger",
     "spin",
 ];
+
+/// The options that can be given anew when a job is resumed; the others are part of what was suspended.
+const AT_RESUME: &[&str] = &[
+    "l",
+    "label",
+    "prepend-rank",
+    "max-restarts",
+    "max-restarts-per-rank",
+    "checkpoint-every",
+    "mtbf",
+    "checkpoint-keep",
+    "time-limit",
+    "fault",
+    "q",
+    "quiet",
+    "json-events",
+    "h",
+    "help",
+    "version",
+];
+
+/// The options that are on or off.
+const SWITCHES: &[&str] = &["label", "quiet", "checkpoint-keep", "resume-if-any"];
 
 /// Options of other launchers that mean something we cannot do.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -173,6 +213,8 @@ impl Options {
             mtbf: None,
             checkpoint_directory: None,
             checkpoint_keep: false,
+            resume_if_any: false,
+            time_limit: None,
             spill_directory: None,
             faults: Vec::new(),
             quiet: false,
@@ -191,6 +233,46 @@ impl Options {
 /// Reads a command line; `variable` looks into the environment.
 pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsString>) -> Result<Request, String> {
     let mut options = Options::new();
+    read_environment(&mut options, variable)?;
+    if let Some(other) = read(&mut options, arguments, None)? {
+        return Ok(other);
+    }
+    check(&mut options)?;
+    Ok(Request::Run(Box::new(options)))
+}
+
+/// Reads a command line of `resurgo resume`, which ends with the name of a job. `find` says how the job was started.
+pub fn parse_resume(
+    arguments: Vec<OsString>,
+    find: impl FnOnce(&OsString) -> Result<Origin, String>,
+) -> Result<Request, String> {
+    let mut named = Options::new();
+    if let Some(other) = read(&mut named, arguments.clone(), Some(AT_RESUME))? {
+        return Ok(other);
+    }
+    let words: Vec<&OsString> = named.programs.iter().flat_map(|program| &program.arguments).collect();
+    let [job] = words[..] else {
+        return Err("resume takes options and then one job".to_string());
+    };
+    let origin = find(job)?;
+    let mut options = Options::new();
+    read_environment(&mut options, |name| {
+        let mut variables = origin.environment.iter();
+        variables
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.clone())
+    })?;
+    read(&mut options, origin.arguments, None)?;
+    // These belong to the former run.
+    (options.faults, options.json_events) = (Vec::new(), None);
+    let programs = std::mem::take(&mut options.programs);
+    read(&mut options, arguments, Some(AT_RESUME))?;
+    options.programs = programs;
+    check(&mut options)?;
+    Ok(Request::Run(Box::new(options)))
+}
+
+fn read_environment(options: &mut Options, variable: impl Fn(&str) -> Option<OsString>) -> Result<(), String> {
     for name in IN_ENVIRONMENT {
         let in_environment = format!("RESURGO_{}", name.to_ascii_uppercase().replace('-', "_"));
         let Some(value) = variable(&in_environment).filter(|value| !value.is_empty()) else {
@@ -203,16 +285,21 @@ pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsStrin
             vec![text]
         };
         for value in values {
-            if ["label", "quiet", "checkpoint-keep"].contains(name) {
+            if SWITCHES.contains(name) {
                 match value {
                     "0" | "no" | "false" => continue,
                     "1" | "yes" | "true" => {}
                     _ => return Err(format!("{in_environment}={value:?}: write 1 or 0")),
                 }
             }
-            set(&mut options, name, value).map_err(|error| format!("{in_environment}: {error}"))?;
+            set(options, name, value).map_err(|error| format!("{in_environment}: {error}"))?;
         }
     }
+    Ok(())
+}
+
+/// Reads a command line, of which only the options `allowed` may be given; none for all.
+fn read(options: &mut Options, arguments: Vec<OsString>, allowed: Option<&[&str]>) -> Result<Option<Request>, String> {
     let faults_from_environment = options.faults.len();
 
     let mut arguments = arguments.into_iter().peekable();
@@ -239,6 +326,11 @@ pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsStrin
             let Some((name, count)) = OPTIONS.iter().find(|option| option.0 == name) else {
                 return Err(unknown(text, name));
             };
+            if allowed.is_some_and(|allowed| !allowed.contains(name)) {
+                return Err(format!(
+                    "{text} cannot be given to a job that goes on: it has what it was started with"
+                ));
+            }
             let mut values: Vec<OsString> = attached.into_iter().map(OsString::from).collect();
             if values.len() > *count {
                 return Err(format!("{text}: -{name} takes no value"));
@@ -248,13 +340,13 @@ pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsStrin
                 values.push(arguments.next().ok_or_else(|| format!("{text} needs {what}"))?);
             }
             match *name {
-                "h" | "help" => return Ok(Request::Help),
-                "version" => return Ok(Request::Version),
+                "h" | "help" => return Ok(Some(Request::Help)),
+                "version" => return Ok(Some(Request::Version)),
                 "fault" if options.faults.len() == faults_from_environment && faults_from_environment > 0 => {
                     options.faults.clear();
-                    apply(&mut options, &mut program, name, text, values)?;
+                    apply(options, &mut program, name, text, values)?;
                 }
-                _ => apply(&mut options, &mut program, name, text, values)?,
+                _ => apply(options, &mut program, name, text, values)?,
             }
         }
         let mut more = false;
@@ -266,13 +358,21 @@ pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsStrin
             program.arguments.push(argument);
         }
         if program.arguments.is_empty() {
-            return Err("no program given; try: resurgo run -n 4 ./program".to_string());
+            let what = match allowed {
+                None => "no program given; try: resurgo run -n 4 ./program",
+                Some(_) => "no job given; resurgo ps lists those that are suspended",
+            };
+            return Err(what.to_string());
         }
         options.programs.push(program);
         if !more {
-            break;
+            return Ok(None);
         }
     }
+}
+
+/// Whether the options go together.
+fn check(options: &mut Options) -> Result<(), String> {
     let size = options.size();
     if size > MAX_RANKS {
         return Err(format!("{size} ranks: a node can hold at most {MAX_RANKS}"));
@@ -303,7 +403,20 @@ pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsStrin
                 .to_string(),
         );
     }
-    Ok(Request::Run(Box::new(options)))
+    for (given, name) in [
+        (options.resume_if_any, "--resume-if-any"),
+        (options.time_limit.is_some(), "--time-limit"),
+    ] {
+        if given && options.checkpoint_directory.is_none() {
+            return Err(format!("{name} needs --checkpoint-dir, where the job is suspended"));
+        }
+        if given && (options.protocol == PROTOCOL_NONE || options.tolerate_node) {
+            return Err(format!(
+                "{name} needs images, which neither --protocol none nor --tolerate node has"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn unknown(text: &str, name: &str) -> String {
@@ -437,6 +550,16 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         "log-prefault" => options.log_prefault = parse_size(value)?,
         "checkpoint-dir" => options.checkpoint_directory = Some(PathBuf::from(value)),
         "checkpoint-keep" => options.checkpoint_keep = true,
+        "resume-if-any" => options.resume_if_any = true,
+        "time-limit" => {
+            options.time_limit = Some(match value {
+                "slurm" => TimeLimit::Slurm,
+                _ => TimeLimit::After(
+                    parse_duration(value)
+                        .map_err(|error| format!("{error}; or write slurm for the limit of its job"))?,
+                ),
+            });
+        }
         "spill-dir" => options.spill_directory = Some(PathBuf::from(value)),
         "fault" => options.faults.push(value.to_string()),
         "json-events" => options.json_events = Some(PathBuf::from(value)),

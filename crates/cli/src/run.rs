@@ -3,22 +3,23 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use resurgo_runtime::dispatcher::{self, Limits, Settings};
 use resurgo_runtime::faults::Fault;
+use resurgo_runtime::suspended::{Origin, Suspended};
 use resurgo_wire::control::{Job, Program, Stdin};
 use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_BLOCKING, PROTOCOL_NONE, SEGMENT};
 
 use crate::check::{self, Refusal};
 use crate::diagnosis;
 use crate::environment;
-use crate::options::{self, Options, ProgramOptions, Request};
-use crate::spawn;
+use crate::options::{self, Options, ProgramOptions, Request, TimeLimit};
+use crate::{slurm, spawn, suspend};
 
 /// Runs a job; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
-    match options::parse(arguments, |name| std::env::var_os(name)) {
+    match options::parse(arguments.clone(), |name| std::env::var_os(name)) {
         Ok(Request::Help) => {
             let _ = std::io::stdout().write_all(crate::HELP.as_bytes());
             0
@@ -27,13 +28,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
             println!("resurgo {}", env!("CARGO_PKG_VERSION"));
             0
         }
-        Ok(Request::Run(options)) => match prepare(*options) {
-            Ok(settings) => dispatcher::run(settings),
-            Err(refusal) => {
-                eprintln!("resurgo: {}", refusal.text);
-                refusal.code
-            }
-        },
+        Ok(Request::Run(options)) => begin(begin_or_resume(*options, arguments)),
         Err(error) => {
             eprintln!("resurgo: {error}");
             i32::from(crate::USAGE)
@@ -41,14 +36,92 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     }
 }
 
-fn prepare(options: Options) -> Result<Settings, Refusal> {
-    let size = options.size();
+/// Runs what has been prepared; returns the exit status.
+pub fn begin(prepared: Result<Settings, Refusal>) -> i32 {
+    match prepared {
+        Ok(settings) => dispatcher::run(settings),
+        Err(refusal) => {
+            eprintln!("resurgo: {}", refusal.text);
+            refusal.code
+        }
+    }
+}
+
+fn begin_or_resume(options: Options, arguments: Vec<OsString>) -> Result<Settings, Refusal> {
     let here = std::env::current_dir()
         .map_err(|error| Refusal::new(2, format!("the current directory cannot be found: {error}")))?;
-    let mut faults = Vec::new();
-    for fault in &options.faults {
-        faults.push(Fault::parse(fault, size).map_err(|error| Refusal::new(2, error))?);
+    let origin = Origin {
+        arguments,
+        environment: std::env::vars_os().collect(),
+        directory: here.into_os_string(),
+    };
+    if options.resume_if_any
+        && let Some(suspended) = suspend::find_same(&options, &origin)?
+    {
+        return resume(options, suspended);
     }
+    prepare(options, origin)
+}
+
+/// The faults that are to be injected into a job of `size` ranks.
+fn faults(options: &Options, size: usize) -> Result<Vec<Fault>, Refusal> {
+    let faults = options.faults.iter().map(|fault| Fault::parse(fault, size));
+    faults.collect::<Result<_, _>>().map_err(|error| Refusal::new(2, error))
+}
+
+fn time_limit(options: &Options) -> Result<Option<Duration>, Refusal> {
+    match options.time_limit {
+        None => Ok(None),
+        Some(TimeLimit::After(time)) => Ok(Some(time)),
+        Some(TimeLimit::Slurm) => slurm::time_left().map_err(|error| Refusal::new(2, error)),
+    }
+}
+
+/// Goes on with a suspended job, with what `options` say beyond what it was started with.
+pub fn resume(options: Options, suspended: Suspended) -> Result<Settings, Refusal> {
+    let about = &suspended.header.about;
+    let mut job = suspended.header.job.clone();
+    job.open_files = check::open_files(about.ranks)?;
+    job.checkpoint_keep = options.checkpoint_keep;
+    let layout = Layout {
+        size: job.most_ranks.max(about.ranks),
+        log_segments: job.log_segments,
+    };
+    check::node_memory(layout.total() as u64)?;
+    settings(options, job, about.launched, about.origin.clone(), Some(suspended))
+}
+
+fn settings(
+    options: Options,
+    job: Job,
+    launched: usize,
+    origin: Origin,
+    resumed: Option<Suspended>,
+) -> Result<Settings, Refusal> {
+    Ok(Settings {
+        job,
+        limits: Limits {
+            restarts: options.max_restarts,
+            restarts_per_rank: options.max_restarts_per_rank,
+        },
+        faults: faults(&options, launched)?,
+        label: options.label,
+        quiet: options.quiet,
+        json_events: options.json_events.clone(),
+        event_logger: options.event_logger,
+        checkpoint_period: options.checkpoint_period,
+        time_limit: time_limit(&options)?,
+        registry: Some(suspend::registry()),
+        resumed,
+        origin: origin.clone(),
+        find: Box::new(move |wanted| spawn::find(&options, &origin, wanted)),
+    })
+}
+
+fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
+    let size = options.size();
+    let here = PathBuf::from(&origin.directory);
+    faults(&options, size)?;
     let open_files = check::open_files(size)?;
     if let Some(directory) = &options.spill_directory
         && !directory.is_dir()
@@ -65,7 +138,7 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
         .map(|directory| here.join(directory));
     let mut programs = Vec::new();
     for program in &options.programs {
-        let (program, note) = prepare_program(&options, program, &here, None)?;
+        let (program, note) = prepare_program(&options, program, &origin, None)?;
         if let Some(note) = note.filter(|_| !options.quiet) {
             eprintln!("resurgo: note: {note}");
         }
@@ -106,20 +179,7 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
         fixed_addresses: options.protocol != PROTOCOL_NONE,
         message_faults: Vec::new(),
     };
-    Ok(Settings {
-        job,
-        limits: Limits {
-            restarts: options.max_restarts,
-            restarts_per_rank: options.max_restarts_per_rank,
-        },
-        faults,
-        label: options.label,
-        quiet: options.quiet,
-        json_events: options.json_events.clone(),
-        event_logger: options.event_logger,
-        checkpoint_period: options.checkpoint_period,
-        find: Box::new(move |wanted| spawn::find(&options, &here, wanted)),
-    })
+    settings(options, job, size, origin, None)
 }
 
 /// Finds a program's file and MPI library and makes its environment. `search`: directories in which a program without a
@@ -127,15 +187,16 @@ fn prepare(options: Options) -> Result<Settings, Refusal> {
 pub fn prepare_program(
     options: &Options,
     program: &ProgramOptions,
-    here: &Path,
+    origin: &Origin,
     search: Option<&OsStr>,
 ) -> Result<(Program, Option<String>), Refusal> {
+    let here = Path::new(&origin.directory);
     let directory = check::directory(&here.join(program.directory.as_deref().unwrap_or(Path::new(""))))?;
-    let mut variables = environment::of_user(std::env::vars_os().collect(), options, program);
+    let mut variables = environment::of_user(origin.environment.clone(), options, program);
     let path = search
         .or_else(|| check::variable(&variables, "PATH"))
         .map(ToOwned::to_owned)
-        .or_else(|| std::env::var_os("PATH"));
+        .or_else(|| check::variable(&origin.environment, "PATH").map(ToOwned::to_owned));
     let file = check::find_program(&program.arguments[0], &directory, path.as_deref())?;
     let diagnosis = diagnosis::diagnose(Path::new(&file), &variables).map_err(|error| Refusal::new(2, error))?;
     diagnosis.prepare(&mut variables, &provider_path()?);

@@ -1,8 +1,9 @@
 //! Programs that ranks start while the job runs (MPI_Comm_spawn): found as those of the command line are.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use resurgo_runtime::suspended::Origin;
 use resurgo_wire::control::{Program, WantedProgram};
 use resurgo_wire::node_memory::{PROTOCOL_BLOCKING, PROTOCOL_NONE};
 
@@ -13,7 +14,7 @@ use crate::run::prepare_program;
 /// What is to be executed for `wanted`. As at mpiexec, it gets the environment and the directory of the job, not those of
 /// the rank that spawns it. Of the reserved info keys (MPI 5.0, §11.8.4) `wdir` and `path` are followed; there is one
 /// machine only, so `host` and `arch` have nothing to choose from.
-pub fn find(options: &Options, here: &Path, wanted: &WantedProgram) -> Result<Program, String> {
+pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Result<Program, String> {
     if options.protocol == PROTOCOL_BLOCKING {
         // All ranks would return to a wave that some of them are not in.
         return Err("ranks cannot spawn others under --protocol blocking; pessimistic and none allow it".to_string());
@@ -32,7 +33,7 @@ pub fn find(options: &Options, here: &Path, wanted: &WantedProgram) -> Result<Pr
         arguments,
     };
     let (mut program, _) =
-        prepare_program(options, &program, here, key("path").map(OsStr::new)).map_err(|refusal| refusal.text)?;
+        prepare_program(options, &program, origin, key("path").map(OsStr::new)).map_err(|refusal| refusal.text)?;
     if options.protocol != PROTOCOL_NONE {
         // A spawned rank connects to its parent when it starts, and gives up after three minutes. The parent may have died
         // in between, and need longer than that to come back to the place where it answers.
@@ -60,7 +61,12 @@ mod tests {
                 .map(|(key, value)| (key.to_string(), value.to_string()))
                 .collect(),
         };
-        find(&options, Path::new("/usr"), &wanted)
+        let origin = Origin {
+            arguments: Vec::new(),
+            environment: std::env::vars_os().collect(),
+            directory: "/usr".into(),
+        };
+        find(&options, &origin, &wanted)
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use serde::{Deserialize, Serialize};
+
 use crate::line::{Command, LineError, escaped};
 use crate::spawn::{Spawn, SpawnProgram};
 use crate::world::{self, Place, World};
@@ -27,7 +29,7 @@ pub enum Notice {
 }
 
 /// How far one life of a rank has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Progress {
     /// It has sent `init`.
     pub initialised: bool,
@@ -35,7 +37,7 @@ pub struct Progress {
     pub finalised: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 struct RankState {
     world: usize,
     /// Of the present life.
@@ -63,7 +65,7 @@ struct RankState {
 }
 
 /// Where a life of a rank is in its conversation: a later life that begins from an image taken there goes on from it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Position {
     progress: Progress,
     barriers: u64,
@@ -73,8 +75,8 @@ pub struct Position {
     spawns: usize,
 }
 
-/// The PMI-1 server of one job.
-#[derive(Debug)]
+/// The PMI-1 server of one job. Written down and read again it goes on where it was.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Server {
     /// Name of the job.
     name: String,

@@ -1,5 +1,7 @@
 //! `mcmd=spawn`: MPI_Comm_spawn_multiple as the client sends it, one part for each program.
 
+use serde::{Deserialize, Serialize};
+
 use crate::line::Command;
 
 /// What every part says once.
@@ -14,7 +16,7 @@ const SINGLE: [&str; 7] = [
 ];
 
 /// One program of a spawn.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpawnProgram {
     pub ranks: usize,
     /// As the caller wrote it: a path, or a name to be searched for.
@@ -25,7 +27,7 @@ pub struct SpawnProgram {
 }
 
 /// The parts of a spawn that have come so far.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spawn {
     pub programs: Vec<SpawnProgram>,
     /// What the new world's key-value space holds from its beginning.

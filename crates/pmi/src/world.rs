@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 /// Name of the key-value space of a job's world number `world`; 0 is the one that was launched.
 pub fn kvs_name(job: &str, world: usize) -> String {
     match world {
@@ -23,7 +25,7 @@ pub struct Place {
     pub kvs_name: String,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct World {
     pub kvs_name: String,
     /// Every value a key has had, oldest first.

@@ -14,6 +14,7 @@ mod ranks;
 mod spawn;
 mod spool;
 mod store;
+mod suspend;
 mod taken;
 mod waves;
 
@@ -100,6 +101,8 @@ struct Agent {
     /// Processes that have ended and were nobody's, while a snapshot has yet to tell the number of a life.
     unclaimed: Vec<(Pid, End)>,
     ending: Option<Instant>,
+    /// The program has come to its end.
+    finished: bool,
     stopped: bool,
 }
 
@@ -115,6 +118,7 @@ struct Work {
     waves: waves::Waves,
     /// Where images are written into files, if they are.
     store: Option<Store>,
+    halt: suspend::Halt,
     /// The pipe to rank 0 is in the epoll set.
     spool_watched: bool,
     /// Bytes of output the dispatcher is willing to take.
@@ -167,6 +171,7 @@ fn start() -> io::Result<Agent> {
         work: None,
         unclaimed: Vec::new(),
         ending: None,
+        finished: false,
         stopped: false,
     })
 }
@@ -243,9 +248,18 @@ impl Agent {
         match message {
             ToAgent::Launch(job) => {
                 if let Err(error) = self.launch(*job) {
-                    self.kill_everything();
-                    self.send(&ToDispatcher::Failed { reason: error })?;
-                    self.finish();
+                    self.cannot_begin(error)?;
+                }
+            }
+            ToAgent::Resume { job, directory, id } => {
+                if let Err(error) = self.resume(*job, directory.into(), &id) {
+                    self.cannot_begin(error)?;
+                }
+            }
+            ToAgent::Halt => self.halt(),
+            ToAgent::Suspend { about } => {
+                if self.ending.is_none() {
+                    self.suspend(about)?;
                 }
             }
             ToAgent::Restart {
@@ -286,7 +300,8 @@ impl Agent {
                 }
             }
             ToAgent::SpawnRefused { by } => self.refuse_spawn(by),
-            ToAgent::End { grace_ms } => {
+            ToAgent::End { grace_ms, finished } => {
+                self.finished |= finished;
                 let signal = if grace_ms == 0 {
                     Signal::SIGKILL
                 } else {
@@ -370,6 +385,7 @@ impl Agent {
             spool,
             waves: waves::Waves::default(),
             store,
+            halt: suspend::Halt::No,
             spool_watched: false,
             window: OUTPUT_WINDOW,
         });
@@ -378,6 +394,13 @@ impl Agent {
             self.start_life(rank, fault)
                 .map_err(|error| format!("cannot start rank {rank} of {size}: {error}{}", crate::hint(&error)))?;
         }
+        Ok(())
+    }
+
+    fn cannot_begin(&mut self, reason: String) -> io::Result<()> {
+        self.kill_everything();
+        self.send(&ToDispatcher::Failed { reason })?;
+        self.finish();
         Ok(())
     }
 
@@ -396,7 +419,7 @@ impl Agent {
             && let Some(store) = work.store.take()
         {
             (0..size).for_each(|rank| store.end(rank));
-            store.close(work.ranks.iter().all(Rank::has_ended_well));
+            store.close(self.finished, work.ranks.iter().all(Rank::has_ended_well));
         }
         self.send(&ToDispatcher::Stopped { statistics })?;
         self.finish();

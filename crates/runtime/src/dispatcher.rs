@@ -8,6 +8,7 @@ mod input;
 mod lines;
 mod policy;
 mod spawn;
+mod suspend;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use std::io::{self, IsTerminal, PipeReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,7 @@ use crate::children;
 use crate::connection::Connection;
 use crate::event_logger::EventLoggerServer;
 use crate::faults::{Fault, Schedule};
+use crate::suspended::{Origin, Suspended};
 pub use checkpoints::Period;
 use checkpoints::{Checkpoints, Outcome};
 use console::Console;
@@ -41,6 +43,8 @@ use lines::Lines;
 pub use policy::Limits;
 use policy::{Decision, Policy, signal_name};
 pub use spawn::Find;
+pub use suspend::SUSPENDED;
+use suspend::{State, Suspension};
 use writer::Writer;
 
 /// What the user has asked for, beyond what agents have to know.
@@ -59,6 +63,14 @@ pub struct Settings {
     pub event_logger: std::net::SocketAddrV4,
     /// How often an image of each rank is taken.
     pub checkpoint_period: Period,
+    /// How the job was started, for those who resume it.
+    pub origin: Origin,
+    /// The job goes on from here.
+    pub resumed: Option<Suspended>,
+    /// The job is suspended before so much time has passed.
+    pub time_limit: Option<Duration>,
+    /// Where links to suspended jobs are kept.
+    pub registry: Option<PathBuf>,
 }
 
 /// Exit status when the launcher itself fails.
@@ -120,6 +132,7 @@ struct Dispatcher {
     interrupted: bool,
     stopped: Option<Vec<LifeStatistics>>,
     event_logger: Option<EventLoggerServer>,
+    suspension: Suspension,
 }
 
 impl Dispatcher {
@@ -138,9 +151,11 @@ impl Dispatcher {
         };
         let job = &mut settings.job;
         let size = job.programs.iter().map(|program| program.ranks).sum();
-        job.stdin = input::find();
-        let key = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut job.key));
-        key.map_err(failed("read /dev/urandom"))?;
+        if settings.resumed.is_none() {
+            job.stdin = input::find();
+            let key = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut job.key));
+            key.map_err(failed("read /dev/urandom"))?;
+        }
         let mut event_logger = None;
         if job.tolerate_node {
             let address = settings.event_logger;
@@ -156,7 +171,9 @@ impl Dispatcher {
             job.event_logger_address = reached.to_bits();
             event_logger = Some(server);
         }
-        let mut faults = Schedule::new(&settings.faults, size);
+        let launched = settings.resumed.as_ref().map_or(size, |job| job.header.about.launched);
+        let mut faults = Schedule::new(&settings.faults, launched);
+        faults.grow(size);
         job.message_faults = (0..size)
             .map(|rank| (rank, faults.next_life(rank, 0)))
             .filter(|(_, messages)| *messages > 0)
@@ -219,9 +236,41 @@ impl Dispatcher {
             interrupted: false,
             stopped: None,
             event_logger,
+            suspension: Suspension::new(
+                settings.origin,
+                settings.registry,
+                job.checkpoint_directory.is_some(),
+                settings.time_limit,
+            ),
         };
-        dispatcher.tell(ToAgent::Launch(Box::new(settings.job)));
+        let job = Box::new(settings.job);
+        match settings.resumed {
+            Some(suspended) => dispatcher.resume(job, suspended)?,
+            None => dispatcher.tell(ToAgent::Launch(job)),
+        }
         Ok(dispatcher)
+    }
+
+    /// Goes on where the job was when it was suspended.
+    fn resume(&mut self, job: Box<Job>, suspended: Suspended) -> Result<(), String> {
+        let about = suspended.header.about;
+        let state: State = serde_json::from_value(about.dispatcher)
+            .map_err(|error| format!("another version of resurgo has suspended the job: {error}"))?;
+        self.policy.resume(state.policy);
+        self.spawned_worlds = state.spawned_worlds;
+        for (stream, lines) in &mut self.lines {
+            if let Some(unfinished) = state.lines.get(stream.name()) {
+                lines.resume(unfinished.clone());
+            }
+        }
+        self.suspension.seconds_before = about.seconds;
+        self.events.resumed(&suspended.directory, about.ranks);
+        self.tell(ToAgent::Resume {
+            job,
+            directory: suspended.directory.into_os_string(),
+            id: suspended.header.id,
+        });
+        Ok(())
     }
 
     fn run(mut self) -> i32 {
@@ -241,13 +290,16 @@ impl Dispatcher {
             server.stop();
         }
         for stream in Stream::ALL {
-            let rest = self.lines.get_mut(&stream).map(Lines::end_all).unwrap_or_default();
+            // The beginnings of lines of a suspended job are printed when it goes on.
+            let lines = self.lines.get_mut(&stream).filter(|_| !self.suspension.is_done());
+            let rest = lines.map(Lines::end_all).unwrap_or_default();
             self.writer(stream).write(rest);
         }
         let statistics = self.stopped.take().unwrap_or_default();
         self.events.summary(code, &statistics, Instant::now());
         self.stderr.write(self.events.take_text());
         let deadline = self.interrupted.then(|| Instant::now() + LAST_WORDS);
+        self.tell_who_waits_for_suspension();
         self.stdout.finish(deadline);
         self.stderr.finish(deadline);
         code
@@ -330,6 +382,7 @@ impl Dispatcher {
         }
         // After the answers have been heard: nothing else may happen for a long time.
         self.tell_who_waits_for_images();
+        self.mind_suspension();
         if self.stopped.is_some() {
             return Ok(Some(self.verdict.unwrap_or_else(|| self.policy.exit_code())));
         }
@@ -349,6 +402,11 @@ impl Dispatcher {
         }
         if self.verdict.is_none()
             && let Some(due) = self.checkpoints.next_time(self.runs())
+        {
+            at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
+        }
+        if self.verdict.is_none()
+            && let Some(due) = self.suspension.due()
         {
             at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
         }
@@ -410,7 +468,7 @@ impl Dispatcher {
                     }
                     if self.policy.all_finished() {
                         let code = self.policy.exit_code();
-                        self.end(code, Duration::ZERO);
+                        self.end_program(code);
                     }
                     return;
                 }
@@ -446,6 +504,7 @@ impl Dispatcher {
             ToDispatcher::Checkpointed { rank, number, stall_ns } => {
                 let stall = Duration::from_nanos(stall_ns);
                 self.checkpoints.answered(rank, self.start.elapsed(), Ok(stall));
+                self.suspension.image_taken(rank);
                 self.events.checkpointed(rank, number, stall);
             }
             ToDispatcher::LogGrows {
@@ -484,12 +543,18 @@ impl Dispatcher {
                 number,
                 bytes,
                 write_ns,
-            } => self
-                .events
-                .image_written(rank, number, bytes, Duration::from_nanos(write_ns)),
+            } => {
+                let time = Duration::from_nanos(write_ns);
+                self.events.image_written(rank, number, bytes, time);
+                self.suspension.image_written(rank, time);
+            }
             ToDispatcher::ImageNotWritten { rank, number, reason } => {
                 self.events.image_not_written(rank, number, &reason);
+                self.image_not_written(rank, &reason);
             }
+            ToDispatcher::Halted => self.halted(),
+            ToDispatcher::Suspended { directory, bytes } => self.suspended(Path::new(&directory), bytes),
+            ToDispatcher::NotSuspended { reason } => self.suspension_failed(&reason),
             ToDispatcher::ImageLost { rank, number, reason } => {
                 self.events.image_lost(rank, number, &reason);
                 // Until there is another one the rank may have nothing to go on from.
@@ -500,7 +565,7 @@ impl Dispatcher {
                 self.events.aborted(rank, code);
                 // An exit status has eight bits; one that would look like success must not.
                 let code = if code & 0xff == 0 { FAILURE } else { code & 0xff };
-                self.end(code, Duration::ZERO);
+                self.end_program(code);
             }
             ToDispatcher::SpawnWanted { rank, programs } => self.spawn(rank, &programs),
             ToDispatcher::PmiTrouble { rank, text } => self.events.pmi_trouble(rank, &text),
@@ -539,8 +604,28 @@ impl Dispatcher {
             self.verdict = Some(code);
             self.tell(ToAgent::End {
                 grace_ms: grace.as_millis() as u64,
+                finished: false,
             });
         }
+    }
+
+    /// The program has come to its end by itself, with this exit status.
+    fn end_program(&mut self, code: i32) {
+        if self.verdict.is_none() {
+            self.verdict = Some(code);
+            self.tell(ToAgent::End {
+                grace_ms: 0,
+                finished: true,
+            });
+        }
+    }
+
+    /// Ends what is left now.
+    fn end_at_once(&mut self) {
+        self.tell(ToAgent::End {
+            grace_ms: 0,
+            finished: false,
+        });
     }
 
     fn signalled(&mut self, signal: i32) {
@@ -552,13 +637,13 @@ impl Dispatcher {
         }
         if self.interrupted {
             // The user insists.
-            self.tell(ToAgent::End { grace_ms: 0 });
+            self.end_at_once();
             return;
         }
         self.interrupted = true;
         self.events.error(&format!("ended by {}", signal_name(signal)));
         if self.verdict.is_some() {
-            self.tell(ToAgent::End { grace_ms: 0 });
+            self.end_at_once();
         }
         self.end(128 + signal, GRACE);
     }
@@ -614,7 +699,7 @@ impl Dispatcher {
 
     /// Asks for the images that are due.
     fn checkpoint(&mut self) {
-        if self.verdict.is_some() {
+        if self.verdict.is_some() || self.suspension.has_halted() {
             return;
         }
         let runs = self.runs();
@@ -636,6 +721,7 @@ impl Dispatcher {
                     let status = self.status();
                     self.console.answer(client, &Reply::Status(status));
                 }
+                Request::Suspend => self.suspend(Some(client)),
                 Request::Kill => {
                     self.console.answer(client, &Reply::Done("is being ended".to_string()));
                     self.signalled(Signal::SIGTERM as i32);
@@ -666,9 +752,13 @@ impl Dispatcher {
     }
 
     fn tell_who_waits_for_images(&mut self) {
-        let Some(Outcome { clients, failed }) = self.checkpoints.finished() else {
+        let Some(outcome) = self.checkpoints.finished() else {
             return;
         };
+        if outcome.clients.contains(&suspend::CLIENT) {
+            self.images_for_suspension(&outcome);
+        }
+        let Outcome { clients, failed } = outcome;
         let reply = match failed.first() {
             None if self.is_coordinated() => Reply::Done("a wave is complete".to_string()),
             None => Reply::Done("every rank has a new image".to_string()),
@@ -718,7 +808,7 @@ impl Dispatcher {
         }
         let running: Vec<usize> = (0..self.pids.len()).filter(|rank| self.pids[*rank].is_some()).collect();
         for rank in self.faults.due(self.start.elapsed(), &running) {
-            if self.pids[rank].is_some() {
+            if self.pids[rank].is_some() && !self.suspension.has_halted() {
                 self.events.fault_injected(rank);
                 self.tell(ToAgent::Kill { rank });
             }

@@ -162,6 +162,11 @@ impl Schedule {
         schedule
     }
 
+    /// Ranks that the job was launched with.
+    pub fn launched(&self) -> usize {
+        self.launched
+    }
+
     /// The job has had so many ranks now.
     pub fn grow(&mut self, ranks: usize) {
         for rank in self.by_messages.len()..ranks {

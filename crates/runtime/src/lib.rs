@@ -10,6 +10,7 @@ pub mod faults;
 pub mod jobs;
 mod leftovers;
 pub mod memory;
+pub mod suspended;
 pub mod trampoline;
 pub mod units;
 

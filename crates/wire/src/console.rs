@@ -12,6 +12,8 @@ pub enum Request {
     Status,
     /// Take an image of every rank now; answered by [`Reply::Done`] or [`Reply::Refused`] when all have one or cannot.
     Checkpoint,
+    /// Suspend the job; answered by [`Reply::Done`] when it has ended and can be resumed, or [`Reply::Refused`].
+    Suspend,
     /// End the job; answered by [`Reply::Done`] at once.
     Kill,
 }

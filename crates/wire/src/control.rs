@@ -183,9 +183,24 @@ pub enum ToAgent {
     SpawnRefused {
         by: usize,
     },
+    /// End the processes of all ranks, whose logs and images stay; answered by [`ToDispatcher::Halted`].
+    Halt,
+    /// All ranks have been halted: write everything that they need to go on into a file. `about` is the dispatcher's part of
+    /// it. Answered by [`ToDispatcher::Suspended`] or [`ToDispatcher::NotSuspended`].
+    Suspend {
+        about: serde_json::Value,
+    },
+    /// Instead of [`ToAgent::Launch`]: go on with the job that was suspended in `directory`, as the suspension `id`.
+    Resume {
+        job: Box<Job>,
+        directory: OsString,
+        id: String,
+    },
     /// End everything: SIGTERM, and SIGKILL after the grace period; answered by [`ToDispatcher::Stopped`].
     End {
         grace_ms: u64,
+        /// The program has come to its end, good or bad: nothing is left that could be resumed.
+        finished: bool,
     },
     #[serde(skip)]
     Stdin(Vec<u8>),
@@ -264,6 +279,17 @@ pub enum ToDispatcher {
     ImageNotWritten {
         rank: usize,
         number: u64,
+        reason: String,
+    },
+    /// No rank has a process, and all output has been sent.
+    Halted,
+    /// The job can be resumed from its files. Nothing of it runs.
+    Suspended {
+        directory: OsString,
+        bytes: u64,
+    },
+    /// The job could not be suspended; its ranks go on.
+    NotSuspended {
         reason: String,
     },
     /// A snapshot or an image file of the rank cannot be used.

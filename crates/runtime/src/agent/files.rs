@@ -31,6 +31,20 @@ pub(super) struct ImageFile {
     was_restored: bool,
 }
 
+impl ImageFile {
+    pub fn new(number: u64, slot: usize, account: Account, path: PathBuf) -> ImageFile {
+        ImageFile {
+            number,
+            slot,
+            account,
+            path,
+            bytes: 0,
+            write_ns: 0,
+            was_restored: false,
+        }
+    }
+}
+
 impl Agent {
     /// Asks the newest snapshot to write its image, if there are to be files.
     pub(super) fn write_image(&mut self, rank: usize) -> io::Result<()> {
@@ -48,15 +62,7 @@ impl Agent {
             });
         match asked {
             Ok(()) => {
-                images.writing = Some(ImageFile {
-                    number,
-                    slot: image.slot,
-                    account: image.account,
-                    path: PathBuf::new(),
-                    bytes: 0,
-                    write_ns: 0,
-                    was_restored: false,
-                });
+                images.writing = Some(ImageFile::new(number, image.slot, image.account, PathBuf::new()));
                 Ok(())
             }
             Err(error) => self.not_written(rank, number, error.to_string()),

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
@@ -12,17 +12,19 @@ use resurgo_image::Socket;
 use resurgo_pmi::Position;
 use resurgo_wire::control::{Stream, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
-use resurgo_wire::node_memory::{PHASE_LIVE, arena::IMAGE_SLOTS};
+use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE, arena::IMAGE_SLOTS};
+use serde::{Deserialize, Serialize};
 
 use super::files::ImageFile;
 use super::life::Life;
 use super::ranks::Rank;
+use super::suspend::ImagesState;
 use super::taken::Printed;
 use super::{Agent, Source, Work};
 use crate::memory;
 
 /// What the agent must know to begin a life from an image: where the rank was in everything that the agent keeps for it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Account {
     pub printed: [Printed; 2],
     pub pmi: Position,
@@ -124,6 +126,31 @@ impl Images {
             is_snapshot: false,
             file: None,
         })
+    }
+
+    pub fn state(&self) -> ImagesState {
+        ImagesState {
+            asked: self.asked,
+            last_slot: self.last_slot,
+            begun: self.begun,
+            files: self.files.iter().map(ImageFile::state).collect(),
+        }
+    }
+
+    /// Images of a suspended job, with files in `directory`.
+    pub fn from_state(state: ImagesState, directory: &Path) -> Images {
+        Images {
+            asked: state.asked,
+            last_slot: state.last_slot,
+            // A program that has been changed must not begin again where its image cannot be used.
+            begun: state.begun || !state.files.is_empty(),
+            files: state
+                .files
+                .into_iter()
+                .map(|file| ImageFile::new(file.number, file.slot, file.account, directory.join(file.name)))
+                .collect(),
+            ..Images::default()
+        }
     }
 
     pub fn number(&self) -> u64 {
@@ -246,7 +273,9 @@ impl Agent {
                     Err(error) => error.to_string(),
                 }
             }
-            Some(_) => "it has not opened MPI, or repeats what a former life did".to_string(),
+            Some(_) if phase == PHASE_CLOSED => "it has left MPI".to_string(),
+            Some(_) if !this.repeats() && phase != PHASE_LIVE => "it has not opened MPI".to_string(),
+            Some(_) => "it repeats what a former life did".to_string(),
             None => "it is not running".to_string(),
         };
         self.send(&ToDispatcher::NotCheckpointed { rank, reason })

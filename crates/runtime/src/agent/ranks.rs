@@ -1,6 +1,7 @@
 //! The agent's dealings with single ranks: their starts, ends, input and output.
 
 use std::io::{self, Read};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -10,6 +11,7 @@ use resurgo_wire::node_memory::{EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 
 use super::images::{Images, Restoring};
 use super::life::{Life, Surroundings};
+use super::suspend::RankState;
 use super::taken::{Printed, Taken};
 use super::{Agent, PATIENCE, Source, Work};
 use crate::{children, leftovers};
@@ -72,7 +74,40 @@ impl Rank {
 
     /// It runs, and repeats nothing any more.
     pub fn is_up_to_date(&self) -> bool {
-        !self.replaying && self.taken.iter().all(|taken| taken.behind() == 0)
+        !self.repeats() && self.taken.iter().all(|taken| taken.behind() == 0)
+    }
+
+    /// It makes again what a former life has made.
+    pub fn repeats(&self) -> bool {
+        self.replaying
+    }
+
+    /// As it is written down when the job is suspended.
+    pub fn state(&self) -> RankState {
+        RankState {
+            program: self.program,
+            number: self.number,
+            taken: self.taken.clone(),
+            finished: self.finished,
+            ended_well: self.ended_well,
+            images: self.images.state(),
+        }
+    }
+
+    /// A rank of a suspended job, whose image files are in `directory`.
+    pub fn from_state(state: RankState, directory: &Path) -> Rank {
+        Rank {
+            number: state.number,
+            taken: state.taken,
+            finished: state.finished,
+            ended_well: state.ended_well,
+            images: Images::from_state(state.images, directory),
+            ..Rank::new(state.program)
+        }
+    }
+
+    pub fn has_finished(&self) -> bool {
+        self.finished
     }
 
     pub fn has_ended_well(&self) -> bool {
@@ -110,8 +145,9 @@ impl Agent {
         };
         let place = work.server.place(rank);
         let coordinated = work.is_coordinated();
+        let halting = work.is_halting();
         let this = &mut work.ranks[rank];
-        if this.life.is_some() || this.images.is_waking() {
+        if this.life.is_some() || this.images.is_waking() || halting {
             return Ok(());
         }
         let Some(start) = this.images.choose() else {
@@ -265,11 +301,14 @@ impl Agent {
         // MPI_Finalize and leaves by _exit has finished as well.
         progress.finalised |= statistics.phase == PHASE_CLOSED;
         let coordinated = work.is_coordinated();
+        let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised);
+        if work.is_halting() && !orderly {
+            return self.ended_while_halting(rank);
+        }
         let this = &mut work.ranks[rank];
         let Some(life) = this.life.take() else {
             return Ok(());
         };
-        let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised);
         this.finished = orderly;
         this.ended_well = orderly && end == End::Exited(0);
         let number = this.number;
@@ -475,6 +514,7 @@ impl Agent {
                 self.mind_missing_output(rank)?;
             }
         }
+        self.mind_halt()?;
         if let Some(deadline) = self.ending {
             let running = self
                 .work

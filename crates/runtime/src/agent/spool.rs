@@ -33,6 +33,20 @@ impl Spool {
         })
     }
 
+    /// What has come so far, in a file of its own.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// So much of it has been put into the file, and perhaps that was all.
+    pub fn resume(&mut self, length: u64, ended: bool) {
+        (self.length, self.ended) = (length, ended);
+    }
+
     /// A life of rank 0 begins that has read `from` bytes already; `pipe` (non-blocking) leads to it.
     pub fn begin_life(&mut self, pipe: PipeWriter, from: u64) {
         self.given = from;

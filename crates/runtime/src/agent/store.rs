@@ -4,6 +4,7 @@
 //! A file has a temporary name until everything in it is on the disk; then it is renamed. So a file with its own name is
 //! complete, or has been damaged since.
 
+use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -12,12 +13,17 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::images::Account;
+use crate::suspended;
 
 /// The directory of a job's image files.
 pub struct Store {
     path: PathBuf,
     directory: File,
     keep: bool,
+    /// Image files that belong to a suspension of the job, from which it can be resumed once more.
+    pinned: HashSet<PathBuf>,
+    /// Keeps others from resuming the job meanwhile.
+    lock: Option<File>,
 }
 
 impl Store {
@@ -30,7 +36,39 @@ impl Store {
             directory: File::open(&path)?,
             path,
             keep,
+            pinned: HashSet::new(),
+            lock: None,
         })
+    }
+
+    /// The directory `path` of a job that was suspended.
+    pub fn open(path: &Path, keep: bool) -> io::Result<Store> {
+        Ok(Store {
+            directory: File::open(path)?,
+            path: path.to_path_buf(),
+            keep,
+            pinned: HashSet::new(),
+            lock: None,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `files` stay: the job can be resumed from them.
+    pub fn pin(&mut self, files: HashSet<PathBuf>, lock: File) {
+        (self.pinned, self.lock) = (files, Some(lock));
+    }
+
+    /// Removes image files that nothing can be resumed from.
+    pub fn remove_others(&self) {
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            let (name, path) = (entry.file_name(), entry.path());
+            if name.as_encoded_bytes().starts_with(b"rank-") && !self.pinned.contains(&path) {
+                let _ = fs::remove_file(path);
+            }
+        }
     }
 
     /// For [`resurgo_wire::image::Kind::Sync`].
@@ -72,6 +110,9 @@ impl Store {
 
     /// A file is not needed any more. If nobody has it open or mapped, the next image is written over it.
     pub fn collect(&self, rank: usize, path: &Path, is_unused: bool) {
+        if self.pinned.contains(path) {
+            return;
+        }
         let done = if is_unused {
             fs::rename(path, self.spare(rank))
         } else {
@@ -92,8 +133,12 @@ impl Store {
         let _ = fs::remove_file(self.temporary(rank));
     }
 
-    /// Ends with the job: its files go when it has ended well, unless they are to be kept.
-    pub fn close(self, well: bool) {
+    /// Ends with the job: its files go when it has ended well, unless they are to be kept. A program that has come to its end
+    /// cannot be resumed.
+    pub fn close(self, finished: bool, well: bool) {
+        if finished {
+            suspended::remove(&self.path);
+        }
         if well && !self.keep {
             let _ = fs::remove_dir_all(&self.path);
         }

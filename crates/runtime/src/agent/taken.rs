@@ -4,11 +4,13 @@
 //! with hashes of what went before, so that every byte is passed on exactly once and a program that
 //! prints something else in its replay is noticed.
 
+use serde::{Deserialize, Serialize};
+
 /// Bytes covered by one remembered hash.
 const BLOCK: u64 = 4096;
 
 /// One stream of one rank.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Taken {
     /// Bytes passed on over all lives.
     bytes: u64,
@@ -23,7 +25,7 @@ pub struct Taken {
 }
 
 /// How far a life has printed: where a later life goes on that begins from an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Printed {
     bytes: u64,
     /// Hash of the present block.

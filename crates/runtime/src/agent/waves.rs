@@ -39,9 +39,9 @@ impl Work {
         self.waves.returning.is_some()
     }
 
-    /// All ranks return, and processes that have been given up have not all ended.
+    /// All ranks return or are halted, and processes that have been given up have not all ended.
     pub(super) fn waits_for_ends(&self) -> bool {
-        self.waves.returning.as_ref().is_some_and(Return::is_ending)
+        self.is_halting() || self.waves.returning.as_ref().is_some_and(Return::is_ending)
     }
 
     /// Whoever has died meanwhile needs no answer.

@@ -171,6 +171,11 @@ impl Checkpoints {
         (!clients.is_empty()).then_some(Outcome { clients, failed })
     }
 
+    /// Somebody waits for images.
+    pub fn is_wanted(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
     /// The rank that is to be asked now. The answer must come back with [`Checkpoints::answered`].
     pub fn next(&mut self, now: Duration, runs: impl Fn(usize) -> bool) -> Option<usize> {
         if self.taking.is_some() {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use resurgo_wire::control::{End, Ended, LifeStatistics, Stream};
@@ -16,6 +17,11 @@ const WITHOUT_IMAGE: Duration = Duration::from_secs(5);
 
 /// Why there is no image for a while, in the ordinary course of things.
 const IN_PASSING: [&str; 4] = ["former life", "not running", "died meanwhile", "still being written"];
+
+/// Whether this reason for having no image will soon be gone by itself.
+pub fn is_in_passing(reason: &str) -> bool {
+    IN_PASSING.iter().any(|passing| reason.contains(passing))
+}
 
 /// What a life begins from.
 #[derive(Debug, Clone, Copy, Default)]
@@ -163,7 +169,8 @@ impl Events {
             from_file,
             together,
         } = how;
-        if life > 1 && !together {
+        // Others go on after a suspension.
+        if self.behind[rank] && !together {
             let from = match image {
                 0 => String::new(),
                 _ if from_file => format!(" from the file of its image {image}"),
@@ -237,7 +244,7 @@ impl Events {
     /// `is_expected`: the user asked for images, or the job needs them.
     pub fn not_checkpointed(&mut self, rank: usize, reason: &str, is_expected: bool, now: Instant) {
         let refusals = &mut self.refusals[rank];
-        if !is_expected || IN_PASSING.iter().any(|passing| reason.contains(passing)) {
+        if !is_expected || is_in_passing(reason) {
             refusals.since = None;
         } else if now - *refusals.since.get_or_insert(now) >= WITHOUT_IMAGE && !refusals.told {
             refusals.told = true;
@@ -295,6 +302,31 @@ impl Events {
         self.record("image_lost", json!({"rank": rank, "image": number, "reason": reason}));
     }
 
+    /// The job goes on from `directory`.
+    pub fn resumed(&mut self, directory: &Path, ranks: usize) {
+        let ranks = counted(ranks as u64, "rank goes", "ranks go");
+        self.say(&format!("{ranks} on from the files in {}", directory.display()));
+        self.record("resumed", json!({"directory": directory.to_string_lossy()}));
+    }
+
+    /// `name`: by which the job is resumed.
+    pub fn suspended(&mut self, directory: &Path, name: &str, time: Duration, bytes: u64) {
+        let (shown, time) = (directory.display(), readable_duration(time));
+        self.say(&format!(
+            "the job is suspended in {shown}, after {time}; resurgo resume {name} goes on with it"
+        ));
+        self.record(
+            "suspended",
+            json!({"directory": directory.to_string_lossy(), "bytes": bytes}),
+        );
+    }
+
+    pub fn not_suspended(&mut self, reason: &str) {
+        let words = format!("the job could not be suspended and goes on: {reason}");
+        self.text.extend_from_slice(format!("resurgo: {words}\n").as_bytes());
+        self.record("not_suspended", json!({"reason": reason}));
+    }
+
     pub fn fault_injected(&mut self, rank: usize) {
         self.record("fault_injected", json!({"rank": rank}));
     }
@@ -346,9 +378,8 @@ impl Events {
         let replay = Duration::from_nanos(nanoseconds);
         self.replay += replay;
         self.replayed_deliveries += statistics.replay_deliveries;
-        let lost = self.failed_at[rank]
-            .take()
-            .map_or(Duration::ZERO, |failed| now.duration_since(failed));
+        let failed = self.failed_at[rank].take();
+        let lost = failed.map_or(Duration::ZERO, |failed| now.duration_since(failed));
         self.lost += lost;
         self.behind[rank] = false;
         let deliveries = statistics.replay_deliveries;
@@ -360,7 +391,9 @@ impl Events {
                 readable_duration(replay)
             ),
         };
-        self.say(&words);
+        if failed.is_some() {
+            self.say(&words);
+        }
         self.record(
             "caught_up",
             json!({

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 /// A line longer than this is passed on in pieces.
 const LONGEST: usize = 1 << 20;
 /// After so much silence the beginning of a line (a prompt) is shown on a terminal.
@@ -21,7 +23,32 @@ pub struct Lines {
     inside: BTreeMap<usize, bool>,
 }
 
+/// Where the streams of ranks are that have stopped for a while.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unfinished {
+    /// Beginnings of lines that have not been passed on.
+    partial: Vec<(usize, Vec<u8>)>,
+    inside: Vec<(usize, bool)>,
+}
+
 impl Lines {
+    /// What is to be known to go on later.
+    pub fn unfinished(&self) -> Unfinished {
+        let partial = self.partial.iter().map(|(rank, (text, _))| (*rank, text.clone()));
+        Unfinished {
+            partial: partial.collect(),
+            inside: self.inside.iter().map(|(rank, inside)| (*rank, *inside)).collect(),
+        }
+    }
+
+    /// Goes on from there.
+    pub fn resume(&mut self, from: Unfinished) {
+        let now = Instant::now();
+        let partial = from.partial.into_iter().map(|(rank, text)| (rank, (text, now)));
+        self.partial = partial.collect();
+        self.inside = from.inside.into_iter().collect();
+    }
+
     pub fn new(label: bool, interactive: bool) -> Lines {
         Lines {
             label,

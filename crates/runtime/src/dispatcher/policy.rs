@@ -3,12 +3,13 @@
 use nix::sys::signal::Signal;
 use resurgo_wire::control::{End, Ended};
 use resurgo_wire::node_memory::{EXIT_REPORT, PROTOCOL_NONE};
+use serde::{Deserialize, Serialize};
 
 /// A rank that fails so many times in a row by the same cause at the same place is not started again.
 pub const SAME_FAILURES: u32 = 3;
 
 /// How many restarts a job may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     pub restarts: u64,
     pub restarts_per_rank: u64,
@@ -25,7 +26,7 @@ pub enum Decision {
     EndJob { code: i32, reason: String },
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 struct RankRecord {
     exit_code: Option<i32>,
     ever_initialised: bool,
@@ -36,7 +37,7 @@ struct RankRecord {
 }
 
 /// The state the policy keeps of a job.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Policy {
     protocol: u32,
     limits: Limits,
@@ -71,6 +72,16 @@ impl Policy {
             ranks,
             restarts: 0,
         }
+    }
+
+    /// Goes on from `before`, within the present limits.
+    pub fn resume(&mut self, before: Policy) {
+        (self.ranks, self.restarts) = (before.ranks, before.restarts);
+    }
+
+    /// Restarts so far.
+    pub fn restarts(&self) -> u64 {
+        self.restarts
     }
 
     /// The job has so many ranks now.

@@ -1,0 +1,200 @@
+//! Suspended jobs: `resurgo resume`, and finding the one that is meant.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use resurgo_runtime::suspended::{Error, FILE, Origin, Suspended};
+use resurgo_wire::node_memory::PROTOCOLS;
+
+use crate::check::Refusal;
+use crate::diagnosis::shim;
+use crate::options::{self, Options, ProgramOptions, Request};
+use crate::run;
+
+/// Where links to the directories of suspended jobs are.
+pub fn registry() -> PathBuf {
+    shim::cache().join("suspended")
+}
+
+/// The suspended jobs that links lead to, in order of their numbers. Links that lead to none any more are removed.
+pub fn registered() -> Vec<Suspended> {
+    let mut jobs = Vec::new();
+    for entry in std::fs::read_dir(registry()).into_iter().flatten().flatten() {
+        let Ok(directory) = std::fs::read_link(entry.path()) else {
+            continue;
+        };
+        match Suspended::find(&directory) {
+            Ok(job) => jobs.push(job),
+            // Unless its file system is only not there at present.
+            Err(Error::Nothing(_)) if directory.parent().is_some_and(Path::is_dir) => {
+                let _ = std::fs::remove_file(entry.path());
+            }
+            Err(_) => {}
+        }
+    }
+    jobs.sort_by_key(|job| job.header.about.number);
+    jobs
+}
+
+/// The suspended job with this number, or in (or below) this directory.
+pub fn named(name: &OsStr) -> Result<Suspended, String> {
+    if let Some(number) = name.to_str().and_then(|name| name.parse::<u32>().ok()) {
+        let mut jobs = registered();
+        jobs.retain(|job| job.header.about.number == number);
+        return match jobs.len() {
+            0 => Err(format!(
+                "there is no suspended job {number}; resurgo ps lists them, and a directory of image files can be named instead"
+            )),
+            1 => Ok(jobs.remove(0)),
+            _ => Err(several(&jobs)),
+        };
+    }
+    let directory = std::path::absolute(name).map_err(|error| format!("{}: {error}", name.display()))?;
+    match Suspended::find(&directory) {
+        Err(Error::Nothing(_)) => {}
+        found => return found.map_err(|error| error.to_string()),
+    }
+    let mut jobs = below(&directory)?;
+    match jobs.len() {
+        0 => Err(format!("no job is suspended in {}", directory.display())),
+        1 => Ok(jobs.remove(0)),
+        _ => Err(several(&jobs)),
+    }
+}
+
+fn below(directory: &Path) -> Result<Vec<Suspended>, String> {
+    Suspended::below(directory)
+        .map_err(|error| format!("{}: {error}", directory.display()))?
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .map_err(|error| error.to_string())
+}
+
+fn several(jobs: &[Suspended]) -> String {
+    let directories: Vec<String> = jobs.iter().map(|job| job.directory.display().to_string()).collect();
+    format!("several jobs are suspended: name one of {}", directories.join(" and "))
+}
+
+/// `resurgo resume [options] JOB`.
+pub fn resume(arguments: Vec<OsString>) -> i32 {
+    let mut found = None;
+    let parsed = options::parse_resume(arguments, |name| {
+        let suspended = named(name)?;
+        let origin = suspended.header.about.origin.clone();
+        found = Some(suspended);
+        Ok(origin)
+    });
+    match (parsed, found) {
+        (Ok(Request::Run(options)), Some(suspended)) => run::begin(run::resume(*options, suspended)),
+        (Ok(_), _) => {
+            let _ = std::io::stdout().write_all(crate::HELP.as_bytes());
+            0
+        }
+        (Err(error), _) => {
+            eprintln!("resurgo: {error}");
+            i32::from(crate::USAGE)
+        }
+    }
+}
+
+/// Removes the files of a suspended job; returns the exit status.
+pub fn forget(job: &Suspended) -> i32 {
+    let shown = job.directory.display();
+    // First what makes it a suspended job: what is left if this is broken off is only files.
+    let removed = std::fs::remove_file(job.directory.join(FILE)).and_then(|()| std::fs::remove_dir_all(&job.directory));
+    match removed {
+        Ok(()) => {
+            if let Some(name) = job.directory.file_name() {
+                let _ = std::fs::remove_file(registry().join(name));
+            }
+            println!(
+                "job {}: its files in {shown} have been removed",
+                job.header.about.number
+            );
+            0
+        }
+        Err(error) => {
+            eprintln!("resurgo: {shown}: {error}");
+            1
+        }
+    }
+}
+
+/// What a program of a command line is, whatever the launcher is told about it.
+fn command<'a>(program: &'a ProgramOptions, here: &OsStr) -> (PathBuf, &'a [OsString]) {
+    let directory = Path::new(here).join(program.directory.as_deref().unwrap_or(Path::new("")));
+    // Not as it is written: "run" and "run/" are the same.
+    (directory.components().collect(), &program.arguments)
+}
+
+/// The suspended job of the same command line, for `--resume-if-any`.
+pub fn find_same(options: &Options, origin: &Origin) -> Result<Option<Suspended>, Refusal> {
+    let refused = |text: String| Refusal::new(2, text);
+    let Some(directory) = &options.checkpoint_directory else {
+        return Ok(None);
+    };
+    let directory = Path::new(&origin.directory).join(directory);
+    let mut same = Vec::new();
+    for job in below(&directory).map_err(refused)? {
+        let theirs = &job.header.about.origin;
+        let variable = |name: &str| {
+            let mut variables = theirs.environment.iter();
+            variables
+                .find(|(known, _)| known == name)
+                .map(|(_, value)| value.clone())
+        };
+        let Ok(Request::Run(then)) = options::parse(theirs.arguments.clone(), variable) else {
+            continue;
+        };
+        let now = options
+            .programs
+            .iter()
+            .map(|program| command(program, &origin.directory));
+        if !then
+            .programs
+            .iter()
+            .map(|program| command(program, &theirs.directory))
+            .eq(now)
+        {
+            continue;
+        }
+        let ranks = |options: &Options| options.programs.iter().map(|program| program.ranks).collect::<Vec<_>>();
+        if ranks(&then) != ranks(options) {
+            return Err(refused(format!(
+                "the job that is suspended in {} has {} ranks, and {} are asked for now; ask for as many, or remove it \
+                 with: resurgo kill {}",
+                job.directory.display(),
+                then.size(),
+                options.size(),
+                shell_word(&job.directory),
+            )));
+        }
+        if then.protocol != options.protocol {
+            return Err(refused(format!(
+                "the job that is suspended in {} runs with --protocol {}, and {} is asked for now",
+                job.directory.display(),
+                PROTOCOLS[then.protocol as usize],
+                PROTOCOLS[options.protocol as usize],
+            )));
+        }
+        same.push(job);
+    }
+    match same.len() {
+        0 => Ok(None),
+        1 => Ok(same.pop()),
+        _ => Err(refused(several(&same))),
+    }
+}
+
+/// A path as it can be typed.
+fn shell_word(path: &Path) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,:@%=".contains(byte);
+    let text = path.display().to_string();
+    if path.as_os_str().as_bytes().iter().all(plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}

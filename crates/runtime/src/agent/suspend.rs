@@ -1,0 +1,293 @@
+//! Suspending a job, and going on with one that was suspended.
+//!
+//! All ranks are killed at one moment. With their image files, logs and records they can go on from there, exactly as if all had
+//! failed at once; so what is written down is what the agent holds for them: the node memory, the spill file, the standard input
+//! so far, and how far each rank has come in its output and in its conversation with PMI.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+use resurgo_wire::control::{Job, OUTPUT_WINDOW, Stdin, ToDispatcher};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::files::ImageFile;
+use super::images::Account;
+use super::node::{self, NodeMemory};
+use super::ranks::Rank;
+use super::spool::Spool;
+use super::store::Store;
+use super::taken::Taken;
+use super::{Agent, Work, waves};
+use crate::suspended::{self, About, Header, Reader, Writer};
+
+/// How far the suspension of a job has come.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Halt {
+    #[default]
+    No,
+    /// All ranks have been killed, and some of them have not ended.
+    Ending,
+    /// No rank has a process.
+    Done,
+}
+
+/// The agent's part of the file.
+#[derive(Serialize, Deserialize)]
+struct State {
+    ranks: Vec<RankState>,
+    server: resurgo_pmi::Server,
+    /// Nothing more of standard input will come.
+    input_ended: bool,
+}
+
+/// A rank, as it is written down.
+#[derive(Serialize, Deserialize)]
+pub(super) struct RankState {
+    pub program: usize,
+    pub number: u64,
+    pub taken: [Taken; 2],
+    pub finished: bool,
+    pub ended_well: bool,
+    pub images: ImagesState,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct ImagesState {
+    pub asked: u64,
+    pub last_slot: usize,
+    pub begun: bool,
+    pub files: Vec<FileState>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct FileState {
+    pub number: u64,
+    pub slot: usize,
+    pub account: Account,
+    /// In the job's directory.
+    pub name: OsString,
+}
+
+impl Work {
+    pub(super) fn is_halting(&self) -> bool {
+        self.halt != Halt::No
+    }
+
+    fn state(&self) -> State {
+        State {
+            ranks: self.ranks.iter().map(Rank::state).collect(),
+            server: self.server.clone(),
+            input_ended: self.spool.as_ref().is_some_and(Spool::has_ended),
+        }
+    }
+
+    /// The job as a later run is to find it.
+    fn lasting_job(&self) -> Job {
+        let mut job = self.job.clone();
+        if let Stdin::File(path, _) = &mut job.stdin
+            && let Ok(real) = std::fs::read_link(&path)
+        {
+            // It leads through the dispatcher's process.
+            *path = real.into_os_string();
+        }
+        job
+    }
+
+    fn begin_writing(&self, directory: &Path, about: Value) -> io::Result<Writer> {
+        let about: About = serde_json::from_value(about)?;
+        let header = Header {
+            id: format!("{}-{}", about.number, about.unix_time),
+            about,
+            job: self.lasting_job(),
+            agent: serde_json::to_value(self.state())?,
+        };
+        let sections = [
+            Some(self.memory.file()),
+            self.spill.as_ref(),
+            self.spool.as_ref().map(Spool::file),
+        ];
+        let sections = sections
+            .into_iter()
+            .map(|file| file.map(|file| file.try_clone()).transpose());
+        Writer::begin(directory, &header, sections.collect::<io::Result<_>>()?)
+    }
+}
+
+impl Agent {
+    /// Ends the processes of all ranks.
+    pub(super) fn halt(&mut self) {
+        let Some(work) = &mut self.work else { return };
+        work.halt = Halt::Ending;
+        for life in work.ranks.iter().filter_map(|rank| rank.life.as_ref()) {
+            life.signal(Signal::SIGKILL);
+        }
+    }
+
+    /// A rank has been killed by [`Agent::halt`], or has died just then.
+    pub(super) fn ended_while_halting(&mut self, rank: usize) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        if let Some(life) = work.ranks[rank].life.take() {
+            life.fence(super::PATIENCE);
+            work.end_input(rank);
+        }
+        self.drain_and_close(rank)
+    }
+
+    /// Tells the dispatcher when no rank has a process any more.
+    pub(super) fn mind_halt(&mut self) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let runs = |rank: &Rank| rank.life.is_some() || rank.images.is_waking();
+        if work.halt != Halt::Ending || work.ranks.iter().any(runs) {
+            return Ok(());
+        }
+        work.halt = Halt::Done;
+        for rank in 0..work.ranks.len() {
+            // Also of ranks that have finished and whose children may still print.
+            self.drain_and_close(rank)?;
+        }
+        self.send(&ToDispatcher::Halted)
+    }
+
+    /// Writes the file from which the job can be resumed. If that cannot be, the ranks go on.
+    pub(super) fn suspend(&mut self, about: Value) -> io::Result<()> {
+        let Some(work) = &self.work else { return Ok(()) };
+        let Some(store) = &work.store else {
+            return self.not_suspended("there is no directory for files".to_string());
+        };
+        let directory = store.path().to_path_buf();
+        match self.write_state(&directory, about) {
+            Ok(Some(bytes)) => {
+                let directory = directory.into_os_string();
+                self.send(&ToDispatcher::Suspended { directory, bytes })
+            }
+            // The job is being ended.
+            Ok(None) => {
+                suspended::give_up(&directory);
+                Ok(())
+            }
+            Err(error) => {
+                suspended::give_up(&directory);
+                self.not_suspended(format!("{}: {error}", directory.display()))
+            }
+        }
+    }
+
+    /// None: somebody has ended the job meanwhile.
+    fn write_state(&mut self, directory: &Path, about: Value) -> io::Result<Option<u64>> {
+        let Some(work) = &self.work else { return Ok(None) };
+        let mut writer = work.begin_writing(directory, about)?;
+        while writer.step()? {
+            // This may take long, and the dispatcher may have something to say.
+            if !self.control_event()? || self.ending.is_some() {
+                return Ok(None);
+            }
+        }
+        let (bytes, lock) = writer.finish()?;
+        if let Some(work) = &mut self.work {
+            let files = work.ranks.iter().flat_map(|rank| rank.images.files.iter());
+            let files = files.map(|file| file.path.clone()).collect();
+            if let Some(store) = &mut work.store {
+                store.pin(files, lock);
+                store.remove_others();
+            }
+        }
+        Ok(Some(bytes))
+    }
+
+    fn not_suspended(&mut self, reason: String) -> io::Result<()> {
+        self.send(&ToDispatcher::NotSuspended { reason })?;
+        let Some(work) = &mut self.work else { return Ok(()) };
+        work.halt = Halt::No;
+        for rank in 0..work.ranks.len() {
+            let Some(work) = &self.work else { break };
+            if !work.ranks[rank].has_finished() {
+                let fault_at_messages = work.ranks[rank].fault_at_messages;
+                self.start_again(rank, fault_at_messages)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with the job that was suspended in `directory`.
+    pub(super) fn resume(&mut self, job: Job, directory: PathBuf, id: &str) -> Result<(), String> {
+        let faults = job.message_faults.clone();
+        self.work = Some(load(job, &directory, id)?);
+        let size = self.work.as_ref().map_or(0, |work| work.ranks.len());
+        for rank in 0..size {
+            if self.work.as_ref().is_some_and(|work| work.ranks[rank].has_finished()) {
+                continue;
+            }
+            let fault = faults.iter().find(|fault| fault.0 == rank).map_or(0, |fault| fault.1);
+            self.start_again(rank, fault).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+fn load(job: Job, directory: &Path, id: &str) -> Result<Work, String> {
+    let mut reader = Reader::open(directory, id).map_err(|error| error.to_string())?;
+    let header = reader.header();
+    let state: State = serde_json::from_value(header.agent.clone()).map_err(|error| {
+        format!(
+            "{}: another version of resurgo has written it: {error}",
+            directory.display()
+        )
+    })?;
+    let memory = NodeMemory::create(&job, state.ranks.len())
+        .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
+    let spill = match &job.spill_directory {
+        Some(directory) => Some(
+            node::open_spill_file(directory)
+                .map_err(|error| format!("cannot create a spill file in {}: {error}", directory.display()))?,
+        ),
+        None => None,
+    };
+    let mut spool = match job.stdin {
+        Stdin::Stream => Some(Spool::new().map_err(|error| format!("cannot keep standard input: {error}"))?),
+        _ => None,
+    };
+    let mut section = |file| reader.section(file).map_err(|error| error.to_string());
+    section(Some(memory.file()))?;
+    section(spill.as_ref())?;
+    let input = section(spool.as_ref().map(Spool::file))?;
+    if let Some(spool) = &mut spool {
+        spool.resume(input, state.input_ended);
+    }
+    let lock = reader.finish().map_err(|error| error.to_string())?;
+    let mut store = Store::open(directory, job.checkpoint_keep)
+        .map_err(|error| format!("cannot use the image files in {}: {error}", directory.display()))?;
+    let ranks: Vec<Rank> = state
+        .ranks
+        .into_iter()
+        .map(|rank| Rank::from_state(rank, directory))
+        .collect();
+    let files = ranks.iter().flat_map(|rank| rank.images.files.iter());
+    store.pin(files.map(|file| file.path.clone()).collect(), lock);
+    Ok(Work {
+        job,
+        memory,
+        spill,
+        server: state.server,
+        ranks,
+        spool,
+        waves: waves::Waves::default(),
+        store: Some(store),
+        halt: Halt::No,
+        spool_watched: false,
+        window: OUTPUT_WINDOW,
+    })
+}
+
+impl ImageFile {
+    pub(super) fn state(&self) -> FileState {
+        FileState {
+            number: self.number,
+            slot: self.slot,
+            account: self.account,
+            name: self.path.file_name().unwrap_or_default().to_owned(),
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Suspending the job: images of all ranks in files, then the end of all ranks at one moment, and then what the launcher knows,
+//! in a file as well ([`crate::suspended`]).
+//!
+//! Nothing is given up before the last step is done: up to the end of the ranks the job goes on if a step fails, and after it
+//! the ranks are started again from their images.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use resurgo_wire::console::Reply;
+use resurgo_wire::control::{Stream, ToAgent};
+use serde::{Deserialize, Serialize};
+
+use super::Dispatcher;
+use super::checkpoints::Outcome;
+use super::lines::Unfinished;
+use super::policy::Policy;
+use crate::suspended::{About, Origin};
+use crate::units::readable_duration;
+
+/// Exit status of a job that has been suspended: EX_TEMPFAIL of sysexits.h, "try again later".
+pub const SUSPENDED: i32 = 75;
+/// Who waits for the images of a suspension, among those who wait for images.
+pub(super) const CLIENT: u64 = 0;
+/// A suspension before a time limit that has failed is tried again after so long.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Bounds of the time that is left for a suspension before a time limit: a tenth of the limit, and more when images take long.
+const LEAST_MARGIN: Duration = Duration::from_secs(1);
+const MOST_MARGIN: Duration = Duration::from_secs(120);
+
+/// How far the suspension has come.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    None,
+    /// Images are taken and written.
+    Images,
+    /// The agent ends the ranks.
+    Halting,
+    /// What they have printed is on its way.
+    Flushing,
+    /// The agent writes the file.
+    Writing,
+    Done,
+}
+
+/// Suspensions of the job.
+pub(super) struct Suspension {
+    phase: Phase,
+    /// Commands that wait for the end of it.
+    clients: Vec<u64>,
+    /// Ranks whose new image is not yet in a file.
+    unwritten: BTreeSet<usize>,
+    began: Instant,
+    origin: Origin,
+    /// Where links to suspended jobs are kept.
+    registry: Option<PathBuf>,
+    /// There is a directory for files.
+    is_possible: bool,
+    /// Since the start of the job.
+    time_limit: Option<Duration>,
+    not_before: Duration,
+    /// The longest time that a file has taken.
+    longest_write: Duration,
+    /// How long earlier runs of the job have taken.
+    pub seconds_before: f64,
+}
+
+/// What the dispatcher needs to go on with a job.
+#[derive(Serialize, Deserialize)]
+pub(super) struct State {
+    pub policy: Policy,
+    pub spawned_worlds: Vec<usize>,
+    pub lines: BTreeMap<String, Unfinished>,
+}
+
+impl Suspension {
+    pub fn new(
+        origin: Origin,
+        registry: Option<PathBuf>,
+        is_possible: bool,
+        time_limit: Option<Duration>,
+    ) -> Suspension {
+        Suspension {
+            phase: Phase::None,
+            clients: Vec::new(),
+            unwritten: BTreeSet::new(),
+            began: Instant::now(),
+            origin,
+            registry,
+            is_possible,
+            time_limit,
+            not_before: Duration::ZERO,
+            longest_write: Duration::ZERO,
+            seconds_before: 0.0,
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.phase == Phase::Done
+    }
+
+    /// No rank runs, and none is to be asked for anything.
+    pub fn has_halted(&self) -> bool {
+        !matches!(self.phase, Phase::None | Phase::Images)
+    }
+
+    /// When the job is to be suspended by itself, since its start.
+    pub fn due(&self) -> Option<Duration> {
+        let limit = self.time_limit.filter(|_| self.phase == Phase::None)?;
+        let margin = (limit / 10).clamp(LEAST_MARGIN, MOST_MARGIN) + 2 * self.longest_write;
+        Some(limit.saturating_sub(margin).max(self.not_before))
+    }
+
+    pub fn image_taken(&mut self, rank: usize) {
+        if self.phase == Phase::Images {
+            self.unwritten.insert(rank);
+        }
+    }
+
+    pub fn image_written(&mut self, rank: usize, time: Duration) {
+        self.unwritten.remove(&rank);
+        self.longest_write = self.longest_write.max(time);
+    }
+}
+
+impl Dispatcher {
+    /// Somebody, perhaps a command, wants the job suspended.
+    pub(super) fn suspend(&mut self, client: Option<u64>) {
+        if !self.suspension.is_possible {
+            let why = "image files have no place; start it with --checkpoint-dir DIR to be able to suspend it";
+            return self.refuse(client, why);
+        }
+        if self.verdict.is_some() {
+            return self.refuse(client, "the job is ending");
+        }
+        self.suspension.clients.extend(client);
+        if self.suspension.phase == Phase::None {
+            self.suspension.phase = Phase::Images;
+            self.suspension.began = Instant::now();
+            self.suspension.unwritten.clear();
+            self.want_images(Some(CLIENT));
+        }
+    }
+
+    fn refuse(&mut self, client: Option<u64>, why: &str) {
+        if let Some(client) = client {
+            self.console.answer(client, &Reply::Refused(why.to_string()));
+        }
+    }
+
+    /// What has become of the images that a suspension has asked for.
+    pub(super) fn images_for_suspension(&mut self, outcome: &Outcome) {
+        if self.suspension.phase != Phase::Images {
+            return;
+        }
+        let Some((rank, why)) = outcome.failed.first() else {
+            // Those that are still being written are waited for.
+            return;
+        };
+        if super::events::is_in_passing(why) {
+            self.checkpoints
+                .want(std::iter::once(*rank), Some(CLIENT), self.start.elapsed());
+            return;
+        }
+        self.suspension_failed(&format!("no image can be taken: {why}"));
+    }
+
+    /// An image of `rank` could not be written.
+    pub(super) fn image_not_written(&mut self, rank: usize, reason: &str) {
+        if self.suspension.unwritten.remove(&rank) && self.suspension.phase == Phase::Images {
+            self.suspension_failed(&format!("the image of rank {rank} could not be written: {reason}"));
+        }
+    }
+
+    pub(super) fn suspension_failed(&mut self, why: &str) {
+        self.suspension.phase = Phase::None;
+        self.suspension.not_before = self.start.elapsed() + AGAIN;
+        self.events.not_suspended(why);
+        for client in std::mem::take(&mut self.suspension.clients) {
+            self.refuse(Some(client), &format!("could not be suspended and goes on: {why}"));
+        }
+    }
+
+    /// Takes the next step of a suspension when it can be taken.
+    pub(super) fn mind_suspension(&mut self) {
+        if self.verdict.is_some() {
+            return;
+        }
+        if self.suspension.due().is_some_and(|due| due <= self.start.elapsed()) {
+            self.suspend(None);
+        }
+        match self.suspension.phase {
+            Phase::Images if !self.checkpoints.is_wanted() && self.suspension.unwritten.is_empty() => {
+                self.suspension.phase = Phase::Halting;
+                self.tell(ToAgent::Halt);
+            }
+            Phase::Flushing if self.stdout.queued() == 0 && self.stderr.queued() == 0 => {
+                self.suspension.phase = Phase::Writing;
+                match serde_json::to_value(self.about()) {
+                    Ok(about) => self.tell(ToAgent::Suspend { about }),
+                    Err(error) => self.suspension_failed(&error.to_string()),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// No rank has a process any more, and all their output is here.
+    pub(super) fn halted(&mut self) {
+        self.pids.fill(None);
+        self.suspension.phase = Phase::Flushing;
+        self.acknowledge();
+    }
+
+    fn about(&self) -> About {
+        let state = State {
+            policy: self.policy.clone(),
+            spawned_worlds: self.spawned_worlds.clone(),
+            lines: Stream::ALL
+                .into_iter()
+                .filter_map(|stream| Some((stream.name().to_string(), self.lines.get(&stream)?.unfinished())))
+                .collect(),
+        };
+        About {
+            number: std::process::id(),
+            unix_time: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0.0, |time| time.as_secs_f64()),
+            seconds: self.suspension.seconds_before + self.start.elapsed().as_secs_f64(),
+            ranks: self.pids.len(),
+            launched: self.faults.launched(),
+            restarts: self.policy.restarts(),
+            command: self.command.clone(),
+            origin: self.suspension.origin.clone(),
+            dispatcher: serde_json::to_value(state).unwrap_or_default(),
+        }
+    }
+
+    /// The job can be resumed from its files.
+    pub(super) fn suspended(&mut self, directory: &Path, bytes: u64) {
+        self.suspension.phase = Phase::Done;
+        let number = std::process::id();
+        let name = match self
+            .suspension
+            .registry
+            .as_ref()
+            .map(|registry| register(registry, directory))
+        {
+            Some(Ok(())) => number.to_string(),
+            _ => directory.display().to_string(),
+        };
+        self.events
+            .suspended(directory, &name, self.suspension.began.elapsed(), bytes);
+        // The user may have ended the job in the last moment: it is suspended all the same.
+        self.verdict = Some(SUSPENDED);
+        self.tell(ToAgent::End {
+            grace_ms: 0,
+            finished: false,
+        });
+    }
+
+    /// Answers those who wait for the suspension, when nothing of the job runs any more.
+    pub(super) fn tell_who_waits_for_suspension(&mut self) {
+        let seconds = readable_duration(self.suspension.began.elapsed());
+        for client in std::mem::take(&mut self.suspension.clients) {
+            let reply = match self.suspension.phase {
+                Phase::Done => Reply::Done(format!(
+                    "is suspended after {seconds}; resurgo resume {} goes on with it",
+                    std::process::id()
+                )),
+                _ => Reply::Refused("has ended before it could be suspended".to_string()),
+            };
+            self.console.answer(client, &reply);
+        }
+    }
+}
+
+/// Makes a link to `directory`, by which the job is found again.
+fn register(registry: &Path, directory: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(registry)?;
+    let Some(name) = directory.file_name() else {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    };
+    let link = registry.join(name);
+    let _ = std::fs::remove_file(&link);
+    symlink(directory, link)
+}

@@ -1,0 +1,429 @@
+//! Suspended jobs: the file from which a job goes on, and where such files are found.
+//!
+//! The file lies in the job's directory of image files, under the name [`FILE`], and names the image files that belong to it.
+//! It has a temporary name until everything in it is on the disk. The next suspension replaces it, and the end of the program
+//! removes it; until then the job can be resumed from it, as often as need be.
+//!
+//! ```text
+//! 0    "resurgoS"
+//! 8    u32 format, u32 version of the node memory
+//! 16   u64 bytes of the JSON
+//! 24   BLAKE3 of the JSON, 32 bytes
+//! 56   JSON: the job, the dispatcher's part, the agent's part
+//! …    sections: node memory, spill file, standard input so far (empty where there is none)
+//! …    BLAKE3 of everything before, 32 bytes
+//! ```
+//!
+//! A section is a sparse file: (u64 offset, u64 length, bytes) for each part that is not zeros, then (u64 length of the file,
+//! u64 0). Integers are little-endian.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Whence, lseek};
+use resurgo_wire::control::Job;
+use resurgo_wire::node_memory;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Its name in the directory of a job's image files.
+pub const FILE: &str = "suspended";
+/// Its name until it is complete.
+const NEW: &str = "suspended.new";
+const MAGIC: &[u8; 8] = b"resurgoS";
+const FORMAT: u32 = 1;
+const HEAD: usize = 56;
+/// Longest JSON accepted.
+const MAX_JSON: u64 = 1 << 32;
+/// Zeros are left out in pieces of this size.
+const PAGE: usize = 4096;
+/// Bytes of a section that are written at a time.
+const STEP: usize = 4 << 20;
+
+/// How the job was started: what it needs to find programs that ranks spawn later, and what tells it from others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The command line after `resurgo run`.
+    pub arguments: Vec<OsString>,
+    pub environment: Vec<(OsString, OsString)>,
+    pub directory: OsString,
+}
+
+/// What people and other commands want to know of a suspended job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct About {
+    /// The job's number when it ran.
+    pub number: u32,
+    /// When it was suspended, in seconds since 1970.
+    pub unix_time: f64,
+    /// How long it has run, over all its runs.
+    pub seconds: f64,
+    pub ranks: usize,
+    /// Ranks that it was launched with.
+    pub launched: usize,
+    pub restarts: u64,
+    /// The command line of its programs, for people.
+    pub command: String,
+    pub origin: Origin,
+    /// What else the dispatcher needs.
+    pub dispatcher: Value,
+}
+
+/// The JSON of the file.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Header {
+    /// Different for every suspension.
+    pub id: String,
+    pub about: About,
+    pub job: Job,
+    pub agent: Value,
+}
+
+/// A suspended job.
+pub struct Suspended {
+    /// Of its image files.
+    pub directory: PathBuf,
+    pub header: Header,
+}
+
+/// Why a job cannot be resumed from a directory.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("no job is suspended in {}", .0.display())]
+    Nothing(PathBuf),
+    #[error("{}: {}", .0.display(), .1)]
+    Io(PathBuf, io::Error),
+    #[error("{} cannot be used: {}", .0.display(), .1)]
+    Defect(PathBuf, &'static str),
+    #[error("{} belongs to user {}: only that user can resume the job", .0.display(), .1)]
+    OtherUser(PathBuf, u32),
+    #[error("the job in {} is running: somebody has resumed it already", .0.display())]
+    InUse(PathBuf),
+}
+
+/// The beginning of the file, verified.
+struct Opened {
+    path: PathBuf,
+    file: File,
+    header: Header,
+    /// Of what has been read.
+    hasher: blake3::Hasher,
+}
+
+fn open(directory: &Path) -> Result<Opened, Error> {
+    let path = directory.join(FILE);
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Error::Nothing(directory.to_path_buf()),
+        _ => Error::Io(path.clone(), error),
+    };
+    let defect = |what| Error::Defect(path.clone(), what);
+    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
+    let owner = file.metadata().map_err(failed)?.uid();
+    if owner != nix::unistd::getuid().as_raw() {
+        return Err(Error::OtherUser(path, owner));
+    }
+    let short = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => defect("it is shorter than it should be"),
+        _ => Error::Io(path.clone(), error),
+    };
+    let mut head = [0u8; HEAD];
+    (&file).read_exact(&mut head).map_err(short)?;
+    let half = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let length = u64::from(half(16)) | u64::from(half(20)) << 32;
+    if &head[..8] != MAGIC {
+        return Err(defect("it is no file of a suspended job"));
+    }
+    if half(8) != FORMAT || half(12) != node_memory::VERSION {
+        return Err(defect("another version of resurgo has written it"));
+    }
+    if length > MAX_JSON {
+        return Err(defect("it is damaged"));
+    }
+    let mut json = vec![0u8; length as usize];
+    (&file).read_exact(&mut json).map_err(short)?;
+    if blake3::hash(&json).as_bytes() != &head[24..] {
+        return Err(defect("it is damaged: the checksum of its description is wrong"));
+    }
+    let header = serde_json::from_slice(&json).map_err(|_| defect("another version of resurgo has written it"))?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&head);
+    hasher.update(&json);
+    Ok(Opened {
+        path,
+        file,
+        header,
+        hasher,
+    })
+}
+
+impl Suspended {
+    /// Reads what the file in `directory` says of the job; its sections are not looked at.
+    pub fn find(directory: &Path) -> Result<Suspended, Error> {
+        let opened = open(directory)?;
+        // Whoever resumes the job holds a lock on the file.
+        match opened.file.try_lock_shared() {
+            Err(fs::TryLockError::WouldBlock) => Err(Error::InUse(directory.to_path_buf())),
+            // Some file systems have no locks.
+            Ok(()) | Err(fs::TryLockError::Error(_)) => Ok(Suspended {
+                directory: directory.to_path_buf(),
+                header: opened.header,
+            }),
+        }
+    }
+
+    /// The jobs that are suspended in directories below `directory`, and those that cannot be read.
+    pub fn below(directory: &Path) -> io::Result<Vec<Result<Suspended, Error>>> {
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        let found = paths.iter().map(|path| Suspended::find(path));
+        Ok(found.filter(|found| !matches!(found, Err(Error::Nothing(_)))).collect())
+    }
+}
+
+/// A file that is being read by the agent that resumes the job. Nobody else can resume it as long as this is open.
+pub struct Reader {
+    opened: Opened,
+    input: BufReader<File>,
+}
+
+impl Reader {
+    /// Opens the file in `directory` if it is that of suspension `id`.
+    pub fn open(directory: &Path, id: &str) -> Result<Reader, Error> {
+        let opened = open(directory)?;
+        if let Err(fs::TryLockError::WouldBlock) = opened.file.try_lock() {
+            return Err(Error::InUse(directory.to_path_buf()));
+        }
+        let same = fs::metadata(&opened.path).is_ok_and(|now| {
+            let own = opened.file.metadata();
+            own.is_ok_and(|own| (own.dev(), own.ino()) == (now.dev(), now.ino()))
+        });
+        if !same || opened.header.id != id {
+            // It has been resumed, and perhaps suspended again, in the meantime.
+            return Err(Error::InUse(directory.to_path_buf()));
+        }
+        let input = opened
+            .file
+            .try_clone()
+            .map_err(|error| Error::Io(opened.path.clone(), error))?;
+        Ok(Reader {
+            input: BufReader::with_capacity(1 << 20, input),
+            opened,
+        })
+    }
+
+    pub fn header(&self) -> &Header {
+        &self.opened.header
+    }
+
+    fn take(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
+        self.input.read_exact(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => Error::Defect(self.opened.path.clone(), "it is shorter than it should be"),
+            _ => Error::Io(self.opened.path.clone(), error),
+        })
+    }
+
+    fn number(&mut self) -> Result<u64, Error> {
+        let mut bytes = [0u8; 8];
+        self.take(&mut bytes)?;
+        self.opened.hasher.update(&bytes);
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Puts the next section into `file`, which is empty or has holes only; or passes it over. Returns its length.
+    pub fn section(&mut self, file: Option<&File>) -> Result<u64, Error> {
+        let mut buffer = vec![0u8; STEP];
+        loop {
+            let (mut offset, mut length) = (self.number()?, self.number()?);
+            if length == 0 {
+                return Ok(offset);
+            }
+            while length > 0 {
+                let part = length.min(buffer.len() as u64) as usize;
+                self.take(&mut buffer[..part])?;
+                self.opened.hasher.update(&buffer[..part]);
+                if let Some(file) = file {
+                    file.write_all_at(&buffer[..part], offset)
+                        .map_err(|error| Error::Io("what the job had in memory".into(), error))?;
+                }
+                offset = offset.wrapping_add(part as u64);
+                length -= part as u64;
+            }
+        }
+    }
+
+    /// After the last section: what has been read is what was written. Returns what keeps others from resuming the job.
+    pub fn finish(mut self) -> Result<File, Error> {
+        let mut sum = [0u8; 32];
+        self.take(&mut sum)?;
+        if self.opened.hasher.finalize().as_bytes() != &sum {
+            return Err(Error::Defect(self.opened.path, "it is damaged: its checksum is wrong"));
+        }
+        Ok(self.opened.file)
+    }
+}
+
+/// A file that is being written, a part at a time.
+pub struct Writer {
+    directory: PathBuf,
+    out: BufWriter<File>,
+    hasher: blake3::Hasher,
+    /// What is left to be written, the next last.
+    sections: Vec<File>,
+    /// Where the present section goes on.
+    at: u64,
+    bytes: u64,
+}
+
+impl Writer {
+    /// Begins the file in `directory`, with room for everything. A section that is None is empty.
+    pub fn begin(directory: &Path, header: &Header, sections: Vec<Option<File>>) -> io::Result<Writer> {
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(directory.join(NEW))?;
+        let _ = file.try_lock();
+        let json = serde_json::to_vec(header)?;
+        let sections = sections.into_iter().map(|section| match section {
+            Some(file) => Ok(file),
+            None => File::open("/dev/null"),
+        });
+        let mut sections = sections.collect::<io::Result<Vec<File>>>()?;
+        let mut expected = (HEAD + json.len() + 64 * sections.len()) as u64;
+        for section in &sections {
+            expected += used(section)?;
+        }
+        reserve(&file, expected)?;
+        sections.reverse();
+        let mut writer = Writer {
+            directory: directory.to_path_buf(),
+            out: BufWriter::with_capacity(1 << 20, file),
+            hasher: blake3::Hasher::new(),
+            sections,
+            at: 0,
+            bytes: 0,
+        };
+        writer.put(MAGIC)?;
+        writer.put(&FORMAT.to_le_bytes())?;
+        writer.put(&node_memory::VERSION.to_le_bytes())?;
+        writer.put(&(json.len() as u64).to_le_bytes())?;
+        writer.put(blake3::hash(&json).as_bytes())?;
+        writer.put(&json)?;
+        Ok(writer)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hasher.update(bytes);
+        self.bytes += bytes.len() as u64;
+        self.out.write_all(bytes)
+    }
+
+    fn part(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.put(&offset.to_le_bytes())?;
+        self.put(&(bytes.len() as u64).to_le_bytes())?;
+        self.put(bytes)
+    }
+
+    /// Writes some more; false when there is no more.
+    pub fn step(&mut self) -> io::Result<bool> {
+        let Some(section) = self.sections.last() else {
+            return Ok(false);
+        };
+        let Some((start, end)) = next_data(section, self.at)? else {
+            let length = section.metadata()?.len();
+            self.sections.pop();
+            self.at = 0;
+            self.part(length, &[])?;
+            return Ok(true);
+        };
+        let mut buffer = vec![0u8; STEP.min((end - start) as usize)];
+        section.read_exact_at(&mut buffer, start)?;
+        self.at = start + buffer.len() as u64;
+        let mut done = 0;
+        let is_zero = |page: &[u8]| page.iter().all(|byte| *byte == 0);
+        let pages: Vec<&[u8]> = buffer.chunks(PAGE).collect();
+        for run in pages.chunk_by(|a, b| is_zero(a) == is_zero(b)) {
+            let length = run.iter().map(|page| page.len()).sum::<usize>();
+            if !is_zero(run[0]) {
+                self.part(start + done as u64, &buffer[done..done + length])?;
+            }
+            done += length;
+        }
+        Ok(true)
+    }
+
+    /// Makes what has been written the job's file, in place of an older one. Returns its length and what keeps others from
+    /// resuming the job.
+    pub fn finish(mut self) -> io::Result<(u64, File)> {
+        let sum = self.hasher.finalize();
+        self.put(sum.as_bytes())?;
+        let bytes = self.bytes;
+        let new = self.directory.join(NEW);
+        let file = self.out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.set_len(bytes)?;
+        file.sync_all()?;
+        fs::rename(new, self.directory.join(FILE))?;
+        File::open(&self.directory)?.sync_all()?;
+        Ok((bytes, file))
+    }
+}
+
+/// Removes what has been written of a file that will not be complete.
+pub fn give_up(directory: &Path) {
+    let _ = fs::remove_file(directory.join(NEW));
+}
+
+/// The job cannot be resumed any more.
+pub fn remove(directory: &Path) {
+    let _ = fs::remove_file(directory.join(FILE));
+}
+
+/// The next part of a sparse file from `at` on that may be other than zeros.
+fn next_data(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> {
+    use nix::errno::Errno;
+    let length = file.metadata()?.len();
+    if at >= length {
+        return Ok(None);
+    }
+    match lseek(file, at as i64, Whence::SeekData) {
+        Ok(start) => {
+            let end = lseek(file, start, Whence::SeekHole)?;
+            Ok(Some((start as u64, end as u64)))
+        }
+        Err(Errno::ENXIO) => Ok(None),
+        // A file system without holes.
+        Err(Errno::EINVAL) => Ok(Some((at, length))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Bytes of a sparse file that are no holes.
+fn used(file: &File) -> io::Result<u64> {
+    let (mut sum, mut at) = (0, 0);
+    while let Some((start, end)) = next_data(file, at)? {
+        sum += end - start;
+        at = end;
+    }
+    Ok(sum)
+}
+
+/// Room for so many bytes, where the file system can give it beforehand.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    use nix::errno::Errno;
+    use nix::fcntl::{FallocateFlags, fallocate};
+    match fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, bytes as i64) {
+        Ok(()) | Err(Errno::EOPNOTSUPP | Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
