@@ -1,0 +1,493 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`resurgo suspend` and `resume`, `--resume-if-any` and `--time-limit`: what all runs of a job print together is what one
+undisturbed run prints."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+import harness
+from catalogue import BY_NAME, arguments
+from harness import MANY, RESURGO, by_rank
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+SUSPENDED = 75
+HEAT = ("400", "400", "6000")
+
+
+class Chain:
+    """A job and its later runs."""
+
+    def __init__(self, jobs):
+        self.jobs = jobs
+        self.images = jobs.directory / "images"
+        self.env = harness.environment(XDG_CACHE_HOME=jobs.directory / "cache")
+        self.runs = []
+
+    @property
+    def last(self):
+        return self.runs[-1]
+
+    @property
+    def out(self):
+        return b"".join(run.out.read_bytes() for run in self.runs)
+
+    @property
+    def directory(self):
+        """Of the files of the job."""
+        (own,) = self.images.iterdir()
+        return own
+
+    def start(self, size, *program, options=(), **more):
+        options = ["--checkpoint-dir", self.images, *options]
+        self.runs.append(self.jobs.start(size, *program, options=[*MANY, *options], env=self.env, **more))
+        return self.last
+
+    def resurgo(self, *words, **more):
+        return self.jobs.resurgo(*words, env=self.env, **more)
+
+    def suspend(self):
+        """Suspends the last run; False when it was over before."""
+        told = self.resurgo("suspend", self.last.process.pid)
+        ended = self.last.wait()
+        if ended.code == 0:
+            return False
+        assert (told.code, ended.code) == (0, SUSPENDED), told.describe() + ended.describe()
+        assert "is suspended after" in told.text and "resurgo resume" in ended.errors
+        assert not self.last.leftovers()
+        return True
+
+    def resume(self, name=None, options=(), **more):
+        events = self.jobs.directory / f"events{self.jobs.number + 1}.json"
+        name = self.last.process.pid if name is None else name
+        command = [RESURGO, "resume", "--json-events", events, *options, name]
+        self.runs.append(self.jobs.command(command, env=self.env, events=events, **more))
+        return self.last
+
+    def end(self):
+        """The job comes to its end, and nothing is left of it."""
+        result = self.last.wait().ok()
+        assert not list(self.images.iterdir()) and self.suspended() == {}
+        return result
+
+    def suspended(self):
+        """The lines of `resurgo ps` for suspended jobs by their numbers."""
+        lines = self.resurgo("ps").ok().text.splitlines()
+        return {int(line.split()[0]): line for line in lines[1:] if re.match(r" *\d+ +\d+ suspended", line)}
+
+
+@pytest.fixture
+def chain(jobs):
+    return Chain(jobs)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """What heat prints in one undisturbed run."""
+    launcher = harness.Launcher(tmp_path_factory.mktemp("calm"))
+    result = launcher.run(2, harness.PROGRAMS / "heat", *HEAT).ok()
+    launcher.close()
+    return result
+
+
+def ready(job):
+    """All ranks run, and have sent something or begun where they were."""
+    return job.until(lambda: len(job.lives()) >= job.events[0]["ranks"] if job.events else False, what="the ranks")
+
+
+@pytest.mark.parametrize(
+    "name", ["heat", "cg", "master_worker", "rma_halo", "messages", "comm_churn", "pickles.py", "numpy_cg.py"]
+)
+def test_again_and_again(jobs, chain, program, rng, name):
+    """Suspended at random moments, with ranks killed before and after."""
+    entry = BY_NAME[name]
+    calm_file, file = jobs.directory / "calm", jobs.directory / "result"
+    calm = jobs.run(3, *program(name), *arguments(entry, True, calm_file)).ok()
+    every = [] if rng.random() < 0.5 else ["--checkpoint-every", "100ms"]
+    job = chain.start(3, *program(name), *arguments(entry, True, file), options=every)
+    went_on = 0
+    for _ in range(3):
+        ready(job)
+        time.sleep(rng.uniform(0, calm.seconds / 3))
+        if rng.random() < 0.6:
+            job.kill([rng.randrange(3)])
+        if not chain.suspend():
+            break
+        job = chain.resume()
+        went_on += 1
+        if rng.random() < 0.5 and ready(job):
+            time.sleep(rng.uniform(0, 0.2))
+            job.kill([rng.randrange(3)])
+    result = chain.end()
+    assert went_on and by_rank(chain.out) == by_rank(calm.out), result.describe()
+    assert not entry.result or file.read_bytes() == calm_file.read_bytes()
+
+
+def test_after_a_reboot(jobs, chain, program, calm):
+    """Nothing but the files is left, and those are in another place by now. The program runs in another terminal, with
+    another environment."""
+    job = chain.start(2, *program("heat"), *HEAT)
+    ready(job)
+    time.sleep(0.5)
+    assert chain.suspend()
+    assert set(os.listdir("/dev/shm")) <= jobs.shared_memory
+    shutil.rmtree(jobs.directory / "cache")
+    chain.images = chain.images.rename(jobs.directory / "moved")
+    chain.env = {"PATH": "/nowhere", "XDG_CACHE_HOME": str(jobs.directory / "cache")}
+    chain.resume(chain.images)
+    result = chain.end()
+    assert chain.out == calm.out
+    assert [(event["image"] > 0, event["from_file"]) for event in result.of("started")] == [(True, True)] * 2
+    assert "2 ranks go on from the files in" in result.errors
+
+
+def test_it_is_shown_and_can_be_removed(chain, program):
+    job = chain.start(2, *program("heat"), *HEAT)
+    ready(job)
+    assert chain.suspend()
+    number = job.process.pid
+    row = chain.suspended()[number]
+    assert re.search(r" 2 suspended  pessimistic +\d+\.\d m?s +0 +- +\d+\.\d m?s +\S+heat 400", row), row
+    told = chain.resurgo("kill", number)
+    assert told.code == 0 and "its files in" in told.text
+    assert not list(chain.images.iterdir()) and chain.suspended() == {}
+    told = chain.resurgo("resume", number)
+    assert told.code == 2 and f"there is no suspended job {number}" in told.errors
+
+
+def test_the_first_suspension_can_be_resumed_until_there_is_another(jobs, chain, program, calm):
+    """A run that is lost leaves what it began from."""
+    job = chain.start(2, *program("heat"), *HEAT, options=["--checkpoint-every", "50ms"])
+    ready(job)
+    time.sleep(0.3)
+    assert chain.suspend()
+    number = job.process.pid
+    for _ in range(2):
+        lost = chain.resume(number)
+        ready(lost)
+        time.sleep(0.5)  # images come and go
+        os.kill(lost.process.pid, signal.SIGKILL)
+        lost.process.wait()
+        assert not lost.leftovers()
+        chain.runs.pop()
+    chain.resume(number)
+    chain.end()
+    assert chain.out == calm.out
+
+
+@pytest.mark.parametrize("victim", ["dispatcher", "agent", "user"])
+def test_whatever_dies_in_the_middle(jobs, chain, program, calm, rng, victim):
+    """Of a second suspension: the job is what it was at the first one, or at the second. Or it goes on."""
+    job = chain.start(2, *program("heat"), *HEAT)
+    ready(job)
+    time.sleep(0.3)
+    assert chain.suspend()
+    for moment in (0.01, 0.04, 0.07, rng.uniform(0, 0.2)):
+        before = os.stat(chain.directory / "suspended").st_ino
+        job = chain.resume(chain.directory)
+        ready(job)
+        time.sleep(0.1)
+        children = f"/proc/{job.process.pid}/task/{job.process.pid}/children"
+        asking = jobs.command([RESURGO, "suspend", job.process.pid], env=chain.env)
+        time.sleep(moment)
+        with contextlib.suppress(OSError, IndexError):  # it may be over
+            if victim == "agent":
+                with open(children) as file:
+                    os.kill(int(file.read().split()[0]), signal.SIGKILL)
+            else:
+                os.kill(job.process.pid, signal.SIGKILL if victim == "dispatcher" else signal.SIGTERM)
+        ended = job.wait()
+        asking.wait(5)
+        assert not job.leftovers()
+        assert ended.code in {"dispatcher": (SUSPENDED, -9), "agent": (SUSPENDED, 1), "user": (SUSPENDED, 143)}[victim]
+        if os.stat(chain.directory / "suspended").st_ino == before:
+            assert ended.code != SUSPENDED, ended.describe()
+            chain.runs.pop()  # what it has printed will be printed again
+        assert (chain.directory / "suspended").exists()
+    chain.resume(chain.directory)
+    chain.end()
+    assert chain.out == calm.out
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("size, why", [("5m", "the image of rank"), ("12m", "images/")])
+def test_a_full_disk(jobs, chain, program, calm, size, why):
+    """There is no room for the images, or there is room for them only. The job goes on."""
+    chain.images.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", chain.images], check=True)
+    try:
+        job = chain.start(2, *program("heat"), *HEAT)
+        ready(job)
+        time.sleep(0.3)
+        told = chain.resurgo("suspend", job.process.pid)
+        assert told.code == 1 and "could not be suspended and goes on" in told.errors, told.describe()
+        assert why in told.errors and "No space left on device" in told.errors, told.describe()
+        assert "suspended.new" not in os.listdir(chain.directory)
+        job.kill([1])
+        result = chain.end()
+    finally:
+        subprocess.run(["umount", "-l", chain.images], check=True)
+    assert result.out == calm.out and result.restarts == 1, result.describe()
+    assert len(result.of("not_suspended")) == 1
+
+
+def flip(path, at):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_damaged_files(jobs, chain, program):
+    """What cannot be used is named, and stays as it is; what has been put right can be used."""
+    job = chain.start(2, *program("heat"), *HEAT, options=["--checkpoint-every", "100ms"])
+    ready(job)
+    job.until(lambda: sum(event["event"] == "image_written" for event in job.events) > 5, what="images")
+    assert chain.suspend()
+    own = chain.directory
+    state = own / "suspended"
+    size = state.stat().st_size
+
+    def refused(words):
+        result = chain.resurgo("resume", own)
+        assert result.code in (1, 2) and words in result.errors and result.text == "", result.describe()
+
+    for at, words in [
+        (0, "it is no file of a suspended job"),
+        (8, "another version of resurgo"),
+        (12, "another version of resurgo"),
+        (500, "the checksum of its description is wrong"),
+        (size // 2, "its checksum is wrong"),
+        (size - 1, "its checksum is wrong"),
+    ]:
+        flip(state, at)
+        refused(words)
+        flip(state, at)
+    os.truncate(state, size - 40)
+    refused("it is shorter than it should be")
+    os.truncate(state, 20)
+    refused("it is shorter than it should be")
+    state.unlink()
+    refused("no job is suspended in")
+
+
+def test_damaged_images(jobs, chain, program, calm):
+    job = chain.start(2, *program("heat"), *HEAT, options=["--checkpoint-every", "100ms"])
+    ready(job)
+    job.until(lambda: sum(event["event"] == "image_written" for event in job.events) > 5, what="images")
+    assert chain.suspend()
+    files = sorted(chain.directory.glob("rank-1.image-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    assert len(files) == 2
+    for path in files:
+        flip(path, path.stat().st_size // 2)
+    lost = chain.resume()
+    result = lost.wait()
+    assert result.code == 1 and "the checksum of its memory is wrong" in result.errors, result.describe()
+    assert "cannot start rank 1 again: its last image is lost" in result.errors
+    chain.runs.pop()
+    flip(files[0], files[0].stat().st_size // 2)
+    chain.resume()  # the older one is as good
+    result = chain.end()
+    assert chain.out == calm.out
+    assert [event["rank"] for event in result.of("image_lost")] == [1]
+
+
+def test_a_changed_program(jobs, chain, program, calm):
+    copy = jobs.directory / "program"
+    shutil.copy(program("heat")[0], copy)
+    job = chain.start(2, copy, *HEAT)
+    ready(job)
+    time.sleep(0.3)
+    assert chain.suspend()
+    times = copy.stat().st_atime_ns, copy.stat().st_mtime_ns
+    os.utime(copy)
+    result = chain.resurgo("resume", chain.directory)
+    assert result.code == 1 and f"{copy}, which the program had mapped, has changed since" in result.errors
+    os.utime(copy, ns=times)
+    chain.resume()
+    chain.end()
+    assert chain.out == calm.out
+
+
+def test_not_twice_at_once(jobs, chain, program, calm):
+    job = chain.start(2, *program("heat"), *HEAT)
+    ready(job)
+    time.sleep(0.2)
+    assert chain.suspend()
+    several = [jobs.command([RESURGO, "resume", chain.directory], env=chain.env) for _ in range(3)]
+    results = [one.wait() for one in several]
+    done = [result for result in results if result.code == 0]
+    assert len(done) == 1 and job.out.read_bytes() + done[0].out == calm.out
+    for result in results:
+        assert result.code == 0 or (result.code in (1, 2) and "is running" in result.errors), result.describe()
+
+
+@ROOT_ONLY
+def test_somebody_elses_job(chain, program):
+    job = chain.start(2, *program("heat"), *HEAT)
+    ready(job)
+    assert chain.suspend()
+    user = {"user": 65534, "group": 65534, "extra_groups": []}
+    command = [RESURGO, "resume", str(chain.directory)]
+    if subprocess.run([RESURGO, "--version"], **user, capture_output=True).returncode == 0:
+        result = subprocess.run(command, **user, capture_output=True, text=True)
+        assert result.returncode == 2 and "Permission denied" in result.stderr
+    os.chown(chain.directory / "suspended", 65534, 65534)
+    result = chain.resurgo("resume", chain.directory)
+    assert result.code == 2 and "belongs to user 65534: only that user can resume the job" in result.errors
+
+
+def test_what_cannot_be_suspended_is_said(jobs, chain, program):
+    job = jobs.start(2, *program("heat"), *HEAT)
+    ready(job)
+    told = jobs.resurgo("suspend", job.process.pid)
+    assert told.code == 1 and "start it with --checkpoint-dir DIR to be able to suspend it" in told.errors
+    job.process.terminate()
+    job.wait(10)
+    script = (
+        "import socket, time; from mpi4py import MPI; s = socket.create_server(('127.0.0.1', 0)); "
+        "c = socket.create_connection(s.getsockname()); print('ready', flush=True); time.sleep(100)"
+    )
+    job = chain.start(1, harness.PYTHON, "-c", script)
+    job.until(lambda: b"ready" in job.out.read_bytes())
+    told = chain.resurgo("suspend", job.process.pid, timeout=20)
+    assert told.code == 1 and "goes on: no image can be taken: rank 0: " in told.errors and "socket" in told.errors
+    assert not job.over()
+    job.process.terminate()
+    job.wait(10)
+
+
+INPUT = """
+import sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+for i in range(int(sys.argv[1])):
+    line = world.bcast(sys.stdin.readline() if world.rank == 0 else None)
+    assert line == f"line {i}\\n", (line, i)
+    sys.stdout.write(f"[{world.rank} {i}]" + ("\\n" if i % 7 == 6 else ""))
+    sys.stdout.flush()
+    time.sleep(0.002)
+if world.rank == 0:
+    assert sys.stdin.readline() == ""
+"""
+
+
+def test_input_and_unfinished_lines(chain):
+    """What has been sent to rank 0 comes from the files, what follows from the input of the later run."""
+    lines = [b"line %d\n" % i for i in range(301)]
+    job = chain.start(2, harness.PYTHON, "-c", INPUT, len(lines), stdin=subprocess.PIPE)
+    job.process.stdin.write(b"".join(lines[:150]) + lines[150][:3])
+    job.process.stdin.flush()
+    assert job.until(lambda: b"[0 20]" in job.out.read_bytes(), what="the first lines")
+    assert chain.suspend()
+    job.process.stdin.close()
+    assert b"[0 150]" not in chain.out
+    with open(chain.jobs.directory / "rest", "wb+") as rest:
+        rest.write(lines[150][3:] + b"".join(lines[151:]))
+        rest.seek(0)
+        chain.resume(stdin=rest)
+    chain.end()
+    for rank in range(2):
+        own = [int(i) for i in re.findall(rb"\[%d (\d+)\]" % rank, chain.out)]
+        assert own == list(range(len(lines)))
+    # Nobody's line has been torn.
+    assert all(re.fullmatch(rb"(\[0 \d+\])+|(\[1 \d+\])+", line) for line in chain.out.splitlines()), chain.out
+
+
+def test_a_log_that_has_been_written_to_a_file(jobs, chain, program):
+    spill = jobs.directory / "spill"
+    spill.mkdir()
+    words = [*program("transpose"), "64", "400"]
+    calm = jobs.run(3, *words).ok()
+    job = chain.start(3, *words, options=["--log-memory", "4M", "--spill-dir", spill])
+    ready(job)
+    time.sleep(calm.seconds / 4)
+    assert chain.suspend()
+    job = chain.resume()
+    ready(job)
+    job.kill([1])
+    assert chain.end().of("job_ended")[0]["spilled_segments"] > 0
+    assert by_rank(chain.out) == by_rank(calm.out) and not list(spill.iterdir())
+
+
+def test_spawned_ranks(jobs, chain, program):
+    """They are suspended like all others; and others can be spawned when the job goes on."""
+    words = ("40", "2", "60")
+    calm = jobs.run(2, *program("spawn"), *words).ok()
+    job = chain.start(2, *program("spawn"), *words)
+    assert job.until_event("spawned")
+    for _ in range(3):
+        time.sleep(0.2)
+        if not chain.suspend():
+            break
+        job = chain.resume()
+        ready(job)
+    chain.end()
+    assert len(chain.runs) > 1 and sorted(chain.out.splitlines()) == sorted(calm.out.splitlines())
+
+
+def test_as_a_script_does_that_is_started_again(jobs, chain, program, calm):
+    """The same command each time: it begins, goes on twice and comes to its end; then it begins again."""
+    options = ["--resume-if-any", "--time-limit", "1.4"]
+    codes = []
+    while codes[-1:] in ([], [SUSPENDED]):
+        codes.append(chain.start(2, *program("heat"), *HEAT, options=options).wait().code)
+    assert codes[-1] == 0 and len(codes) > 1, codes
+    assert chain.out == calm.out and not list(chain.images.iterdir())
+    chain.runs.clear()
+    job = chain.start(2, *program("heat"), *HEAT, options=["--resume-if-any"])
+    ready(job)
+    assert chain.suspend() and not job.result(0).of("resumed")
+    other = chain.start(3, *program("heat"), *HEAT, options=["--resume-if-any"]).wait()
+    assert other.code == 2 and "has 2 ranks, and 3 are asked for now" in other.errors, other.describe()
+    other = chain.start(2, *program("heat"), "128", "128", "500", options=["--resume-if-any"]).wait().ok()
+    assert not other.of("resumed"), "another command is another job"
+    same = chain.start(2, *program("heat"), *HEAT, options=["--resume-if-any", "--checkpoint-every", "50ms"]).wait().ok()
+    assert same.of("resumed") and same.of("checkpointed")
+
+
+def test_the_limit_of_slurm(chain, program):
+    """From its environment, and, where that is not there, from squeue."""
+    tools = chain.jobs.directory / "tools"
+    tools.mkdir()
+    (tools / "squeue").write_text("#!/bin/sh\n[ \"$*\" = '-h -o %L -j 77' ] && echo 0:02\n")
+    (tools / "squeue").chmod(0o755)
+    env = chain.env
+    chain.env = env | {"SLURM_JOB_END_TIME": str(int(time.time()) + 3)}
+    job = chain.start(2, *program("crash"), "99", "kill", "0", "always", "100000000", options=["--time-limit", "slurm"])
+    assert job.wait(4).code == SUSPENDED
+    chain.env = env | {"SLURM_JOB_ID": "77", "PATH": f"{tools}:{env['PATH']}"}
+    assert chain.resume(options=["--time-limit", "slurm"]).wait(4).code == SUSPENDED
+    chain.env = env
+    told = chain.resurgo("resume", "--time-limit", "slurm", chain.last.process.pid)
+    assert told.code == 2 and "this is no job of Slurm" in told.errors
+    chain.resurgo("kill", chain.last.process.pid).ok()
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("resume", "no job given"),
+        ("resume a b", "one job"),
+        ("resume /nowhere", "no job is suspended in /nowhere"),
+        ("resume 1", "there is no suspended job 1"),
+        ("resume -n 4 1", "cannot be given to a job that goes on"),
+        ("resume --protocol none 1", "cannot be given to a job that goes on"),
+        ("resume --time-limit soon 1", "not a duration"),
+        ("suspend 1", "there is no job 1"),
+        ("suspend 1 2", "the number of one job"),
+        ("run --resume-if-any x", "needs --checkpoint-dir"),
+        ("run --time-limit 1h x", "needs --checkpoint-dir"),
+        ("run --time-limit 1h --checkpoint-dir x --protocol none x", "needs images"),
+    ],
+)
+def test_wrong_words(chain, words, said):
+    result = chain.resurgo(*words.split())
+    assert result.code == 2 and said in result.errors and result.text == "" and "panicked" not in result.errors
