@@ -51,16 +51,23 @@ impl Arena {
             grown: 0,
             told_ns: 0,
         };
-        let ahead = taken + node.prefault_segments;
-        node.populate(taken, ahead);
-        arena.populated = ahead.min(node.layout.log_segments);
+        arena.populate(node);
         arena
     }
 
-    /// The process has returned to a wave: the arena's own words are as they were then.
-    pub fn rewind(&self, node: &Node) {
-        node.own(arena::NEXT_SERIAL).store(self.serial, Ordering::Release);
-        node.own(arena::SLOTS_TAKEN).store(self.taken as u64, Ordering::Release);
+    /// The process has returned to a wave: the arena is empty. Takes and gives back no memory.
+    pub fn restart(&mut self, node: &Node) {
+        (self.serial, self.taken, self.grown, self.told_ns) = (0, 0, 0, 0);
+        self.free.clear();
+        self.full.clear();
+        self.populate(node);
+    }
+
+    /// Gives the first segments their memory.
+    fn populate(&mut self, node: &Node) {
+        let ahead = self.taken + node.prefault_segments;
+        node.populate(self.taken, ahead);
+        self.populated = ahead.min(node.layout.log_segments);
     }
 
     /// True when segments are kept for receivers that may ask again.

@@ -136,8 +136,6 @@ pub struct Engine {
     waiting: VecDeque<Waiting>,
     /// Per source, messages taken from its channel (without a logging protocol; waves announce them).
     taken: Vec<u64>,
-    /// Per source, what the node memory said of consumed segments when the last wave stopped this rank.
-    consumed: Vec<u64>,
     pub matching: Matching,
     pub completions: VecDeque<Completion>,
     pub min_multi_recv: usize,
@@ -253,7 +251,6 @@ impl Engine {
             held_ticks: 0,
             waiting: VecDeque::new(),
             taken: vec![0; size],
-            consumed: vec![0; size],
             matching: Matching::default(),
             completions: VecDeque::with_capacity(1024),
             min_multi_recv: 0,

@@ -263,14 +263,11 @@ impl Writer {
         self.begun
     }
 
-    /// The process has returned to a wave: what was appended since is not there (any more).
-    pub fn rewind(&self, node: &Node) {
-        if self.segment.is_null() {
-            node.channel(node.rank, self.destination).store(0, Ordering::Release);
-        } else {
-            // SAFETY: the place of the next entry in an own segment.
-            unsafe { atomic(self.segment.add(self.place)) }.store(0, Ordering::Release);
-        }
+    /// The process has returned to a wave: the channel has no segments, and goes on. Takes and gives back no memory.
+    pub fn restart(&mut self) {
+        (self.segment, self.place) = (std::ptr::null_mut(), 0);
+        (self.consumed, self.warm, self.warm_next) = (0, 0, 0);
+        self.outstanding.clear();
     }
 
     /// True when the channel may take another segment (without retention a channel is bounded).
@@ -515,6 +512,11 @@ impl Reader {
             place: 0,
             copy: None,
         }
+    }
+
+    /// The process has returned to a wave: the channel begins with what is sent next.
+    pub fn restart(&mut self) {
+        (self.segment, self.place) = (std::ptr::null(), 0);
     }
 
     /// Goes to the segment that `reference` names.

@@ -257,6 +257,7 @@ fn copy(request: &Datagram) -> Result<(i32, i32), Refusal> {
     }
     timers::note().map_err(refuse)?;
     snapshot::note_actions();
+    snapshot::note_wave(in_wave);
     mappings::make_private().map_err(refuse)?;
     descriptors::note(&[])?;
     let (own, others) = talk::pair().map_err(|_| refuse("it has no descriptor left for a socket"))?;

@@ -5,6 +5,7 @@
 //! learns of its end as of any rank's. It shares memory with the original until either writes.
 
 use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
@@ -20,6 +21,17 @@ struct Actions(UnsafeCell<[stop::KernelAction; SIGNALS]>);
 // SAFETY: only the capturing thread uses it.
 unsafe impl Sync for Actions {}
 static ACTIONS: Actions = Actions(UnsafeCell::new([stop::KernelAction::DEFAULT; SIGNALS]));
+
+/// The image that is being taken is part of a wave, and so is a process that is rebuilt from it.
+static OF_WAVE: AtomicBool = AtomicBool::new(false);
+
+pub fn note_wave(in_wave: bool) {
+    OF_WAVE.store(in_wave, Ordering::Relaxed);
+}
+
+pub fn is_of_wave() -> bool {
+    OF_WAVE.load(Ordering::Relaxed)
+}
 
 /// Keeps what is done with signals, which a process that is rebuilt from a file does not inherit.
 pub fn note_actions() {

@@ -64,9 +64,7 @@ fn refuses() -> Option<&'static str> {
 fn note_cursors(slot: u64) {
     let Some(engine) = engine() else { return };
     if engine.node.blocking {
-        for source in 0..engine.node.size {
-            engine.consumed[source] = engine.node.consumed(source, engine.node.rank).load(Ordering::Acquire);
-        }
+        // An image of a wave needs nothing of it.
         return;
     }
     let slot = slot as usize;
@@ -128,19 +126,12 @@ fn woken() {
 }
 
 impl Engine {
-    /// Makes the own part of the node memory what it was at the wave. The channels were empty then, so they are now.
+    /// The channels were empty at the wave, and the agent has emptied the node memory since: they go on as new ones.
     fn returned_to_wave(&mut self) {
-        self.arena.rewind(&self.node);
-        let own = self.node.rank;
-        for other in 0..self.node.size {
-            match &self.outgoing[other] {
-                Some(writer) => writer.rewind(&self.node),
-                None => self.node.channel(own, other).store(0, Ordering::Release),
-            }
-            self.node
-                .consumed(other, own)
-                .store(self.consumed[other], Ordering::Release);
-        }
+        self.arena.restart(&self.node);
+        self.outgoing.iter_mut().flatten().for_each(|writer| writer.restart());
+        let incoming = self.incoming.iter_mut().flatten();
+        incoming.for_each(|incoming| incoming.reader.restart());
         self.begin_again();
     }
 

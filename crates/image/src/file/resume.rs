@@ -45,5 +45,5 @@ pub extern "C" fn resume(restorer: usize, bytes: usize, device: u64, inode: u64)
     }
     snapshot::set_actions();
     let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::Restored, 0, 0, 0), &[]);
-    snapshot::become_rank(None, false)
+    snapshot::become_rank(None, snapshot::is_of_wave())
 }
