@@ -8,9 +8,7 @@ use std::time::Duration;
 use resurgo_runtime::dispatcher::Period;
 use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
-use resurgo_wire::node_memory::{
-    MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_BLOCKING, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT,
-};
+use resurgo_wire::node_memory::{MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT};
 
 /// What to pass on of the environment of `resurgo run`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -391,11 +389,6 @@ fn check(options: &mut Options) -> Result<(), String> {
         *mtbf = options.mtbf;
     } else if options.mtbf.is_some() {
         return Err("--mtbf is for --checkpoint-every daly".to_string());
-    }
-    if options.checkpoint_directory.is_some() && options.protocol == PROTOCOL_BLOCKING {
-        return Err(
-            "--checkpoint-dir and --protocol blocking cannot be combined yet: waves are kept in memory".to_string(),
-        );
     }
     if checkpoints && options.tolerate_node {
         return Err(

@@ -51,23 +51,19 @@ impl Arena {
             grown: 0,
             told_ns: 0,
         };
-        arena.populate(node);
+        let ahead = taken + node.prefault_segments;
+        node.populate(taken, ahead);
+        arena.populated = ahead.min(node.layout.log_segments);
         arena
     }
 
-    /// The process has returned to a wave: the arena is empty. Takes and gives back no memory.
-    pub fn restart(&mut self, node: &Node) {
-        (self.serial, self.taken, self.grown, self.told_ns) = (0, 0, 0, 0);
+    /// The process has returned to a wave: the arena is empty. No thread of the program runs yet, so nothing of the C library
+    /// may be called.
+    pub fn restart(&mut self) {
+        (self.serial, self.taken, self.populated) = (0, 0, 0);
+        (self.grown, self.told_ns) = (0, 0);
         self.free.clear();
         self.full.clear();
-        self.populate(node);
-    }
-
-    /// Gives the first segments their memory.
-    fn populate(&mut self, node: &Node) {
-        let ahead = self.taken + node.prefault_segments;
-        node.populate(self.taken, ahead);
-        self.populated = ahead.min(node.layout.log_segments);
     }
 
     /// True when segments are kept for receivers that may ask again.

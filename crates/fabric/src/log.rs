@@ -263,7 +263,7 @@ impl Writer {
         self.begun
     }
 
-    /// The process has returned to a wave: the channel has no segments, and goes on. Takes and gives back no memory.
+    /// The process has returned to a wave: the channel has no segments, and goes on.
     pub fn restart(&mut self) {
         (self.segment, self.place) = (std::ptr::null_mut(), 0);
         (self.consumed, self.warm, self.warm_next) = (0, 0, 0);

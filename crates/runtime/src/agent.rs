@@ -257,6 +257,11 @@ impl Agent {
                 }
             }
             ToAgent::Halt => self.halt(),
+            ToAgent::GoOn => {
+                if self.ending.is_none() {
+                    self.go_on_after_halt()?;
+                }
+            }
             ToAgent::Suspend { about } => {
                 if self.ending.is_none() {
                     self.suspend(about)?;

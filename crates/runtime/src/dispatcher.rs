@@ -525,6 +525,7 @@ impl Dispatcher {
                 let mean = Duration::from_nanos(all_stalls_ns / self.pids.len() as u64);
                 let longest = Duration::from_nanos(longest_stall_ns);
                 self.events.wave_complete(number, total, longest, mean);
+                self.wave_for_suspension();
             }
             ToDispatcher::Returned { wave } => {
                 self.returning = false;

@@ -185,6 +185,8 @@ pub enum ToAgent {
     },
     /// End the processes of all ranks, whose logs and images stay; answered by [`ToDispatcher::Halted`].
     Halt,
+    /// All ranks have been halted: they go on.
+    GoOn,
     /// All ranks have been halted: write everything that they need to go on into a file. `about` is the dispatcher's part of
     /// it. Answered by [`ToDispatcher::Suspended`] or [`ToDispatcher::NotSuspended`].
     Suspend {

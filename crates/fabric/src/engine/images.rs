@@ -128,7 +128,7 @@ fn woken() {
 impl Engine {
     /// The channels were empty at the wave, and the agent has emptied the node memory since: they go on as new ones.
     fn returned_to_wave(&mut self) {
-        self.arena.restart(&self.node);
+        self.arena.restart();
         self.outgoing.iter_mut().flatten().for_each(|writer| writer.restart());
         let incoming = self.incoming.iter_mut().flatten();
         incoming.for_each(|incoming| incoming.reader.restart());

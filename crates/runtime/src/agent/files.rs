@@ -12,6 +12,7 @@ use resurgo_wire::control::{End, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 
 use super::images::Account;
+use super::store::Store;
 use super::{Agent, PATIENCE};
 
 /// Files that stay.
@@ -43,6 +44,12 @@ impl ImageFile {
             was_restored: false,
         }
     }
+
+    /// It is not needed any more.
+    pub fn collect(&self, store: &Store, rank: usize) {
+        // A life that was rebuilt from it, and snapshots of that, still have it mapped: nobody may write there.
+        store.collect(rank, &self.path, !self.was_restored);
+    }
 }
 
 impl Agent {
@@ -73,6 +80,9 @@ impl Agent {
         if let Some(work) = &mut self.work {
             work.ranks[rank].images.writing = None;
             work.store.iter().for_each(|store| store.give_up(rank));
+            if work.is_coordinated() {
+                work.tidy_waves();
+            }
         }
         self.send(&ToDispatcher::ImageNotWritten { rank, number, reason })
     }
@@ -116,6 +126,7 @@ impl Agent {
     /// The file that was being written is complete: an older one goes.
     fn keep_file(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
+        let coordinated = work.is_coordinated();
         let images = &mut work.ranks[rank].images;
         let Some(file) = images.writing.take() else {
             return Ok(());
@@ -127,12 +138,13 @@ impl Agent {
             write_ns: file.write_ns,
         };
         images.files.push(file);
+        if coordinated {
+            work.tidy_waves();
+            return self.send(&written);
+        }
         while images.files.len() > KEPT {
-            // A life that was rebuilt from it, and snapshots of that, still have it mapped: nobody may write there.
             let old = images.files.remove(0);
-            work.store
-                .iter()
-                .for_each(|store| store.collect(rank, &old.path, !old.was_restored));
+            work.store.iter().for_each(|store| old.collect(store, rank));
         }
         if images.files.len() == KEPT {
             images.begun = true;
@@ -194,37 +206,44 @@ impl Agent {
         self.send(&started)
     }
 
-    /// A process has ended. If it was being rebuilt and has failed in that, the life begins elsewhere: true.
-    pub(super) fn restore_has_failed(&mut self, rank: usize, end: End) -> io::Result<bool> {
-        let Some(work) = &mut self.work else {
-            return Ok(false);
-        };
-        let this = &mut work.ranks[rank];
-        let Some(restoring) = this.images.restoring.take() else {
-            return Ok(false);
-        };
+    /// A process has ended. If it was being rebuilt and has failed in that, the file cannot be used: what the dispatcher is
+    /// told.
+    pub(super) fn take_failed_restore(&mut self, rank: usize, end: End) -> Option<ToDispatcher> {
+        let images = &mut self.work.as_mut()?.ranks[rank].images;
+        let restoring = images.restoring.take()?;
         // Killed, as a rank is that runs.
         if [Signal::SIGKILL, Signal::SIGTERM]
             .map(|signal| End::Signalled(signal as i32))
             .contains(&end)
         {
-            return Ok(false);
+            return None;
         }
-        let Some(life) = this.life.take() else {
-            return Ok(false);
-        };
-        life.fence(PATIENCE);
-        drop(life);
         // It stays where it is, for those who look into what has happened to it.
         let number = restoring.number;
-        this.images.files.retain(|file| file.number != number);
-        work.end_input(rank);
+        images.files.retain(|file| file.number != number);
         let reason = restoring.failure.unwrap_or_else(|| match end {
             End::Exited(code) => format!("the process being rebuilt exited with code {code}"),
             End::Signalled(signal) => format!("the process being rebuilt was killed by signal {signal}"),
         });
+        Some(ToDispatcher::ImageLost { rank, number, reason })
+    }
+
+    /// A process has ended. If it was being rebuilt and has failed in that, the life begins elsewhere: true.
+    pub(super) fn restore_has_failed(&mut self, rank: usize, end: End) -> io::Result<bool> {
+        let Some(lost) = self.take_failed_restore(rank, end) else {
+            return Ok(false);
+        };
+        let Some(work) = &mut self.work else {
+            return Ok(false);
+        };
+        let Some(life) = work.ranks[rank].life.take() else {
+            return Ok(false);
+        };
+        life.fence(PATIENCE);
+        drop(life);
+        work.end_input(rank);
         self.drain_and_close(rank)?;
-        self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
+        self.send(&lost)?;
         self.begin_elsewhere(rank)?;
         Ok(true)
     }

@@ -203,9 +203,17 @@ impl Images {
         self.taking = None;
     }
 
-    /// The wave that it was part of is lost.
-    pub fn forget_newest(&mut self) {
-        self.newest = None;
+    /// Images asked for so far.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    pub fn has_file(&self, number: u64) -> bool {
+        self.files.iter().any(|file| file.number == number)
+    }
+
+    pub fn is_writing(&self, number: u64) -> bool {
+        self.writing.as_ref().is_some_and(|file| file.number == number)
     }
 
     /// The rank has finished, or the job ends: its snapshot sees the end of its socket and exits.
@@ -497,6 +505,14 @@ impl Agent {
             self.begin_elsewhere(rank)?;
         }
         Ok(())
+    }
+
+    /// The wave that its newest image is part of is lost.
+    pub(super) fn forget_newest(&mut self, rank: usize) -> io::Result<()> {
+        if let Some(work) = &mut self.work {
+            work.ranks[rank].images.newest = None;
+        }
+        self.stop_writing(rank)
     }
 
     /// A life could not begin from the image chosen for it.

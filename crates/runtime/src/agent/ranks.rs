@@ -284,7 +284,11 @@ impl Agent {
 
     pub(super) fn rank_ended(&mut self, rank: usize, end: End) -> io::Result<()> {
         if self.work.as_ref().is_some_and(Work::is_returning) {
-            return self.ended_while_returning(rank);
+            // What it said before it ended counts.
+            self.image_event(rank)?;
+        }
+        if self.work.as_ref().is_some_and(Work::is_returning) {
+            return self.ended_while_returning(rank, end);
         }
         // What it said before it ended counts.
         self.pmi_event(rank)?;

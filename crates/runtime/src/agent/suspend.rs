@@ -105,7 +105,8 @@ impl Work {
             agent: serde_json::to_value(self.state())?,
         };
         let sections = [
-            Some(self.memory.file()),
+            // Images of a wave need nothing of it.
+            (!self.is_coordinated()).then(|| self.memory.file()),
             self.spill.as_ref(),
             self.spool.as_ref().map(Spool::file),
         ];
@@ -121,6 +122,7 @@ impl Agent {
     pub(super) fn halt(&mut self) {
         let Some(work) = &mut self.work else { return };
         work.halt = Halt::Ending;
+        work.stop_returning();
         for life in work.ranks.iter().filter_map(|rank| rank.life.as_ref()) {
             life.signal(Signal::SIGKILL);
         }
@@ -199,8 +201,16 @@ impl Agent {
 
     fn not_suspended(&mut self, reason: String) -> io::Result<()> {
         self.send(&ToDispatcher::NotSuspended { reason })?;
+        self.go_on_after_halt()
+    }
+
+    /// Starts all ranks again that have been halted, or that were when the job was suspended.
+    pub(super) fn go_on_after_halt(&mut self) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         work.halt = Halt::No;
+        if work.is_coordinated() {
+            return self.return_to_wave(0);
+        }
         for rank in 0..work.ranks.len() {
             let Some(work) = &self.work else { break };
             if !work.ranks[rank].has_finished() {
@@ -214,16 +224,12 @@ impl Agent {
     /// Goes on with the job that was suspended in `directory`.
     pub(super) fn resume(&mut self, job: Job, directory: PathBuf, id: &str) -> Result<(), String> {
         let faults = job.message_faults.clone();
-        self.work = Some(load(job, &directory, id)?);
-        let size = self.work.as_ref().map_or(0, |work| work.ranks.len());
-        for rank in 0..size {
-            if self.work.as_ref().is_some_and(|work| work.ranks[rank].has_finished()) {
-                continue;
-            }
-            let fault = faults.iter().find(|fault| fault.0 == rank).map_or(0, |fault| fault.1);
-            self.start_again(rank, fault).map_err(|error| error.to_string())?;
+        let mut work = load(job, &directory, id)?;
+        for (rank, messages) in faults {
+            work.ranks[rank].fault_at_messages = messages;
         }
-        Ok(())
+        self.work = Some(work);
+        self.go_on_after_halt().map_err(|error| error.to_string())
     }
 }
 
@@ -266,6 +272,7 @@ fn load(job: Job, directory: &Path, id: &str) -> Result<Work, String> {
         .collect();
     let files = ranks.iter().flat_map(|rank| rank.images.files.iter());
     store.pin(files.map(|file| file.path.clone()).collect(), lock);
+    let asked = ranks.iter().map(|rank| rank.images.asked()).max().unwrap_or(0);
     Ok(Work {
         job,
         memory,
@@ -273,7 +280,7 @@ fn load(job: Job, directory: &Path, id: &str) -> Result<Work, String> {
         server: state.server,
         ranks,
         spool,
-        waves: waves::Waves::default(),
+        waves: waves::Waves::after(asked),
         store: Some(store),
         halt: Halt::No,
         spool_watched: false,

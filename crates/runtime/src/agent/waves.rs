@@ -7,7 +7,7 @@ use std::time::Instant;
 use nix::sys::signal::Signal;
 use resurgo_image::Socket;
 use resurgo_protocol::{Return, Step, Turn, Wave};
-use resurgo_wire::control::ToDispatcher;
+use resurgo_wire::control::{End, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{PHASE_LIVE, PROTOCOL_BLOCKING};
 
@@ -27,6 +27,18 @@ pub(super) struct Waves {
     /// The standstills of all ranks in it.
     all_ns: u64,
     returning: Option<Return>,
+    /// The wave that the ranks return to, or did last; 0: the beginning.
+    chosen: u64,
+}
+
+impl Waves {
+    /// Of a job that has had so many.
+    pub fn after(asked: u64) -> Waves {
+        Waves {
+            asked,
+            ..Waves::default()
+        }
+    }
 }
 
 impl Work {
@@ -37,6 +49,11 @@ impl Work {
     /// All ranks return to a wave: the ends of their processes are no failures.
     pub(super) fn is_returning(&self) -> bool {
         self.waves.returning.is_some()
+    }
+
+    /// All ranks are halted: they do not return any more.
+    pub(super) fn stop_returning(&mut self) {
+        self.waves.returning = None;
     }
 
     /// All ranks return or are halted, and processes that have been given up have not all ended.
@@ -56,6 +73,57 @@ impl Work {
     }
 }
 
+impl Work {
+    /// The newest wave of which every rank has its image in a file.
+    fn wave_in_files(&self) -> Option<u64> {
+        let mut first = self.ranks.first()?.images.files.iter().rev().map(|file| file.number);
+        let all_have = |number: &u64| self.ranks.iter().all(|rank| rank.images.has_file(*number));
+        first.find(all_have)
+    }
+
+    /// Chooses the wave that all ranks begin from: the last one that is asleep, else the last one in files, else the
+    /// beginning of the program. What they do not begin from is forgotten. Returns its number.
+    fn choose_wave(&mut self) -> u64 {
+        let newest = self.ranks[0].images.number();
+        let sleeps = newest > 0 && self.ranks.iter().all(|rank| rank.images.number() == newest);
+        self.waves.chosen = newest;
+        if !sleeps {
+            for (rank, this) in self.ranks.iter_mut().enumerate() {
+                if this.images.writing.is_some() {
+                    self.store.iter().for_each(|store| store.give_up(rank));
+                }
+                this.images.forget();
+            }
+            let chosen = self.wave_in_files().unwrap_or(0);
+            // What comes after it may be something else this time.
+            self.drop_files(|number| number > chosen);
+            self.waves.chosen = chosen;
+        }
+        self.waves.chosen
+    }
+
+    /// Images of waves in files: a wave that all ranks have written is all that is needed, and the next one as long as all
+    /// may come to write it.
+    pub(super) fn tidy_waves(&mut self) {
+        let whole = self.wave_in_files().unwrap_or(0);
+        let next = whole.max(self.waves.asked);
+        let may_be = |rank: &Rank| rank.images.has_file(next) || rank.images.is_writing(next);
+        let next = if self.ranks.iter().all(may_be) { next } else { whole };
+        self.drop_files(|number| number != whole && number != next);
+    }
+
+    fn drop_files(&mut self, goes: impl Fn(u64) -> bool) {
+        for (rank, this) in self.ranks.iter_mut().enumerate() {
+            let files = std::mem::take(&mut this.images.files);
+            let (gone, stay) = files.into_iter().partition(|file| goes(file.number));
+            this.images.files = stay;
+            for file in gone {
+                self.store.iter().for_each(|store| file.collect(store, rank));
+            }
+        }
+    }
+}
+
 impl Agent {
     /// Asks every rank to stop for a wave.
     pub(super) fn begin_wave(&mut self) -> io::Result<()> {
@@ -66,6 +134,10 @@ impl Agent {
             if rank.life.is_none() || !live || rank.images.is_taking() {
                 obstacle = Some(number);
             }
+        }
+        if let Some(rank) = work.ranks.iter().position(|rank| rank.images.writing.is_some()) {
+            let reason = "its last image is still being written".to_string();
+            return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
         }
         if work.waves.current.is_some() || work.is_returning() {
             obstacle = Some(0);
@@ -128,10 +200,14 @@ impl Agent {
                     all_stalls_ns: work.waves.all_ns,
                 };
                 work.waves.current = None;
-                for rank in 0..work.ranks.len() {
+                let size = work.ranks.len();
+                for rank in 0..size {
                     self.promote_candidate(rank)?;
                 }
                 self.send(&complete)?;
+                for rank in 0..size {
+                    self.write_image(rank)?;
+                }
             }
             _ => {}
         }
@@ -183,7 +259,8 @@ impl Agent {
     }
 
     /// While all ranks return: the end of an old process, or of a new one that has not been let go.
-    pub(super) fn ended_while_returning(&mut self, rank: usize) -> io::Result<()> {
+    pub(super) fn ended_while_returning(&mut self, rank: usize, end: End) -> io::Result<()> {
+        let lost = self.take_failed_restore(rank, end);
         let Some(work) = &mut self.work else { return Ok(()) };
         let Some(life) = work.ranks[rank].life.take() else {
             return Ok(());
@@ -192,6 +269,9 @@ impl Agent {
         work.end_input(rank);
         drop(life);
         self.drain_and_close(rank)?;
+        if let Some(lost) = lost {
+            self.send(&lost)?;
+        }
         self.ended_for_return(rank)
     }
 
@@ -211,11 +291,13 @@ impl Agent {
     fn begin_again(&mut self) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let size = work.ranks.len();
-        let wave = work.ranks[0].images.number();
-        let from_images = wave > 0 && work.ranks.iter().all(|rank| rank.images.number() == wave);
-        if !from_images {
-            work.ranks.iter_mut().for_each(|rank| rank.images.forget());
-            work.memory.reset(&work.job, size)?;
+        work.memory.reset(&work.job, size)?;
+        let wave = work.choose_wave();
+        if wave == 0 {
+            if work.ranks.iter().any(|rank| rank.images.begun) {
+                let reason = "there is no wave whose images can all be used".to_string();
+                return self.send(&ToDispatcher::Failed { reason });
+            }
             work.server.reset();
         }
         for rank in 0..size {
@@ -224,7 +306,9 @@ impl Agent {
                 return self.not_started_again(rank, &error);
             }
         }
-        if !from_images && let Some(work) = &mut self.work {
+        if wave == 0
+            && let Some(work) = &mut self.work
+        {
             work.waves.returning = None;
             self.send(&ToDispatcher::Returned { wave: 0 })?;
         }
@@ -244,7 +328,7 @@ impl Agent {
     fn go_on(&mut self) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         work.waves.returning = None;
-        let wave = work.ranks[0].images.number();
+        let wave = work.waves.chosen;
         self.send(&ToDispatcher::Returned { wave })?;
         if let Some(work) = &self.work {
             work.tell_all(Kind::Go, 0);
@@ -257,7 +341,9 @@ impl Agent {
         let Some(work) = &mut self.work else { return Ok(()) };
         if !work.is_returning() {
             // But not what the ranks are doing for the next one.
-            work.ranks.iter_mut().for_each(|rank| rank.images.forget_newest());
+            for rank in 0..work.ranks.len() {
+                self.forget_newest(rank)?;
+            }
         } else if work.ranks[rank].life.is_none() {
             // It was to be woken from it. The other snapshots tell the numbers of the processes that they have made, and are
             // forgotten then.

@@ -53,6 +53,8 @@ pub(super) struct Suspension {
     clients: Vec<u64>,
     /// Ranks whose new image is not yet in a file.
     unwritten: BTreeSet<usize>,
+    /// Why it cannot come to its end, once the ranks have been halted.
+    obstacle: Option<String>,
     began: Instant,
     origin: Origin,
     /// Where links to suspended jobs are kept.
@@ -87,6 +89,7 @@ impl Suspension {
             phase: Phase::None,
             clients: Vec::new(),
             unwritten: BTreeSet::new(),
+            obstacle: None,
             began: Instant::now(),
             origin,
             registry,
@@ -141,6 +144,7 @@ impl Dispatcher {
             self.suspension.phase = Phase::Images;
             self.suspension.began = Instant::now();
             self.suspension.unwritten.clear();
+            self.suspension.obstacle = None;
             self.want_images(Some(CLIENT));
         }
     }
@@ -170,8 +174,23 @@ impl Dispatcher {
 
     /// An image of `rank` could not be written.
     pub(super) fn image_not_written(&mut self, rank: usize, reason: &str) {
-        if self.suspension.unwritten.remove(&rank) && self.suspension.phase == Phase::Images {
-            self.suspension_failed(&format!("the image of rank {rank} could not be written: {reason}"));
+        if !self.suspension.unwritten.remove(&rank) {
+            return;
+        }
+        let why = format!("the image of rank {rank} could not be written: {reason}");
+        match self.suspension.phase {
+            Phase::Images => self.suspension_failed(&why),
+            Phase::Halting | Phase::Flushing => self.suspension.obstacle = Some(why),
+            _ => {}
+        }
+    }
+
+    /// A wave is complete: what the ranks did after it would be done again, and so they stop here.
+    pub(super) fn wave_for_suspension(&mut self) {
+        if self.suspension.phase == Phase::Images {
+            self.suspension.unwritten = (0..self.pids.len()).collect();
+            self.suspension.phase = Phase::Halting;
+            self.tell(ToAgent::Halt);
         }
     }
 
@@ -197,6 +216,12 @@ impl Dispatcher {
                 self.suspension.phase = Phase::Halting;
                 self.tell(ToAgent::Halt);
             }
+            Phase::Flushing if self.suspension.obstacle.is_some() => {
+                let why = self.suspension.obstacle.take().unwrap_or_default();
+                self.suspension_failed(&why);
+                self.tell(ToAgent::GoOn);
+            }
+            Phase::Flushing if !self.suspension.unwritten.is_empty() => {}
             Phase::Flushing if self.stdout.queued() == 0 && self.stderr.queued() == 0 => {
                 self.suspension.phase = Phase::Writing;
                 match serde_json::to_value(self.about()) {
@@ -211,6 +236,7 @@ impl Dispatcher {
     /// No rank has a process any more, and all their output is here.
     pub(super) fn halted(&mut self) {
         self.pids.fill(None);
+        self.returning = false;
         self.suspension.phase = Phase::Flushing;
         self.acknowledge();
     }
