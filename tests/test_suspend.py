@@ -102,15 +102,29 @@ def ready(job):
 
 
 @pytest.mark.parametrize(
-    "name", ["heat", "cg", "master_worker", "rma_halo", "messages", "comm_churn", "pickles.py", "numpy_cg.py"]
+    "name, protocol",
+    [
+        ("heat", "pessimistic"),
+        ("cg", "pessimistic"),
+        ("master_worker", "pessimistic"),
+        ("rma_halo", "pessimistic"),
+        ("messages", "pessimistic"),
+        ("comm_churn", "pessimistic"),
+        ("pickles.py", "pessimistic"),
+        ("numpy_cg.py", "pessimistic"),
+        ("heat", "blocking"),
+        ("cg", "blocking"),
+        ("messages", "blocking"),
+        ("numpy_cg.py", "blocking"),
+    ],
 )
-def test_again_and_again(jobs, chain, program, rng, name):
+def test_again_and_again(jobs, chain, program, rng, name, protocol):
     """Suspended at random moments, with ranks killed before and after."""
     entry = BY_NAME[name]
     calm_file, file = jobs.directory / "calm", jobs.directory / "result"
     calm = jobs.run(3, *program(name), *arguments(entry, True, calm_file)).ok()
     every = [] if rng.random() < 0.5 else ["--checkpoint-every", "100ms"]
-    job = chain.start(3, *program(name), *arguments(entry, True, file), options=every)
+    job = chain.start(3, *program(name), *arguments(entry, True, file), options=every, protocol=protocol)
     went_on = 0
     for _ in range(3):
         ready(job)
@@ -344,6 +358,21 @@ def test_somebody_elses_job(chain, program):
     assert result.code == 2 and "belongs to user 65534: only that user can resume the job" in result.errors
 
 
+def test_an_image_after_so_many_messages(jobs, program):
+    """Of one rank, and of all; in a wave."""
+    words = [*program("heat"), *HEAT]
+    result = jobs.run(2, *words, options=["--checkpoint-at", "rank=1,messages=2000"]).ok()
+    assert [event["rank"] for event in result.of("checkpointed")] == [1]
+    result = jobs.run(2, *words, options=["--checkpoint-at", "rank=all,messages=1000", "--fault", "rank=0,messages=2000"])
+    assert sorted(event["rank"] for event in result.ok().of("checkpointed")) == [0, 1]
+    assert [event["image"] for event in result.of("started")] == [0, 0, 1]
+    at = ["--checkpoint-at", "rank=0,messages=500"]
+    assert len(jobs.run(2, *words, options=at, protocol="blocking").ok().of("wave_complete")) == 1
+    for wrong in ("rank=2,messages=5", "rank=0,at=3s", "messages=5", "rank=spawned,messages=5", "soon"):
+        result = jobs.run(2, *words, options=["--checkpoint-at", wrong])
+        assert result.code == 2 and "rank=N,messages=COUNT" in result.errors
+
+
 def test_what_cannot_be_suspended_is_said(jobs, chain, program):
     job = jobs.start(2, *program("heat"), *HEAT)
     ready(job)
@@ -437,19 +466,19 @@ def test_as_a_script_does_that_is_started_again(jobs, chain, program, calm):
     """The same command each time: it begins, goes on twice and comes to its end; then it begins again."""
     options = ["--resume-if-any", "--time-limit", "1.4"]
     codes = []
-    while codes[-1:] in ([], [SUSPENDED]):
-        codes.append(chain.start(2, *program("heat"), *HEAT, options=options).wait().code)
+    while codes[-1:] in ([], [SUSPENDED]) and len(codes) < 10:
+        codes.append(chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory, options=options).wait().code)
     assert codes[-1] == 0 and len(codes) > 1, codes
     assert chain.out == calm.out and not list(chain.images.iterdir())
     chain.runs.clear()
-    job = chain.start(2, *program("heat"), *HEAT, options=["--resume-if-any"])
+    job = chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory, options=["--resume-if-any"])
     ready(job)
     assert chain.suspend() and not job.result(0).of("resumed")
-    other = chain.start(3, *program("heat"), *HEAT, options=["--resume-if-any"]).wait()
+    other = chain.start(3, *program("heat"), *HEAT, cwd=jobs.directory, options=["--resume-if-any"]).wait()
     assert other.code == 2 and "has 2 ranks, and 3 are asked for now" in other.errors, other.describe()
-    other = chain.start(2, *program("heat"), "128", "128", "500", options=["--resume-if-any"]).wait().ok()
+    other = chain.start(2, *program("heat"), "128", "128", "500", cwd=jobs.directory, options=["--resume-if-any"]).wait().ok()
     assert not other.of("resumed"), "another command is another job"
-    same = chain.start(2, *program("heat"), *HEAT, options=["--resume-if-any", "--checkpoint-every", "50ms"]).wait().ok()
+    same = chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory, options=["--resume-if-any", "--checkpoint-every", "50ms"]).wait().ok()
     assert same.of("resumed") and same.of("checkpointed")
 
 

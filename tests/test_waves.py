@@ -308,3 +308,65 @@ def test_two_hundred_kills_in_a_row(jobs, program, rng, kills, name):
     print(f"{struck} ranks struck")
     result = job.wait(600).ok()
     assert by_rank(result.out) == by_rank(calm.out)
+
+
+def files(directory):
+    """The image files of all ranks by the numbers of their waves."""
+    waves = {}
+    for path in sorted(directory.glob("*/rank-*.image-*")):
+        waves.setdefault(int(path.name.rpartition("-")[2]), []).append(path)
+    return waves
+
+
+def in_files(job, count):
+    """All ranks have written so many waves."""
+
+    def whole():
+        written = [event["image"] for event in job.events if event["event"] == "image_written"]
+        return len([wave for wave in set(written) if written.count(wave) == 3]) >= count
+
+    return job.until(whole, what=f"{count} waves in files")
+
+
+@pytest.mark.parametrize("name", ["heat", "messages", "transpose", "pickles.py"])
+def test_a_wave_in_files(jobs, program, rng, name):
+    """All ranks and all that sleeps are killed, several times."""
+    entry, command = of_catalogue(program, name)
+    calm, calm_file = undisturbed(jobs, command, entry, 3)
+    directory, file = jobs.directory / "images", jobs.directory / "result"
+    options = [*MANY, *every("100ms"), "--checkpoint-dir", directory]
+    words = [*command, *arguments(entry, True, file)]
+    job = jobs.start(3, *words, options=options, protocol="blocking")
+    for count in (1, 3):
+        if in_files(job, count):
+            victims = rng.sample(range(3), rng.randint(1, 3))
+            job.kill(victims, signal.SIGSTOP)
+            kill_snapshots(job)
+            job.kill(victims)
+            job.until(lambda: any(e["event"] == "returned" for e in job.events), what="the return")
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert not entry.result or file.read_bytes() == calm_file.read_bytes()
+    assert any(event["from_file"] for event in result.of("started")) or not result.of("returned"), result.describe()
+    assert not list(directory.iterdir())
+
+
+def test_a_damaged_file_of_a_wave(jobs, program):
+    """The wave before is as good; the last two stay."""
+    calm = jobs.run(3, *program("heat"), "400", "400", "6000").ok()
+    directory = jobs.directory / "images"
+    options = [*MANY, *every("150ms"), "--checkpoint-dir", directory]
+    job = jobs.start(3, *program("heat"), "400", "400", "6000", options=options, protocol="blocking")
+    assert in_files(job, 2)
+    job.kill([0], signal.SIGSTOP)  # no other wave comes
+    time.sleep(0.3)
+    waves = files(directory)
+    newest = max(waves)
+    assert len(waves) == 2 and all(len(paths) == 3 for paths in waves.values()), waves
+    os.truncate(waves[newest][1], 8192)
+    kill_snapshots(job)
+    job.kill([0])
+    result = job.wait().ok()
+    assert result.out == calm.out
+    assert {(event["rank"], event["image"]) for event in result.of("image_lost")} >= {(1, newest)}
+    assert result.of("returned")[0]["wave"] == newest - 1, result.describe()

@@ -53,6 +53,8 @@ pub struct Options {
     /// Go on with the job of this command line if it has been suspended.
     pub resume_if_any: bool,
     pub time_limit: Option<TimeLimit>,
+    /// As written, like the faults.
+    pub checkpoint_at: Vec<String>,
     pub spill_directory: Option<PathBuf>,
     /// As written; their meaning depends on the number of ranks.
     pub faults: Vec<String>,
@@ -109,6 +111,7 @@ const OPTIONS: &[(&str, usize)] = &[
     ("checkpoint-keep", 0),
     ("resume-if-any", 0),
     ("time-limit", 1),
+    ("checkpoint-at", 1),
     ("spill-dir", 1),
     ("fault", 1),
     ("q", 0),
@@ -136,6 +139,7 @@ const IN_ENVIRONMENT: &[&str] = &[
     "checkpoint-keep",
     "resume-if-any",
     "time-limit",
+    "checkpoint-at",
     "spill-dir",
     "fault",
     "quiet",
@@ -155,6 +159,7 @@ const AT_RESUME: &[&str] = &[
     "mtbf",
     "checkpoint-keep",
     "time-limit",
+    "checkpoint-at",
     "fault",
     "q",
     "quiet",
@@ -213,6 +218,7 @@ impl Options {
             checkpoint_keep: false,
             resume_if_any: false,
             time_limit: None,
+            checkpoint_at: Vec::new(),
             spill_directory: None,
             faults: Vec::new(),
             quiet: false,
@@ -263,6 +269,7 @@ pub fn parse_resume(
     read(&mut options, origin.arguments, None)?;
     // These belong to the former run.
     (options.faults, options.json_events) = (Vec::new(), None);
+    options.checkpoint_at.clear();
     let programs = std::mem::take(&mut options.programs);
     read(&mut options, arguments, Some(AT_RESUME))?;
     options.programs = programs;
@@ -277,7 +284,7 @@ fn read_environment(options: &mut Options, variable: impl Fn(&str) -> Option<OsS
             continue;
         };
         let text = value.to_str().ok_or_else(|| format!("{in_environment} is not UTF-8"))?;
-        let values = if *name == "fault" {
+        let values = if ["fault", "checkpoint-at"].contains(name) {
             text.split(';').collect()
         } else {
             vec![text]
@@ -399,8 +406,9 @@ fn check(options: &mut Options) -> Result<(), String> {
     for (given, name) in [
         (options.resume_if_any, "--resume-if-any"),
         (options.time_limit.is_some(), "--time-limit"),
+        (!options.checkpoint_at.is_empty(), "--checkpoint-at"),
     ] {
-        if given && options.checkpoint_directory.is_none() {
+        if given && name != "--checkpoint-at" && options.checkpoint_directory.is_none() {
             return Err(format!("{name} needs --checkpoint-dir, where the job is suspended"));
         }
         if given && (options.protocol == PROTOCOL_NONE || options.tolerate_node) {
@@ -544,6 +552,7 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         "checkpoint-dir" => options.checkpoint_directory = Some(PathBuf::from(value)),
         "checkpoint-keep" => options.checkpoint_keep = true,
         "resume-if-any" => options.resume_if_any = true,
+        "checkpoint-at" => options.checkpoint_at.push(value.to_string()),
         "time-limit" => {
             options.time_limit = Some(match value {
                 "slurm" => TimeLimit::Slurm,

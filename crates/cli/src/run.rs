@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use resurgo_runtime::dispatcher::{self, Limits, Settings};
-use resurgo_runtime::faults::Fault;
+use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended};
 use resurgo_wire::control::{Job, Program, Stdin};
 use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_BLOCKING, PROTOCOL_NONE, SEGMENT};
@@ -69,6 +69,15 @@ fn faults(options: &Options, size: usize) -> Result<Vec<Fault>, Refusal> {
     faults.collect::<Result<_, _>>().map_err(|error| Refusal::new(2, error))
 }
 
+/// When images are taken by the number of messages.
+fn images_at(options: &Options, size: usize) -> Result<Vec<(usize, u64)>, Refusal> {
+    let mut all = Vec::new();
+    for text in &options.checkpoint_at {
+        all.extend(parse_image_at(text, size).map_err(|error| Refusal::new(2, error))?);
+    }
+    Ok(all)
+}
+
 fn time_limit(options: &Options) -> Result<Option<Duration>, Refusal> {
     match options.time_limit {
         None => Ok(None),
@@ -83,6 +92,7 @@ pub fn resume(options: Options, suspended: Suspended) -> Result<Settings, Refusa
     let mut job = suspended.header.job.clone();
     job.open_files = check::open_files(about.ranks)?;
     job.checkpoint_keep = options.checkpoint_keep;
+    job.image_at_messages = images_at(&options, about.launched)?;
     let layout = Layout {
         size: job.most_ranks.max(about.ranks),
         log_segments: job.log_segments,
@@ -178,6 +188,7 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         open_files,
         fixed_addresses: options.protocol != PROTOCOL_NONE,
         message_faults: Vec::new(),
+        image_at_messages: images_at(&options, size)?,
     };
     settings(options, job, size, origin, None)
 }

@@ -151,6 +151,9 @@ pub struct Engine {
     sends: u64,
     sent_bytes: u64,
     fault_at: u64,
+    image_at: u64,
+    /// The smaller of the two.
+    event_at: u64,
     thread: usize,
     thread_changes: u32,
     ticks_per_us: u64,
@@ -263,6 +266,8 @@ impl Engine {
             sends: 0,
             sent_bytes: 0,
             fault_at: node.fault_at(),
+            image_at: node.image_at(),
+            event_at: node.fault_at().min(node.image_at()),
             thread: 0,
             thread_changes: 0,
             ticks_per_us,
@@ -352,10 +357,21 @@ impl Engine {
 
     #[inline]
     fn count_event(&mut self) {
+        if self.deliveries + self.sends >= self.event_at {
+            self.event_is_due();
+        }
+    }
+
+    #[cold]
+    fn event_is_due(&mut self) {
         if self.deliveries + self.sends >= self.fault_at {
             // SAFETY: the injected fault.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
+        if resurgo_image::is_enabled() {
+            resurgo_image::wants_image();
+        }
+        (self.image_at, self.event_at) = (u64::MAX, self.fault_at);
     }
 
     /// One completion-queue read that found no finished operation: delivers what has come, or waits a little.

@@ -165,6 +165,17 @@ impl Node {
         }
     }
 
+    /// Sends and deliveries after which this rank wants an image.
+    pub fn image_at(&self) -> u64 {
+        match self
+            .control(self.rank, control::IMAGE_AT_MESSAGES)
+            .load(Ordering::Acquire)
+        {
+            0 => u64::MAX,
+            messages => messages,
+        }
+    }
+
     /// A `u64` of the header of this rank's own arena.
     pub fn own(&self, field: usize) -> &AtomicU64 {
         self.u64_at(self.layout.arena(self.rank) + field)

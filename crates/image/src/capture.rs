@@ -107,6 +107,11 @@ pub fn log_grows(bytes: u64, is_scarce: bool) {
     );
 }
 
+/// Tells the agent that an image of this process is wanted now.
+pub fn wants_image() {
+    let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::WantsImage, 0, 0, 0), &[]);
+}
+
 /// The agent's side: asks process `pid` for an image by the datagram that `request` makes of what the main thread is
 /// doing, and then by the signal.
 pub fn ask(pid: i32, socket: &Socket, request: Datagram, beside: &[BorrowedFd]) -> io::Result<()> {

@@ -18,7 +18,7 @@ mod talk;
 mod threads;
 mod timers;
 
-pub use capture::{Hooks, ask, enable, is_enabled, log_grows};
+pub use capture::{Hooks, ask, enable, is_enabled, log_grows, wants_image};
 pub use gate::{Guard, disable, is_restored, take_restored, thread_pointer};
 pub use talk::Socket;
 

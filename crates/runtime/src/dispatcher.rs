@@ -527,6 +527,10 @@ impl Dispatcher {
                 self.events.wave_complete(number, total, longest, mean);
                 self.wave_for_suspension();
             }
+            ToDispatcher::ImageWanted { rank } => {
+                let unit = self.unit(rank);
+                self.checkpoints.want(std::iter::once(unit), None, self.start.elapsed());
+            }
             ToDispatcher::Returned { wave } => {
                 self.returning = false;
                 self.policy.all_go_on();

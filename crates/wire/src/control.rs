@@ -51,6 +51,8 @@ pub struct Job {
     pub fixed_addresses: bool,
     /// (rank, messages): the rank's first life kills itself after so many sends and deliveries.
     pub message_faults: Vec<(usize, u64)>,
+    /// (rank, messages): an image of the rank is taken after so many sends and deliveries.
+    pub image_at_messages: Vec<(usize, u64)>,
 }
 
 /// A program of the job and the ranks that run it, in rank order after those of the programs before.
@@ -264,6 +266,10 @@ pub enum ToDispatcher {
         rank: usize,
         bytes: u64,
         is_scarce: bool,
+    },
+    /// The rank has made as many messages as it was to have an image at.
+    ImageWanted {
+        rank: usize,
     },
     /// There is no new image of the rank; earlier ones stand.
     NotCheckpointed {

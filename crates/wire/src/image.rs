@@ -67,9 +67,11 @@ pub enum Kind {
     /// Rank to agent: the message log has grown by `a` bytes; images of those who receive from this rank would let it
     /// forget. `b` is 1 when there is little room left.
     LogGrows = 19,
+    /// Rank to agent: it has made as many messages as it was to have an image at.
+    WantsImage = 20,
 }
 
-const KINDS: [Kind; 19] = [
+const KINDS: [Kind; 20] = [
     Kind::Checkpoint,
     Kind::Stopped,
     Kind::Go,
@@ -89,6 +91,7 @@ const KINDS: [Kind; 19] = [
     Kind::Synced,
     Kind::Restored,
     Kind::LogGrows,
+    Kind::WantsImage,
 ];
 
 /// One datagram.
@@ -175,7 +178,7 @@ mod tests {
             assert_eq!(Datagram::decode(wrong), None);
         }
         let mut other = bytes;
-        for kind in [0, 20, u32::MAX] {
+        for kind in [0, 21, u32::MAX] {
             other[..4].copy_from_slice(&kind.to_le_bytes());
             assert_eq!(Datagram::decode(&other[..length]), None);
         }

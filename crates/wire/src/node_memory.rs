@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -100,6 +100,8 @@ pub mod control {
     pub const INCARNATION: usize = 0;
     /// `u64` the rank kills itself (SIGKILL) when it has made this many sends and deliveries in this life; 0: never.
     pub const FAULT_AT_MESSAGES: usize = 8;
+    /// `u64` the rank asks the agent for an image of itself when it has made this many sends and deliveries; 0: never.
+    pub const IMAGE_AT_MESSAGES: usize = 16;
 
     // Written by other ranks.
 

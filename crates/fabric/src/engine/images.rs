@@ -139,6 +139,13 @@ impl Engine {
     fn begin_again(&mut self) {
         let own = self.node.rank;
         self.fault_at = self.node.fault_at();
+        self.image_at = match self.node.image_at() {
+            reached if reached <= self.deliveries + self.sends => u64::MAX,
+            messages => messages,
+        };
+        self.event_at = self.fault_at.min(self.image_at);
+        // Counts of another run of the machine.
+        self.yields_from = 0;
         self.node.control_u32(own, control::SLEEPING).store(0, Ordering::SeqCst);
         doorbell::begin_life(&self.node);
         self.node.set(control::DELIVERIES, self.deliveries);

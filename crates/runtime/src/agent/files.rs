@@ -15,8 +15,8 @@ use super::images::Account;
 use super::store::Store;
 use super::{Agent, PATIENCE};
 
-/// Files that stay.
-const KEPT: usize = 2;
+/// Complete files of a rank that stay.
+pub(super) const KEPT: usize = 2;
 
 /// An image in a file.
 pub(super) struct ImageFile {

@@ -324,6 +324,9 @@ impl Agent {
                 is_scarce,
             });
         }
+        if datagram.kind == Kind::WantsImage {
+            return self.send(&ToDispatcher::ImageWanted { rank });
+        }
         if datagram.kind == Kind::Ready {
             return self.ready_to_go_on(rank);
         }

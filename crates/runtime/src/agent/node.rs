@@ -80,6 +80,11 @@ impl NodeMemory {
         self.write_u32(base + control::REPORT, 0)
     }
 
+    /// After so many messages `rank` wants an image; 0: never.
+    pub fn set_image_at(&self, rank: usize, messages: u64) -> io::Result<()> {
+        self.write_u64(self.layout.control(rank) + control::IMAGE_AT_MESSAGES, messages)
+    }
+
     /// How many bytes of its output `rank` has yet to repeat.
     pub fn set_output_behind(&self, rank: usize, bytes: u64) -> io::Result<()> {
         self.write_u64(self.layout.control(rank) + control::OUTPUT_BEHIND, bytes)
@@ -183,6 +188,7 @@ mod tests {
             open_files: (1024, 1024),
             fixed_addresses: true,
             message_faults: Vec::new(),
+            image_at_messages: Vec::new(),
         }
     }
 

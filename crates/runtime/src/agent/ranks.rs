@@ -168,6 +168,8 @@ impl Agent {
         let behind = if coordinated { 0 } else { this.taken[0].behind() };
         leftovers::remove(&place.kvs_name, place.rank);
         work.memory.begin_life(rank, this.number, fault_at_messages, behind)?;
+        let image_at = work.job.image_at_messages.iter().find(|at| at.0 == rank);
+        work.memory.set_image_at(rank, image_at.map_or(0, |at| at.1))?;
         work.server.restarted(rank, from.pmi);
         let input = if start.is_snapshot {
             let (life, theirs, input) = Life::connect(&work.job, rank)?;

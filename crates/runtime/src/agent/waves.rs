@@ -11,6 +11,7 @@ use resurgo_wire::control::{End, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{PHASE_LIVE, PROTOCOL_BLOCKING};
 
+use super::files::KEPT;
 use super::ranks::Rank;
 use super::{Agent, PATIENCE, Work};
 
@@ -74,11 +75,15 @@ impl Work {
 }
 
 impl Work {
-    /// The newest wave of which every rank has its image in a file.
-    fn wave_in_files(&self) -> Option<u64> {
-        let mut first = self.ranks.first()?.images.files.iter().rev().map(|file| file.number);
+    /// The waves of which every rank has its image in a file, the newest first.
+    fn waves_in_files(&self) -> Vec<u64> {
+        let first = self
+            .ranks
+            .iter()
+            .take(1)
+            .flat_map(|rank| rank.images.files.iter().rev());
         let all_have = |number: &u64| self.ranks.iter().all(|rank| rank.images.has_file(*number));
-        first.find(all_have)
+        first.map(|file| file.number).filter(all_have).collect()
     }
 
     /// Chooses the wave that all ranks begin from: the last one that is asleep, else the last one in files, else the
@@ -94,7 +99,7 @@ impl Work {
                 }
                 this.images.forget();
             }
-            let chosen = self.wave_in_files().unwrap_or(0);
+            let chosen = self.waves_in_files().first().copied().unwrap_or(0);
             // What comes after it may be something else this time.
             self.drop_files(|number| number > chosen);
             self.waves.chosen = chosen;
@@ -102,14 +107,17 @@ impl Work {
         self.waves.chosen
     }
 
-    /// Images of waves in files: a wave that all ranks have written is all that is needed, and the next one as long as all
-    /// may come to write it.
+    /// Of images in files, the last waves that all ranks have written stay, and the next one as long as all may come to write
+    /// it.
     pub(super) fn tidy_waves(&mut self) {
-        let whole = self.wave_in_files().unwrap_or(0);
-        let next = whole.max(self.waves.asked);
+        let mut stay = self.waves_in_files();
+        stay.truncate(KEPT);
+        let next = self.waves.asked;
         let may_be = |rank: &Rank| rank.images.has_file(next) || rank.images.is_writing(next);
-        let next = if self.ranks.iter().all(may_be) { next } else { whole };
-        self.drop_files(|number| number != whole && number != next);
+        if self.ranks.iter().all(may_be) {
+            stay.push(next);
+        }
+        self.drop_files(|number| !stay.contains(&number));
     }
 
     fn drop_files(&mut self, goes: impl Fn(u64) -> bool) {
