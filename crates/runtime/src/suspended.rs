@@ -20,6 +20,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -270,21 +271,60 @@ impl Reader {
     }
 }
 
+/// A sparse file to be written down, but for parts of it that nobody needs.
+#[derive(Default)]
+pub struct Section {
+    /// None: it is empty.
+    pub file: Option<File>,
+    /// In order.
+    pub unneeded: Vec<Range<u64>>,
+}
+
+impl Section {
+    /// The next part from `at` on that may be other than zeros and is needed.
+    fn next(&self, mut at: u64) -> io::Result<Option<Range<u64>>> {
+        let Some(file) = &self.file else { return Ok(None) };
+        while let Some((start, end)) = next_data(file, at)? {
+            let later = self.unneeded.partition_point(|unneeded| unneeded.end <= start);
+            match self.unneeded.get(later) {
+                Some(unneeded) if unneeded.start <= start => at = unneeded.end,
+                Some(unneeded) => return Ok(Some(start..end.min(unneeded.start))),
+                None => return Ok(Some(start..end)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        self.file.as_ref().map_or(Ok(0), |file| Ok(file.metadata()?.len()))
+    }
+
+    /// Bytes that are no holes and are needed.
+    fn used(&self) -> io::Result<u64> {
+        let (mut sum, mut at) = (0, 0);
+        while let Some(part) = self.next(at)? {
+            sum += part.end - part.start;
+            at = part.end;
+        }
+        Ok(sum)
+    }
+}
+
 /// A file that is being written, a part at a time.
 pub struct Writer {
     directory: PathBuf,
     out: BufWriter<File>,
     hasher: blake3::Hasher,
     /// What is left to be written, the next last.
-    sections: Vec<File>,
+    sections: Vec<Section>,
     /// Where the present section goes on.
     at: u64,
     bytes: u64,
 }
 
 impl Writer {
-    /// Begins the file in `directory`, with room for everything. A section that is None is empty.
-    pub fn begin(directory: &Path, header: &Header, sections: Vec<Option<File>>) -> io::Result<Writer> {
+    /// Begins the file in `directory`, with room for everything.
+    pub fn begin(directory: &Path, header: &Header, mut sections: Vec<Section>) -> io::Result<Writer> {
         let mut options = OpenOptions::new();
         let file = options
             .read(true)
@@ -295,14 +335,9 @@ impl Writer {
             .open(directory.join(NEW))?;
         let _ = file.try_lock();
         let json = serde_json::to_vec(header)?;
-        let sections = sections.into_iter().map(|section| match section {
-            Some(file) => Ok(file),
-            None => File::open("/dev/null"),
-        });
-        let mut sections = sections.collect::<io::Result<Vec<File>>>()?;
         let mut expected = (HEAD + json.len() + 64 * sections.len()) as u64;
         for section in &sections {
-            expected += used(section)?;
+            expected += section.used()?;
         }
         reserve(&file, expected)?;
         sections.reverse();
@@ -340,15 +375,16 @@ impl Writer {
         let Some(section) = self.sections.last() else {
             return Ok(false);
         };
-        let Some((start, end)) = next_data(section, self.at)? else {
-            let length = section.metadata()?.len();
+        let (Some(part), Some(file)) = (section.next(self.at)?, &section.file) else {
+            let length = section.length()?;
             self.sections.pop();
             self.at = 0;
             self.part(length, &[])?;
             return Ok(true);
         };
-        let mut buffer = vec![0u8; STEP.min((end - start) as usize)];
-        section.read_exact_at(&mut buffer, start)?;
+        let start = part.start;
+        let mut buffer = vec![0u8; STEP.min((part.end - start) as usize)];
+        file.read_exact_at(&mut buffer, start)?;
         self.at = start + buffer.len() as u64;
         let mut done = 0;
         let is_zero = |page: &[u8]| page.iter().all(|byte| *byte == 0);
@@ -408,16 +444,6 @@ fn next_data(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> {
     }
 }
 
-/// Bytes of a sparse file that are no holes.
-fn used(file: &File) -> io::Result<u64> {
-    let (mut sum, mut at) = (0, 0);
-    while let Some((start, end)) = next_data(file, at)? {
-        sum += end - start;
-        at = end;
-    }
-    Ok(sum)
-}
-
 /// Room for so many bytes, where the file system can give it beforehand.
 fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     use nix::errno::Errno;
@@ -425,5 +451,142 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, bytes as i64) {
         Ok(()) | Err(Errno::EOPNOTSUPP | Errno::EINTR) => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use serde_json::json;
+
+    fn memory(parts: &[(u64, &[u8])], length: u64) -> File {
+        let file = File::from(memfd_create(c"test", MFdFlags::MFD_CLOEXEC).unwrap());
+        file.set_len(length).unwrap();
+        for (offset, bytes) in parts {
+            file.write_all_at(bytes, *offset).unwrap();
+        }
+        file
+    }
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("resurgo-suspended-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    fn header() -> Header {
+        let job = json!({
+            "name": "t", "programs": [], "most_ranks": 1, "protocol": 1, "tolerate_node": false, "log_segments": 1,
+            "prefault_segments": 0, "spin_ns": 0, "spill_directory": null, "event_logger_port": 0,
+            "event_logger_address": 0, "key": vec![0; 32], "stdin": "Nothing", "images": true,
+            "checkpoint_directory": null, "checkpoint_keep": false, "open_files": [1, 1], "fixed_addresses": true,
+            "message_faults": [], "image_at_messages": [],
+        });
+        Header {
+            id: "one".into(),
+            about: About {
+                number: 7,
+                unix_time: 0.0,
+                seconds: 1.5,
+                ranks: 1,
+                launched: 1,
+                restarts: 0,
+                command: "x".into(),
+                origin: Origin {
+                    arguments: vec!["x".into()],
+                    environment: Vec::new(),
+                    directory: "/".into(),
+                },
+                dispatcher: Value::Null,
+            },
+            job: serde_json::from_value(job).unwrap(),
+            agent: json!({"a": 1}),
+        }
+    }
+
+    fn write(directory: &Path, sections: Vec<Section>) {
+        let mut writer = Writer::begin(directory, &header(), sections).unwrap();
+        while writer.step().unwrap() {}
+        writer.finish().unwrap();
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let directory = directory("whole");
+        let far = 1u64 << 40;
+        let long: Vec<u8> = (0..9_000_000u32).map(|i| (i / 50_000 % 3) as u8).collect();
+        let first = memory(&[(0, b"begin"), (123_456, &long), (far - 3, b"end")], far);
+        let unneeded = vec![4096..8192, 130_000..200_000];
+        first.write_all_at(b"not needed", 5000).unwrap();
+        let sections = vec![
+            Section {
+                file: Some(first),
+                unneeded,
+            },
+            Section::default(),
+            Section {
+                file: Some(memory(&[(0, b"input")], 5)),
+                unneeded: Vec::new(),
+            },
+        ];
+        write(&directory, sections);
+        // Zeros and what is not needed are not in it.
+        assert!(fs::metadata(directory.join(FILE)).unwrap().len() < 7_000_000);
+        assert_eq!(Suspended::find(&directory).unwrap().header.about, header().about);
+
+        let mut reader = Reader::open(&directory, "one").unwrap();
+        let again = memory(&[], far);
+        assert_eq!(reader.section(Some(&again)).unwrap(), far);
+        assert_eq!(reader.section(None).unwrap(), 0);
+        let input = memory(&[], 0);
+        assert_eq!(reader.section(Some(&input)).unwrap(), 5);
+        assert!(matches!(Suspended::find(&directory), Err(Error::InUse(_))));
+        drop(reader.finish().unwrap());
+        let mut expected = long;
+        expected[130_000 - 123_456..200_000 - 123_456].fill(0);
+        for (offset, bytes) in [
+            (0, &b"begin"[..]),
+            (123_456, &expected),
+            (5000, &[0; 10]),
+            (far - 3, b"end"),
+        ] {
+            let mut read = vec![0; bytes.len()];
+            again.read_exact_at(&mut read, offset).unwrap();
+            assert!(read == bytes, "at {offset}");
+        }
+        assert!(matches!(Reader::open(&directory, "two"), Err(Error::InUse(_))));
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn every_damaged_byte_is_noticed() {
+        let directory = directory("damaged");
+        write(
+            &directory,
+            vec![Section {
+                file: Some(memory(&[(10, b"some bytes")], 4096)),
+                unneeded: Vec::new(),
+            }],
+        );
+        let path = directory.join(FILE);
+        let whole = fs::read(&path).unwrap();
+        let read = || {
+            let mut reader = Reader::open(&directory, "one")?;
+            reader.section(None)?;
+            reader.finish()
+        };
+        assert!(read().is_ok());
+        for at in (0..whole.len()).step_by(7).chain([whole.len() - 1]) {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            fs::write(&path, &damaged).unwrap();
+            assert!(read().is_err(), "byte {at}");
+        }
+        for length in [0, 8, 55, 100, whole.len() - 1] {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert!(read().is_err(), "{length} bytes");
+        }
+        fs::remove_dir_all(directory).unwrap();
     }
 }

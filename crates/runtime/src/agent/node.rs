@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -133,6 +134,31 @@ impl NodeMemory {
         let mut text = vec![0u8; length];
         self.file.read_exact_at(&mut text, at + 4)?;
         Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    /// The segments of the first `ranks` ranks in which nothing lies, in bytes from the start of the memory.
+    pub fn free_segments(&self, ranks: usize) -> io::Result<Vec<Range<u64>>> {
+        let mut free = Vec::new();
+        for rank in 0..ranks {
+            let arena = self.layout.arena(rank);
+            let mut word = [0u8; 8];
+            self.file
+                .read_exact_at(&mut word, (arena + nm::arena::SLOTS_TAKEN) as u64)?;
+            let taken = (u64::from_le_bytes(word) as usize).min(self.layout.log_segments);
+            let mut serials = vec![0u8; taken * 8];
+            self.file
+                .read_exact_at(&mut serials, (arena + self.layout.serials()) as u64)?;
+            let slot = |slot: usize| (arena + self.layout.segments() + slot * nm::SEGMENT) as u64;
+            let serials = serials.chunks_exact(8).enumerate();
+            free.extend(
+                serials
+                    .filter(|(_, serial)| serial.iter().all(|byte| *byte == 0))
+                    .map(|(number, _)| slot(number)..slot(number + 1)),
+            );
+            // Those that have never been used.
+            free.push(slot(taken)..slot(self.layout.log_segments));
+        }
+        Ok(free)
     }
 
     fn write_u32(&self, offset: usize, value: u32) -> io::Result<()> {

@@ -5,6 +5,7 @@
 //! so far, and how far each rank has come in its output and in its conversation with PMI.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ use super::spool::Spool;
 use super::store::Store;
 use super::taken::Taken;
 use super::{Agent, Work, waves};
-use crate::suspended::{self, About, Header, Reader, Writer};
+use crate::suspended::{self, About, Header, Reader, Section, Writer};
 
 /// How far the suspension of a job has come.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -104,16 +105,21 @@ impl Work {
             job: self.lasting_job(),
             agent: serde_json::to_value(self.state())?,
         };
-        let sections = [
-            // Images of a wave need nothing of it.
-            (!self.is_coordinated()).then(|| self.memory.file()),
-            self.spill.as_ref(),
-            self.spool.as_ref().map(Spool::file),
+        let whole = |file: Option<&File>| -> io::Result<Section> {
+            Ok(Section {
+                file: file.map(File::try_clone).transpose()?,
+                unneeded: Vec::new(),
+            })
+        };
+        // Images of a wave need nothing of it.
+        let mut memory = whole((!self.is_coordinated()).then(|| self.memory.file()))?;
+        memory.unneeded = self.memory.free_segments(self.ranks.len())?;
+        let sections = vec![
+            memory,
+            whole(self.spill.as_ref())?,
+            whole(self.spool.as_ref().map(Spool::file))?,
         ];
-        let sections = sections
-            .into_iter()
-            .map(|file| file.map(|file| file.try_clone()).transpose());
-        Writer::begin(directory, &header, sections.collect::<io::Result<_>>()?)
+        Writer::begin(directory, &header, sections)
     }
 }
 
