@@ -618,6 +618,7 @@ impl Dispatcher {
     fn end_program(&mut self, code: i32) {
         if self.verdict.is_none() {
             self.verdict = Some(code);
+            self.suspension.unregister(&self.name);
             self.tell(ToAgent::End {
                 grace_ms: 0,
                 finished: true,

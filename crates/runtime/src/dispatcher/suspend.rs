@@ -101,6 +101,13 @@ impl Suspension {
         }
     }
 
+    /// The program has come to its end: nothing of job `name` can be resumed.
+    pub fn unregister(&self, name: &str) {
+        if let Some(registry) = &self.registry {
+            let _ = std::fs::remove_file(registry.join(name));
+        }
+    }
+
     pub fn is_done(&self) -> bool {
         self.phase == Phase::Done
     }
