@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use resurgo_runtime::dispatcher::{self, Limits, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
-use resurgo_runtime::suspended::{Origin, Suspended};
+use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Job, Program, Stdin};
 use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_BLOCKING, PROTOCOL_NONE, SEGMENT};
 
@@ -91,6 +91,17 @@ pub fn resume(options: Options, suspended: Suspended) -> Result<Settings, Refusa
     let about = &suspended.header.about;
     let mut job = suspended.header.job.clone();
     job.open_files = check::open_files(about.ranks)?;
+    let missing = about.missing(&processor());
+    if !missing.is_empty() {
+        return Err(Refusal::new(
+            1,
+            format!(
+                "the job was suspended on another processor, and may use what this one does not have: {}; resume it on a \
+                 machine like the first one",
+                missing.join(", ")
+            ),
+        ));
+    }
     job.checkpoint_keep = options.checkpoint_keep;
     job.image_at_messages = images_at(&options, about.launched)?;
     let layout = Layout {

@@ -69,8 +69,38 @@ pub struct About {
     /// The command line of its programs, for people.
     pub command: String,
     pub origin: Origin,
+    /// What the processor can do (the flags of /proc/cpuinfo): programs choose their instructions when they start.
+    pub processor: Vec<String>,
     /// What else the dispatcher needs.
     pub dispatcher: Value,
+}
+
+/// What the processor of this machine can do.
+pub fn processor() -> Vec<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = text
+        .lines()
+        .find_map(|line| line.strip_prefix("flags")?.split_once(':'));
+    flags.map_or(Vec::new(), |(_, flags)| {
+        flags.split_whitespace().map(String::from).collect()
+    })
+}
+
+impl About {
+    /// Of what the program could use, the instructions and registers that a processor with `flags` does not have.
+    pub fn missing(&self, flags: &[String]) -> Vec<&str> {
+        let used = [
+            "sse", "avx", "fma", "bmi", "f16c", "aes", "sha", "vaes", "vpclmul", "pclmul", "amx", "xsave", "movbe",
+        ];
+        let matters =
+            |flag: &&String| used.iter().any(|used| flag.starts_with(used)) || *flag == "popcnt" || *flag == "erms";
+        let missing = self
+            .processor
+            .iter()
+            .filter(matters)
+            .filter(|flag| !flags.contains(flag));
+        missing.map(String::as_str).collect()
+    }
 }
 
 /// The JSON of the file.
@@ -498,6 +528,7 @@ mod tests {
                     environment: Vec::new(),
                     directory: "/".into(),
                 },
+                processor: processor(),
                 dispatcher: Value::Null,
             },
             job: serde_json::from_value(job).unwrap(),
@@ -557,6 +588,15 @@ mod tests {
         }
         assert!(matches!(Reader::open(&directory, "two"), Err(Error::InUse(_))));
         fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn another_processor_is_noticed() {
+        let mut about = header().about;
+        assert!(about.missing(&processor()).is_empty());
+        about.processor = ["fpu", "avx2", "avx512f", "xsaves", "ibpb"].map(String::from).to_vec();
+        let other = ["fpu", "avx2", "xsaves"].map(String::from);
+        assert_eq!(about.missing(&other), ["avx512f"]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::Dispatcher;
 use super::checkpoints::Outcome;
 use super::lines::Unfinished;
 use super::policy::Policy;
-use crate::suspended::{About, Origin};
+use crate::suspended::{About, Origin, processor};
 use crate::units::readable_duration;
 
 /// Exit status of a job that has been suspended: EX_TEMPFAIL of sysexits.h, "try again later".
@@ -268,6 +268,7 @@ impl Dispatcher {
             restarts: self.policy.restarts(),
             command: self.command.clone(),
             origin: self.suspension.origin.clone(),
+            processor: processor(),
             dispatcher: serde_json::to_value(state).unwrap_or_default(),
         }
     }

@@ -164,7 +164,8 @@ fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, String> {
     let file = open(path, flags(descriptor))?;
     let metadata = file.metadata().map_err(|error| format!("{shown}: {error}"))?;
     use std::os::unix::fs::MetadataExt;
-    if (metadata.dev(), metadata.ino()) != (descriptor.device, descriptor.inode) {
+    // Not the device: many have other numbers when the machine has been started again.
+    if metadata.ino() != descriptor.inode {
         return Err(format!("{shown} is another file than it was"));
     }
     let read_only = descriptor.status & libc::O_ACCMODE == libc::O_RDONLY;
