@@ -4,47 +4,46 @@
 mod checkpoints;
 mod console;
 mod events;
+mod images;
 mod input;
 mod lines;
 mod policy;
 mod spawn;
+mod start;
 mod suspend;
 mod writer;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, IsTerminal, PipeReader, Read};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
+use std::io::{self, PipeReader, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal, killpg};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, Stream, ToAgent, ToDispatcher};
-use resurgo_wire::node_memory::{PROTOCOL_BLOCKING, PROTOCOL_NONE, PROTOCOLS};
+use resurgo_wire::node_memory::{PROTOCOL_NONE, PROTOCOLS};
 
 use crate::children;
 use crate::connection::Connection;
 use crate::event_logger::EventLoggerServer;
 use crate::faults::{Fault, Schedule};
 use crate::suspended::{Origin, Suspended};
+use checkpoints::Checkpoints;
 pub use checkpoints::Period;
-use checkpoints::{Checkpoints, Outcome};
 use console::Console;
 use events::{Beginning, Events};
+use images::finished;
 use lines::Lines;
 pub use policy::Limits;
 use policy::{Decision, Policy, signal_name};
 pub use spawn::Find;
 pub use suspend::SUSPENDED;
-use suspend::{State, Suspension};
+use suspend::Suspension;
 use writer::Writer;
 
 /// What the user has asked for, beyond what agents have to know.
@@ -136,143 +135,6 @@ struct Dispatcher {
 }
 
 impl Dispatcher {
-    fn start(mut settings: Settings) -> Result<Dispatcher, String> {
-        let start = Instant::now();
-        let failed =
-            |what: &'static str| move |error: io::Error| format!("cannot {what}: {error}{}", crate::hint(&error));
-        prctl::set_child_subreaper(true).map_err(|error| format!("cannot become a subreaper: {error}"))?;
-        let signals = watch_signals().map_err(failed("watch signals"))?;
-        let json = match &settings.json_events {
-            Some(path) => Some(
-                File::create(path)
-                    .map_err(|error| format!("cannot create {} for --json-events: {error}", path.display()))?,
-            ),
-            None => None,
-        };
-        let job = &mut settings.job;
-        let size = job.programs.iter().map(|program| program.ranks).sum();
-        if settings.resumed.is_none() {
-            job.stdin = input::find();
-            let key = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut job.key));
-            key.map_err(failed("read /dev/urandom"))?;
-        }
-        let mut event_logger = None;
-        if job.tolerate_node {
-            let address = settings.event_logger;
-            let most = job.most_ranks.max(size);
-            let server = EventLoggerServer::start(address.into(), most, job.key).map_err(|error| error.to_string())?;
-            job.event_logger_port = server.port();
-            // A logger that listens on every address is reached through this one.
-            let reached = if address.ip().is_unspecified() {
-                std::net::Ipv4Addr::LOCALHOST
-            } else {
-                *address.ip()
-            };
-            job.event_logger_address = reached.to_bits();
-            event_logger = Some(server);
-        }
-        let launched = settings.resumed.as_ref().map_or(size, |job| job.header.about.launched);
-        let mut faults = Schedule::new(&settings.faults, launched);
-        faults.grow(size);
-        job.message_faults = (0..size)
-            .map(|rank| (rank, faults.next_life(rank, 0)))
-            .filter(|(_, messages)| *messages > 0)
-            .collect();
-
-        let (wake, wake_writer) = io::pipe().map_err(failed("make a pipe"))?;
-        crate::agent::set_nonblocking(&wake).map_err(failed("make a pipe"))?;
-        crate::agent::set_nonblocking(&wake_writer).map_err(failed("make a pipe"))?;
-        let second_wake_writer = wake_writer.try_clone().map_err(failed("make a pipe"))?;
-        let stdout = Writer::start(io::stdout(), wake_writer).map_err(failed("start a thread"))?;
-        let stderr = Writer::start(io::stderr(), second_wake_writer).map_err(failed("start a thread"))?;
-
-        let (ours, theirs) = UnixStream::pair().map_err(failed("make a socket"))?;
-        let agent = Command::new("/proc/self/exe")
-            .arg(crate::agent::VERB)
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
-            // Out of the terminal's foreground group: Ctrl-C is the dispatcher's to handle.
-            .process_group(0)
-            .spawn()
-            .map_err(failed("start the agent"))?;
-        let connection = Connection::new(ours).map_err(failed("talk to the agent"))?;
-
-        let mut events = Events::new(size, settings.quiet, json, start);
-        events.job_started(size, PROTOCOLS[job.protocol as usize]);
-        let lines = BTreeMap::from([
-            (Stream::Stdout, Lines::new(settings.label, io::stdout().is_terminal())),
-            (Stream::Stderr, Lines::new(settings.label, io::stderr().is_terminal())),
-        ]);
-        let mut dispatcher = Dispatcher {
-            agent,
-            connection,
-            signals,
-            wake,
-            stdout,
-            stderr,
-            lines,
-            policy: Policy::new(size, job.protocol, settings.limits),
-            faults,
-            // A wave is one image of the whole job.
-            checkpoints: Checkpoints::new(
-                settings.checkpoint_period,
-                if job.protocol == PROTOCOL_BLOCKING { 1 } else { size },
-            ),
-            console: Console::start(),
-            command: command_line(job),
-            protocol: job.protocol,
-            returning: false,
-            events,
-            start,
-            name: job.name.clone(),
-            pids: vec![None; size],
-            spawned_worlds: Vec::new(),
-            most_ranks: job.most_ranks,
-            open_files: job.open_files.1,
-            find: settings.find,
-            stdin_wanted: false,
-            owed: 0,
-            verdict: None,
-            interrupted: false,
-            stopped: None,
-            event_logger,
-            suspension: Suspension::new(
-                settings.origin,
-                settings.registry,
-                job.checkpoint_directory.is_some(),
-                settings.time_limit,
-            ),
-        };
-        let job = Box::new(settings.job);
-        match settings.resumed {
-            Some(suspended) => dispatcher.resume(job, suspended)?,
-            None => dispatcher.tell(ToAgent::Launch(job)),
-        }
-        Ok(dispatcher)
-    }
-
-    /// Goes on where the job was when it was suspended.
-    fn resume(&mut self, job: Box<Job>, suspended: Suspended) -> Result<(), String> {
-        let about = suspended.header.about;
-        let state: State = serde_json::from_value(about.dispatcher)
-            .map_err(|error| format!("another version of resurgo has suspended the job: {error}"))?;
-        self.policy.resume(state.policy);
-        self.spawned_worlds = state.spawned_worlds;
-        for (stream, lines) in &mut self.lines {
-            if let Some(unfinished) = state.lines.get(stream.name()) {
-                lines.resume(unfinished.clone());
-            }
-        }
-        self.suspension.seconds_before = about.seconds;
-        self.events.resumed(&suspended.directory, about.ranks);
-        self.tell(ToAgent::Resume {
-            job,
-            directory: suspended.directory.into_os_string(),
-            id: suspended.header.id,
-        });
-        Ok(())
-    }
-
     fn run(mut self) -> i32 {
         let code = loop {
             match self.step() {
@@ -703,22 +565,6 @@ impl Dispatcher {
         }
     }
 
-    /// Asks for the images that are due.
-    fn checkpoint(&mut self) {
-        if self.verdict.is_some() || self.suspension.has_halted() {
-            return;
-        }
-        let runs = self.runs();
-        if let Some(rank) = self.checkpoints.next(self.start.elapsed(), runs) {
-            let request = if self.is_coordinated() {
-                ToAgent::Wave
-            } else {
-                ToAgent::Checkpoint { rank }
-            };
-            self.tell(request);
-        }
-    }
-
     /// Commands from outside.
     fn hear_console(&mut self) {
         for (client, request) in self.console.requests() {
@@ -741,41 +587,6 @@ impl Dispatcher {
         }
     }
 
-    /// Images of all ranks now; `client` is told when they are there.
-    fn want_images(&mut self, client: Option<u64>) {
-        let now = self.start.elapsed();
-        let ranks = 0..self.pids.len();
-        if !self.is_coordinated() {
-            let wanted = ranks.filter(|rank| !self.policy.has_finished(*rank));
-            self.checkpoints.want(wanted, client, now);
-            return;
-        }
-        self.checkpoints.want(0..1, client, now);
-        let gone = ranks.into_iter().find(|rank| self.policy.has_finished(*rank));
-        if let Some(rank) = gone {
-            self.checkpoints.give_up(0, &finished(rank));
-        }
-    }
-
-    fn tell_who_waits_for_images(&mut self) {
-        let Some(outcome) = self.checkpoints.finished() else {
-            return;
-        };
-        if outcome.clients.contains(&suspend::CLIENT) {
-            self.images_for_suspension(&outcome);
-        }
-        let Outcome { clients, failed } = outcome;
-        let reply = match failed.first() {
-            None if self.is_coordinated() => Reply::Done("a wave is complete".to_string()),
-            None => Reply::Done("every rank has a new image".to_string()),
-            Some((_, why)) if self.is_coordinated() => Reply::Refused(format!("no wave can be taken: {why}")),
-            Some((_, why)) => Reply::Refused(format!("no image can be taken: {why}")),
-        };
-        for client in clients {
-            self.console.answer(client, &reply);
-        }
-    }
-
     fn status(&self) -> Status {
         let (images, last) = self.events.images();
         Status {
@@ -788,24 +599,6 @@ impl Dispatcher {
             seconds_since_image: last.map(|last| last.elapsed().as_secs_f64()),
             command: self.command.clone(),
         }
-    }
-
-    /// Ranks have images together, in waves.
-    fn is_coordinated(&self) -> bool {
-        self.protocol == PROTOCOL_BLOCKING
-    }
-
-    /// What [`Checkpoints`] knows `rank` as: with waves the job is one.
-    fn unit(&self, rank: usize) -> usize {
-        if self.is_coordinated() { 0 } else { rank }
-    }
-
-    /// Which of what [`Checkpoints`] knows can have an image: single ranks, or the job.
-    fn runs(&self) -> impl Fn(usize) -> bool + use<> {
-        let running: Vec<bool> = self.pids.iter().map(Option::is_some).collect();
-        let all = running.iter().all(|runs| *runs) && !self.returning;
-        let coordinated = self.is_coordinated();
-        move |rank| if coordinated { all } else { running[rank] }
     }
 
     fn inject_faults(&mut self) {
@@ -841,44 +634,4 @@ impl Dispatcher {
             FAILURE
         }
     }
-}
-
-/// Why there can be no wave any more.
-fn finished(rank: usize) -> String {
-    format!("rank {rank} has finished")
-}
-
-/// As it was typed, more or less.
-fn command_line(job: &Job) -> String {
-    let programs = job.programs.iter().map(|program| {
-        let words = program.arguments.iter().map(|word| word.to_string_lossy());
-        words.collect::<Vec<_>>().join(" ")
-    });
-    programs.collect::<Vec<_>>().join(" : ")
-}
-
-/// Blocks the signals that end a job or ask for images and makes them readable, except those that whoever started this process has
-/// told it to ignore (as `nohup` does).
-fn watch_signals() -> io::Result<SignalFd> {
-    let ignored = std::fs::read_to_string("/proc/self/status")?
-        .lines()
-        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok())
-        .unwrap_or(0);
-    let mut mask = SigSet::empty();
-    for signal in [
-        Signal::SIGINT,
-        Signal::SIGTERM,
-        Signal::SIGHUP,
-        Signal::SIGQUIT,
-        Signal::SIGUSR1,
-    ] {
-        if ignored >> (signal as i32 - 1) & 1 == 0 {
-            mask.add(signal);
-        }
-    }
-    let watched = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-    // Reading a terminal from the background then fails with EIO instead of stopping the job.
-    mask.add(Signal::SIGTTIN);
-    mask.thread_block()?;
-    Ok(watched)
 }

@@ -1,0 +1,84 @@
+//! Asking for images, of single ranks or of all at one moment, and answering those who wait for them.
+
+use resurgo_wire::console::Reply;
+use resurgo_wire::control::ToAgent;
+use resurgo_wire::node_memory::PROTOCOL_BLOCKING;
+
+use super::checkpoints::Outcome;
+use super::{Dispatcher, suspend};
+
+impl Dispatcher {
+    /// Asks for the images that are due.
+    pub(super) fn checkpoint(&mut self) {
+        if self.verdict.is_some() || self.suspension.has_halted() {
+            return;
+        }
+        let runs = self.runs();
+        if let Some(rank) = self.checkpoints.next(self.start.elapsed(), runs) {
+            let request = if self.is_coordinated() {
+                ToAgent::Wave
+            } else {
+                ToAgent::Checkpoint { rank }
+            };
+            self.tell(request);
+        }
+    }
+
+    /// Images of all ranks now; `client` is told when they are there.
+    pub(super) fn want_images(&mut self, client: Option<u64>) {
+        let now = self.start.elapsed();
+        let ranks = 0..self.pids.len();
+        if !self.is_coordinated() {
+            let wanted = ranks.filter(|rank| !self.policy.has_finished(*rank));
+            self.checkpoints.want(wanted, client, now);
+            return;
+        }
+        self.checkpoints.want(0..1, client, now);
+        let gone = ranks.into_iter().find(|rank| self.policy.has_finished(*rank));
+        if let Some(rank) = gone {
+            self.checkpoints.give_up(0, &finished(rank));
+        }
+    }
+
+    pub(super) fn tell_who_waits_for_images(&mut self) {
+        let Some(outcome) = self.checkpoints.finished() else {
+            return;
+        };
+        if outcome.clients.contains(&suspend::CLIENT) {
+            self.images_for_suspension(&outcome);
+        }
+        let Outcome { clients, failed } = outcome;
+        let reply = match failed.first() {
+            None if self.is_coordinated() => Reply::Done("a wave is complete".to_string()),
+            None => Reply::Done("every rank has a new image".to_string()),
+            Some((_, why)) if self.is_coordinated() => Reply::Refused(format!("no wave can be taken: {why}")),
+            Some((_, why)) => Reply::Refused(format!("no image can be taken: {why}")),
+        };
+        for client in clients {
+            self.console.answer(client, &reply);
+        }
+    }
+
+    /// Ranks have images together, in waves.
+    pub(super) fn is_coordinated(&self) -> bool {
+        self.protocol == PROTOCOL_BLOCKING
+    }
+
+    /// What [`Checkpoints`] knows `rank` as: with waves the job is one.
+    pub(super) fn unit(&self, rank: usize) -> usize {
+        if self.is_coordinated() { 0 } else { rank }
+    }
+
+    /// Which of what [`Checkpoints`] knows can have an image: single ranks, or the job.
+    pub(super) fn runs(&self) -> impl Fn(usize) -> bool + use<> {
+        let running: Vec<bool> = self.pids.iter().map(Option::is_some).collect();
+        let all = running.iter().all(|runs| *runs) && !self.returning;
+        let coordinated = self.is_coordinated();
+        move |rank| if coordinated { all } else { running[rank] }
+    }
+}
+
+/// Why there can be no wave any more.
+pub(super) fn finished(rank: usize) -> String {
+    format!("rank {rank} has finished")
+}
