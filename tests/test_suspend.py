@@ -195,10 +195,13 @@ def test_the_first_suspension_can_be_resumed_until_there_is_another(jobs, chain,
     assert chain.out == calm.out
 
 
-@pytest.mark.parametrize("victim", ["dispatcher", "agent", "user"])
-def test_whatever_dies_in_the_middle(jobs, chain, program, calm, rng, victim):
+@pytest.mark.parametrize(
+    "victim, protocol",
+    [("dispatcher", "pessimistic"), ("agent", "pessimistic"), ("user", "pessimistic"), ("user", "blocking")],
+)
+def test_whatever_dies_in_the_middle(jobs, chain, program, calm, rng, victim, protocol):
     """Of a second suspension: the job is what it was at the first one, or at the second. Or it goes on."""
-    job = chain.start(2, *program("heat"), *HEAT)
+    job = chain.start(2, *program("heat"), *HEAT, protocol=protocol)
     ready(job)
     time.sleep(0.3)
     assert chain.suspend()
@@ -230,20 +233,26 @@ def test_whatever_dies_in_the_middle(jobs, chain, program, calm, rng, victim):
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize("size, why", [("5m", "the image of rank"), ("12m", "images/")])
-def test_a_full_disk(jobs, chain, program, calm, size, why):
+@pytest.mark.parametrize(
+    "size, why, protocol",
+    [("5m", "the image of rank", "pessimistic"), ("7m", "images/", "pessimistic"), ("5m", "the image of rank", "blocking")],
+)
+def test_a_full_disk(jobs, chain, program, calm, size, why, protocol):
     """There is no room for the images, or there is room for them only. The job goes on."""
     chain.images.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", chain.images], check=True)
     try:
-        job = chain.start(2, *program("heat"), *HEAT)
+        job = chain.start(2, *program("heat"), *HEAT, protocol=protocol)
         ready(job)
         time.sleep(0.3)
         told = chain.resurgo("suspend", job.process.pid)
         assert told.code == 1 and "could not be suspended and goes on" in told.errors, told.describe()
         assert why in told.errors and "No space left on device" in told.errors, told.describe()
         assert "suspended.new" not in os.listdir(chain.directory)
-        job.kill([1])
+        if why == "images/" or protocol == "blocking":
+            # The ranks had been ended already, and begin again from what sleeps.
+            job.until(lambda: job.lives()[1][1] == 2, what="the next life")
+        assert job.kill([1])
         result = chain.end()
     finally:
         subprocess.run(["umount", "-l", chain.images], check=True)
@@ -292,8 +301,15 @@ def test_damaged_files(jobs, chain, program):
     refused("no job is suspended in")
 
 
-def test_damaged_images(jobs, chain, program, calm):
-    job = chain.start(2, *program("heat"), *HEAT, options=["--checkpoint-every", "100ms"])
+@pytest.mark.parametrize(
+    "protocol, why",
+    [
+        ("pessimistic", "cannot start rank 1 again: its last image is lost"),
+        ("blocking", "there is no wave whose images can all be used"),
+    ],
+)
+def test_damaged_images(jobs, chain, program, calm, protocol, why):
+    job = chain.start(2, *program("heat"), *HEAT, options=["--checkpoint-every", "100ms"], protocol=protocol)
     ready(job)
     job.until(lambda: sum(event["event"] == "image_written" for event in job.events) > 5, what="images")
     assert chain.suspend()
@@ -304,7 +320,7 @@ def test_damaged_images(jobs, chain, program, calm):
     lost = chain.resume()
     result = lost.wait()
     assert result.code == 1 and "the checksum of its memory is wrong" in result.errors, result.describe()
-    assert "cannot start rank 1 again: its last image is lost" in result.errors
+    assert why in result.errors
     chain.runs.pop()
     flip(files[0], files[0].stat().st_size // 2)
     chain.resume()  # the older one is as good
@@ -408,26 +424,39 @@ if world.rank == 0:
 """
 
 
-def test_input_and_unfinished_lines(chain):
-    """What has been sent to rank 0 comes from the files, what follows from the input of the later run."""
+@pytest.mark.parametrize("protocol", ["pessimistic", "blocking"])
+@pytest.mark.parametrize("how", ["pipe", "file"])
+def test_input_and_unfinished_lines(chain, how, protocol):
+    """What has been sent to rank 0 comes from the files, what follows from the input of the later run. A file is opened
+    again."""
     lines = [b"line %d\n" % i for i in range(301)]
-    job = chain.start(2, harness.PYTHON, "-c", INPUT, len(lines), stdin=subprocess.PIPE)
-    job.process.stdin.write(b"".join(lines[:150]) + lines[150][:3])
-    job.process.stdin.flush()
+    path = chain.jobs.directory / "input"
+    path.write_bytes(b"".join(lines))
+    words = [harness.PYTHON, "-c", INPUT, len(lines)]
+    if how == "file":
+        with open(path, "rb") as stdin:
+            job = chain.start(2, *words, stdin=stdin, options=["-l"], protocol=protocol)
+    else:
+        job = chain.start(2, *words, stdin=subprocess.PIPE, options=["-l"], protocol=protocol)
+        job.process.stdin.write(b"".join(lines[:150]) + lines[150][:3])
+        job.process.stdin.flush()
     assert job.until(lambda: b"[0 20]" in job.out.read_bytes(), what="the first lines")
     assert chain.suspend()
-    job.process.stdin.close()
-    assert b"[0 150]" not in chain.out
-    with open(chain.jobs.directory / "rest", "wb+") as rest:
-        rest.write(lines[150][3:] + b"".join(lines[151:]))
-        rest.seek(0)
-        chain.resume(stdin=rest)
+    if how == "file":
+        chain.resume()
+    else:
+        job.process.stdin.close()
+        assert b"[0 150]" not in chain.out
+        with open(path, "rb") as rest:
+            rest.seek(len(b"".join(lines[:150])) + 3)
+            chain.resume(stdin=rest)
     chain.end()
     for rank in range(2):
         own = [int(i) for i in re.findall(rb"\[%d (\d+)\]" % rank, chain.out)]
         assert own == list(range(len(lines)))
     # Nobody's line has been torn.
-    assert all(re.fullmatch(rb"(\[0 \d+\])+|(\[1 \d+\])+", line) for line in chain.out.splitlines()), chain.out
+    whole = rb"\[0\] (\[0 \d+\]){7}|\[1\] (\[1 \d+\]){7}"
+    assert all(re.fullmatch(whole, line) for line in chain.out.splitlines()), chain.out
 
 
 def test_a_log_that_has_been_written_to_a_file(jobs, chain, program):
