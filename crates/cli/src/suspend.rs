@@ -122,11 +122,18 @@ pub fn forget(job: &Suspended) -> i32 {
     }
 }
 
-/// What a program of a command line is, whatever the launcher is told about it.
-fn command<'a>(program: &'a ProgramOptions, here: &OsStr) -> (PathBuf, &'a [OsString]) {
-    let directory = Path::new(here).join(program.directory.as_deref().unwrap_or(Path::new("")));
-    // Not as it is written: "run" and "run/" are the same.
-    (directory.components().collect(), &program.arguments)
+fn arguments(options: &Options) -> Vec<&[OsString]> {
+    options.programs.iter().map(|program| &program.arguments[..]).collect()
+}
+
+/// The working directories of programs that were started from `here`.
+fn directories(options: &Options, here: &OsStr) -> Vec<PathBuf> {
+    let of = |program: &ProgramOptions| {
+        let directory = Path::new(here).join(program.directory.as_deref().unwrap_or(Path::new("")));
+        // Not as it is written: "run" and "run/" are the same.
+        directory.components().collect()
+    };
+    options.programs.iter().map(of).collect()
 }
 
 /// The suspended job of the same command line, for `--resume-if-any`.
@@ -148,16 +155,16 @@ pub fn find_same(options: &Options, origin: &Origin) -> Result<Option<Suspended>
         let Ok(Request::Run(then)) = options::parse(theirs.arguments.clone(), variable) else {
             continue;
         };
-        let now = options
-            .programs
-            .iter()
-            .map(|program| command(program, &origin.directory));
-        if !then
-            .programs
-            .iter()
-            .map(|program| command(program, &theirs.directory))
-            .eq(now)
-        {
+        if arguments(&then) != arguments(options) {
+            continue;
+        }
+        if directories(&then, &theirs.directory) != directories(options, &origin.directory) {
+            if !options.quiet {
+                let (theirs, own) = (theirs.directory.display(), job.directory.display());
+                eprintln!(
+                    "resurgo: note: the job that is suspended in {own} was started in {theirs}: it stays as it is"
+                );
+            }
             continue;
         }
         let ranks = |options: &Options| options.programs.iter().map(|program| program.ranks).collect::<Vec<_>>();

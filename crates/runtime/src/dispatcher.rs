@@ -327,6 +327,7 @@ impl Dispatcher {
                         self.checkpoints.give_up(0, &finished(rank));
                     } else {
                         self.checkpoints.left(rank);
+                        self.suspension.rank_finished(rank);
                     }
                     if self.policy.all_finished() {
                         let code = self.policy.exit_code();

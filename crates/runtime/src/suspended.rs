@@ -23,6 +23,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::unistd::{Whence, lseek};
 use resurgo_wire::control::Job;
@@ -41,6 +42,8 @@ const HEAD: usize = 56;
 const MAX_JSON: u64 = 1 << 32;
 /// Zeros are left out in pieces of this size.
 const PAGE: usize = 4096;
+/// How long somebody may hold a lock on the file who does not resume the job.
+const PATIENCE: Duration = Duration::from_millis(300);
 /// Bytes of a section that are written at a time.
 const STEP: usize = 4 << 20;
 
@@ -229,8 +232,13 @@ impl Reader {
     /// Opens the file in `directory` if it is that of suspension `id`.
     pub fn open(directory: &Path, id: &str) -> Result<Reader, Error> {
         let opened = open(directory)?;
-        if let Err(fs::TryLockError::WouldBlock) = opened.file.try_lock() {
-            return Err(Error::InUse(directory.to_path_buf()));
+        let begun = Instant::now();
+        while let Err(fs::TryLockError::WouldBlock) = opened.file.try_lock() {
+            // Who only looks at it holds the lock for a moment.
+            if begun.elapsed() > PATIENCE {
+                return Err(Error::InUse(directory.to_path_buf()));
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
         let same = fs::metadata(&opened.path).is_ok_and(|now| {
             let own = opened.file.metadata();
@@ -440,7 +448,13 @@ impl Writer {
         file.set_len(bytes)?;
         file.sync_all()?;
         fs::rename(new, self.directory.join(FILE))?;
-        File::open(&self.directory)?.sync_all()?;
+        // From here on it is the job's file. The directory itself may be new.
+        for directory in [Some(self.directory.as_path()), self.directory.parent()]
+            .into_iter()
+            .flatten()
+        {
+            let _ = File::open(directory).and_then(|directory| directory.sync_all());
+        }
         Ok((bytes, file))
     }
 }

@@ -121,13 +121,19 @@ impl Suspension {
     pub fn due(&self) -> Option<Duration> {
         let limit = self.time_limit.filter(|_| self.phase == Phase::None)?;
         let margin = (limit / 10).clamp(LEAST_MARGIN, MOST_MARGIN) + 2 * self.longest_write;
-        Some(limit.saturating_sub(margin).max(self.not_before))
+        // Whatever images cost, the job has to come forward.
+        Some(limit.saturating_sub(margin).max(limit / 2).max(self.not_before))
     }
 
     pub fn image_taken(&mut self, rank: usize) {
         if self.phase == Phase::Images {
             self.unwritten.insert(rank);
         }
+    }
+
+    /// The rank needs no image any more.
+    pub fn rank_finished(&mut self, rank: usize) {
+        self.unwritten.remove(&rank);
     }
 
     pub fn image_written(&mut self, rank: usize, time: Duration) {
