@@ -282,6 +282,7 @@ def test_damaged_files(jobs, chain, program):
     def refused(words):
         result = chain.resurgo("resume", own)
         assert result.code in (1, 2) and words in result.errors and result.text == "", result.describe()
+        assert "agent" not in result.errors
 
     for at, words in [
         (0, "it is no file of a suspended job"),

@@ -404,9 +404,7 @@ impl Agent {
 
     fn cannot_begin(&mut self, reason: String) -> io::Result<()> {
         self.kill_everything();
-        self.send(&ToDispatcher::Failed { reason })?;
-        self.finish();
-        Ok(())
+        self.send(&ToDispatcher::Failed { reason })
     }
 
     /// Ends what is left of the job and tells the dispatcher.

@@ -158,6 +158,9 @@ impl Dispatcher {
             self.writer(stream).write(rest);
         }
         let statistics = self.stopped.take().unwrap_or_default();
+        if let Some(directory) = &self.suspension.resumed_from {
+            self.events.stays_suspended(directory);
+        }
         self.events.summary(code, &statistics, Instant::now());
         self.stderr.write(self.events.take_text());
         let deadline = self.interrupted.then(|| Instant::now() + LAST_WORDS);

@@ -321,6 +321,12 @@ impl Events {
         );
     }
 
+    /// This run of the job is over before the program's end, and there is what it has begun from.
+    pub fn stays_suspended(&mut self, directory: &Path) {
+        let directory = directory.display();
+        self.say(&format!("the job stays suspended, as it was, in {directory}"));
+    }
+
     pub fn not_suspended(&mut self, reason: &str) {
         let words = format!("the job could not be suspended and goes on: {reason}");
         self.text.extend_from_slice(format!("resurgo: {words}\n").as_bytes());

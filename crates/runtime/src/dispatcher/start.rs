@@ -157,6 +157,7 @@ impl Dispatcher {
             }
         }
         self.suspension.seconds_before = about.seconds;
+        self.suspension.resumed_from = Some(suspended.directory.clone());
         self.events.resumed(&suspended.directory, about.ranks);
         self.tell(ToAgent::Resume {
             job,

@@ -66,6 +66,8 @@ pub(super) struct Suspension {
     not_before: Duration,
     /// The longest time that a file has taken.
     longest_write: Duration,
+    /// Where the job can be resumed from if this run is lost.
+    pub resumed_from: Option<PathBuf>,
     /// How long earlier runs of the job have taken.
     pub seconds_before: f64,
 }
@@ -97,12 +99,14 @@ impl Suspension {
             time_limit,
             not_before: Duration::ZERO,
             longest_write: Duration::ZERO,
+            resumed_from: None,
             seconds_before: 0.0,
         }
     }
 
     /// The program has come to its end: nothing of job `name` can be resumed.
-    pub fn unregister(&self, name: &str) {
+    pub fn unregister(&mut self, name: &str) {
+        self.resumed_from = None;
         if let Some(registry) = &self.registry {
             let _ = std::fs::remove_file(registry.join(name));
         }
@@ -282,6 +286,7 @@ impl Dispatcher {
     /// The job can be resumed from its files.
     pub(super) fn suspended(&mut self, directory: &Path, bytes: u64) {
         self.suspension.phase = Phase::Done;
+        self.suspension.resumed_from = None;
         let number = std::process::id();
         let name = match self
             .suspension
