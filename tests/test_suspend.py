@@ -108,7 +108,6 @@ def ready(job):
         ("cg", "pessimistic"),
         ("master_worker", "pessimistic"),
         ("rma_halo", "pessimistic"),
-        ("messages", "pessimistic"),
         ("comm_churn", "pessimistic"),
         ("pickles.py", "pessimistic"),
         ("numpy_cg.py", "pessimistic"),
@@ -479,7 +478,7 @@ def test_a_log_that_has_been_written_to_a_file(jobs, chain, program):
 
 def test_spawned_ranks(jobs, chain, program):
     """They are suspended like all others; and others can be spawned when the job goes on."""
-    words = ("40", "2", "60")
+    words = ("20", "2", "60")
     calm = jobs.run(2, *program("spawn"), *words).ok()
     job = chain.start(2, *program("spawn"), *words)
     assert job.until_event("spawned")
@@ -511,7 +510,13 @@ def test_as_a_script_does_that_is_started_again(jobs, chain, program, calm):
     assert not other.of("resumed"), "another command is another job"
     other = chain.start(2, *program("heat"), *HEAT, options=["--resume-if-any"]).wait().ok()
     assert not other.of("resumed") and "was started in" in other.errors, "so is one in another directory"
-    same = chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory, options=["--resume-if-any", "--checkpoint-every", "50ms"]).wait().ok()
+    options = ["--resume-if-any", "--checkpoint-every", "50ms"]
+    first = chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory, options=options)
+    ready(first)
+    second = chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory, options=options).wait()
+    assert second.code == 2 and "is running" in second.errors, second.describe()
+    chain.start(1, *program("heat"), "128", "128", "500", cwd=jobs.directory, options=options).wait().ok()
+    same = first.wait().ok()
     assert same.of("resumed") and same.of("checkpointed")
 
 

@@ -26,6 +26,7 @@ pub fn registered() -> Vec<Suspended> {
             continue;
         };
         match Suspended::find(&directory) {
+            Ok(job) if job.is_running => {}
             Ok(job) => jobs.push(job),
             // Unless its file system is only not there at present.
             Err(Error::Nothing(_)) if directory.parent().is_some_and(Path::is_dir) => {
@@ -54,12 +55,16 @@ pub fn named(name: &OsStr) -> Result<Suspended, String> {
     let directory = std::path::absolute(name).map_err(|error| format!("{}: {error}", name.display()))?;
     match Suspended::find(&directory) {
         Err(Error::Nothing(_)) => {}
-        found => return found.map_err(|error| error.to_string()),
+        found => {
+            return found
+                .and_then(Suspended::unless_running)
+                .map_err(|error| error.to_string());
+        }
     }
     let mut jobs = below(&directory)?;
     match jobs.len() {
         0 => Err(format!("no job is suspended in {}", directory.display())),
-        1 => Ok(jobs.remove(0)),
+        1 => jobs.remove(0).unless_running().map_err(|error| error.to_string()),
         _ => Err(several(&jobs)),
     }
 }
@@ -186,7 +191,7 @@ pub fn find_same(options: &Options, origin: &Origin) -> Result<Option<Suspended>
                 PROTOCOLS[options.protocol as usize],
             )));
         }
-        same.push(job);
+        same.push(job.unless_running().map_err(|error| refused(error.to_string()))?);
     }
     match same.len() {
         0 => Ok(None),

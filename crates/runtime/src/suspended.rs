@@ -121,6 +121,8 @@ pub struct Suspended {
     /// Of its image files.
     pub directory: PathBuf,
     pub header: Header,
+    /// Somebody has resumed it, and that run is not over.
+    pub is_running: bool,
 }
 
 /// Why a job cannot be resumed from a directory.
@@ -197,18 +199,24 @@ impl Suspended {
     /// Reads what the file in `directory` says of the job; its sections are not looked at.
     pub fn find(directory: &Path) -> Result<Suspended, Error> {
         let opened = open(directory)?;
-        // Whoever resumes the job holds a lock on the file.
-        match opened.file.try_lock_shared() {
-            Err(fs::TryLockError::WouldBlock) => Err(Error::InUse(directory.to_path_buf())),
-            // Some file systems have no locks.
-            Ok(()) | Err(fs::TryLockError::Error(_)) => Ok(Suspended {
-                directory: directory.to_path_buf(),
-                header: opened.header,
-            }),
+        // Whoever resumes the job holds a lock on the file. Some file systems have none.
+        let is_running = matches!(opened.file.try_lock_shared(), Err(fs::TryLockError::WouldBlock));
+        Ok(Suspended {
+            directory: directory.to_path_buf(),
+            header: opened.header,
+            is_running,
+        })
+    }
+
+    /// The same, if nobody has resumed it yet.
+    pub fn unless_running(self) -> Result<Suspended, Error> {
+        match self.is_running {
+            true => Err(Error::InUse(self.directory)),
+            false => Ok(self),
         }
     }
 
-    /// The jobs that are suspended in directories below `directory`, and those that cannot be read.
+    /// The user's jobs that are suspended in directories below `directory`, and those that cannot be read.
     pub fn below(directory: &Path) -> io::Result<Vec<Result<Suspended, Error>>> {
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
@@ -218,7 +226,14 @@ impl Suspended {
         let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
         paths.sort();
         let found = paths.iter().map(|path| Suspended::find(path));
-        Ok(found.filter(|found| !matches!(found, Err(Error::Nothing(_)))).collect())
+        Ok(found
+            .filter(|found| match found {
+                Err(Error::Nothing(_) | Error::OtherUser(..)) => false,
+                // The directory of somebody else.
+                Err(Error::Io(_, error)) => error.kind() != io::ErrorKind::PermissionDenied,
+                _ => true,
+            })
+            .collect())
     }
 }
 
@@ -586,7 +601,7 @@ mod tests {
         assert_eq!(reader.section(None).unwrap(), 0);
         let input = memory(&[], 0);
         assert_eq!(reader.section(Some(&input)).unwrap(), 5);
-        assert!(matches!(Suspended::find(&directory), Err(Error::InUse(_))));
+        assert!(Suspended::find(&directory).unwrap().is_running);
         drop(reader.finish().unwrap());
         let mut expected = long;
         expected[130_000 - 123_456..200_000 - 123_456].fill(0);
