@@ -1,9 +1,11 @@
 //! Standard input of rank 0, kept so that a later life can read it from the start.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, PipeWriter, Write};
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
+use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 /// Most bytes taken from the dispatcher ahead of what rank 0 has read.
@@ -17,6 +19,8 @@ pub struct Spool {
     /// Bytes given to the present life.
     given: u64,
     pipe: Option<PipeWriter>,
+    /// The other end of the pipe, once all has been given and ours is closed: what the life has yet to read is in there.
+    rest: Option<File>,
     asked: bool,
 }
 
@@ -29,6 +33,7 @@ impl Spool {
             ended: false,
             given: 0,
             pipe: None,
+            rest: None,
             asked: false,
         })
     }
@@ -51,11 +56,13 @@ impl Spool {
     pub fn begin_life(&mut self, pipe: PipeWriter, from: u64) {
         self.given = from;
         self.pipe = Some(pipe);
+        self.rest = None;
     }
 
     /// The life has ended.
     pub fn end_life(&mut self) {
         self.pipe = None;
+        self.rest = None;
     }
 
     /// The way to rank 0, while there is something to write to it or its end to be told.
@@ -65,7 +72,11 @@ impl Spool {
 
     /// Bytes that the present life has read: given to it and not in its pipe any more.
     pub fn read(&self) -> u64 {
-        let waiting = self.pipe.as_ref().map_or(0, resurgo_image::readable_bytes);
+        let waiting = match (&self.pipe, &self.rest) {
+            (Some(pipe), _) => resurgo_image::readable_bytes(pipe),
+            (None, Some(rest)) => resurgo_image::readable_bytes(rest),
+            (None, None) => 0,
+        };
         self.given.saturating_sub(waiting)
     }
 
@@ -96,6 +107,7 @@ impl Spool {
             let waiting = (self.length - self.given).min(buffer.len() as u64) as usize;
             if waiting == 0 {
                 if self.ended {
+                    self.rest = Some(other_end(pipe)?);
                     self.pipe = None;
                 }
                 return Ok(false);
@@ -111,6 +123,14 @@ impl Spool {
         }
         Ok(false)
     }
+}
+
+/// Another reading end of the pipe that `pipe` leads into.
+fn other_end(pipe: &PipeWriter) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(format!("/proc/self/fd/{}", pipe.as_raw_fd()))
 }
 
 #[cfg(test)]
@@ -136,6 +156,22 @@ mod tests {
             reader.read_to_string(&mut got).unwrap();
             assert_eq!(got, "one two");
         }
+    }
+
+    #[test]
+    fn what_is_still_in_the_pipe_has_not_been_read() {
+        let mut spool = Spool::new().unwrap();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        spool.begin_life(writer, 0);
+        spool.push(b"0123456789").unwrap();
+        spool.end();
+        spool.feed().unwrap();
+        assert_eq!((spool.pipe().is_none(), spool.read()), (true, 0));
+        reader.read_exact(&mut [0; 4]).unwrap();
+        assert_eq!(spool.read(), 4);
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).unwrap();
+        assert_eq!((rest.as_str(), spool.read()), ("456789", 10));
     }
 
     #[test]
