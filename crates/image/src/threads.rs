@@ -214,8 +214,13 @@ pub unsafe fn revive(index: usize) -> Result<i32, Errno> {
     // SAFETY: as required by this function.
     unsafe {
         // With its old number where that is allowed and free, else with a new one.
-        let size = size_of::<CloneArguments>();
-        match raw_start3(&raw const arguments, size, begin as *const () as usize, index) {
+        let with_number = NewThread {
+            number: libc::SYS_clone3,
+            arguments: [&raw const arguments as usize, size_of::<CloneArguments>(), 0, 0, 0],
+            run: begin,
+            argument: index,
+        };
+        match make(&raw const with_number) {
             tid if tid > 0 => Ok(tid as i32),
             _ => start(THREAD_FLAGS, stack, begin, index, None),
         }
@@ -259,30 +264,6 @@ pub fn copy_process(wanted: Option<i32>) -> Result<i32, Errno> {
     unsafe { call!(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0, 0, 0, 0) }.map(|pid| pid as i32)
 }
 
-/// clone3(arguments, size); the new thread calls `run(argument)`.
-#[unsafe(naked)]
-unsafe extern "C" fn raw_start3(arguments: *const CloneArguments, size: usize, run: usize, argument: usize) -> isize {
-    naked_asm!(
-        "push r12",
-        "push r13",
-        "mov r12, rdx",
-        "mov r13, rcx",
-        "mov eax, 435",
-        "syscall",
-        "test rax, rax",
-        "jz 2f",
-        "pop r13",
-        "pop r12",
-        "ret",
-        "2:",
-        "xor ebp, ebp",
-        "mov rdi, r13",
-        "and rsp, -16",
-        "call r12",
-        "ud2",
-    )
-}
-
 /// Starts a thread that shares everything and runs `run(argument)` on the stack that ends at `stack`, with `tls` as its
 /// thread pointer; `ended` becomes 0 when it has left its stack.
 ///
@@ -307,8 +288,15 @@ unsafe fn start(
     extra: Option<(usize, usize)>,
 ) -> Result<i32, Errno> {
     let (tls, tid) = extra.unwrap_or((0, 0));
+    let thread = NewThread {
+        number: libc::SYS_clone,
+        // Where the number goes, in the parent and in the child.
+        arguments: [flags as usize, stack, tid, tid, tls],
+        run,
+        argument,
+    };
     // SAFETY: the caller answers for stack and function.
-    let result = unsafe { raw_start(flags as usize, stack, tid, tls, run as usize, argument) };
+    let result = unsafe { make(&raw const thread) };
     if result < 0 {
         Err(-result as Errno)
     } else {
@@ -316,25 +304,29 @@ unsafe fn start(
     }
 }
 
-/// clone(flags, stack, tid, tid, tls); the new thread calls `run(argument)`.
-#[unsafe(naked)]
-unsafe extern "C" fn raw_start(
-    flags: usize,
-    stack: usize,
-    tid: usize,
-    tls: usize,
-    run: usize,
+/// A system call that makes a thread, and what the new thread does: `run(argument)`.
+#[repr(C)]
+struct NewThread {
+    number: i64,
+    arguments: [usize; 5],
+    run: extern "C" fn(usize) -> !,
     argument: usize,
-) -> isize {
-    // Arguments arrive in rdi, rsi, rdx, rcx, r8, r9; clone wants flags, stack, parent tid, child tid, tls.
+}
+
+/// Makes the call; returns in the calling thread only.
+#[unsafe(naked)]
+unsafe extern "C" fn make(thread: *const NewThread) -> isize {
     naked_asm!(
         "push r12",
         "push r13",
-        "mov r12, r8",
-        "mov r13, r9",
-        "mov r8, rcx",
-        "mov r10, rdx",
-        "mov eax, 56",
+        "mov r12, [rdi + 48]",
+        "mov r13, [rdi + 56]",
+        "mov rax, [rdi]",
+        "mov rsi, [rdi + 16]",
+        "mov rdx, [rdi + 24]",
+        "mov r10, [rdi + 32]",
+        "mov r8, [rdi + 40]",
+        "mov rdi, [rdi + 8]",
         "syscall",
         "test rax, rax",
         "jz 2f",
