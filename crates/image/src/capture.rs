@@ -9,13 +9,13 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use resurgo_wire::image::{Datagram, Kind};
+use resurgo_wire::image::{Datagram, IN_WAVE, Kind, TO_FILE};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
 use crate::descriptors::{self, Refusal};
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Socket, Text};
-use crate::{gate, locks, mappings, objects, snapshot, stop, threads, timers};
+use crate::{changes, gate, locks, mappings, objects, snapshot, stop, threads, timers};
 
 /// What the provider has to say about an image.
 #[derive(Clone)]
@@ -87,6 +87,7 @@ pub fn enable(hooks: Hooks) {
     unsafe { *HOOKS.0.get() = Some(hooks) };
     threads::find_rseq();
     descriptors::find_standard([0, 1, 2]);
+    changes::find_own();
     stay_loaded();
     gate::enable();
     stop::install();
@@ -240,7 +241,7 @@ fn take(request: &Received) -> Result<(), Refusal> {
 
 /// With all threads standing still: copies the process. Returns the copy's number and this end of its socket.
 fn copy(request: &Datagram) -> Result<(i32, i32), Refusal> {
-    let (number, slot, in_wave) = (request.a, request.b, request.c != 0);
+    let (number, slot, in_wave) = (request.a, request.b, request.c & IN_WAVE != 0);
     let hooks = hooks().ok_or(refuse("it has left MPI"))?;
     if gate::is_disabled() {
         return Err(refuse("it has left MPI"));
@@ -264,7 +265,7 @@ fn copy(request: &Datagram) -> Result<(i32, i32), Refusal> {
     snapshot::note_actions();
     snapshot::note_wave(in_wave);
     mappings::make_private().map_err(refuse)?;
-    descriptors::note(&[])?;
+    descriptors::note(&[changes::descriptor()])?;
     let (own, others) = talk::pair().map_err(|_| refuse("it has no descriptor left for a socket"))?;
     let give_up = |why: &'static str| {
         sys::close(own);
@@ -280,6 +281,9 @@ fn copy(request: &Datagram) -> Result<(i32, i32), Refusal> {
         drain(number, &hooks).map_err(give_up)?;
     }
     (hooks.note_cursors)(slot);
+    if request.c & TO_FILE != 0 {
+        changes::note(number);
+    }
     let copied = snapshot::fork(number, own, others);
     // An image that is in no wave is copied while the agent accounts for what the rank has printed.
     let go = in_wave || receive_answer(number) == Some(Kind::Go);

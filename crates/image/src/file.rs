@@ -3,6 +3,8 @@
 
 mod checksum;
 mod format;
+mod layout;
+pub(crate) mod pages;
 pub(crate) mod plan;
 mod reader;
 mod restore;
@@ -10,7 +12,7 @@ pub(crate) mod resume;
 mod scan;
 mod show;
 mod tables;
-mod work;
+pub(crate) mod work;
 pub(crate) mod writer;
 
 pub use format::{FORMAT_VERSION, NOTE_OFFSET, note_page};

@@ -5,6 +5,7 @@
 
 mod calls;
 mod capture;
+mod changes;
 mod descriptors;
 pub mod file;
 mod gate;

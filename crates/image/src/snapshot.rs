@@ -14,7 +14,7 @@ use crate::descriptors::{self, Given};
 use crate::file::writer::About;
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Text};
-use crate::{calls, gate, locks, mappings, stop, threads, timers};
+use crate::{calls, changes, gate, locks, mappings, stop, threads, timers};
 
 const SIGNALS: usize = 64;
 struct Actions(UnsafeCell<[stop::KernelAction; SIGNALS]>);
@@ -87,6 +87,7 @@ pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
     for fd in [own, IMAGE_FD, PMI_FD] {
         sys::close(fd);
     }
+    changes::leave();
     stop::reset();
     crate::capture::reset();
     // SAFETY: names the process for whoever lists processes.

@@ -413,10 +413,11 @@ impl Dispatcher {
                 rank,
                 number,
                 bytes,
+                written,
                 write_ns,
             } => {
                 let time = Duration::from_nanos(write_ns);
-                self.events.image_written(rank, number, bytes, time);
+                self.events.image_written(rank, number, bytes, written, time);
                 self.suspension.image_written(rank, time);
             }
             ToDispatcher::ImageNotWritten { rank, number, reason } => {

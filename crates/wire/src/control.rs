@@ -276,11 +276,12 @@ pub enum ToDispatcher {
         rank: usize,
         reason: String,
     },
-    /// An image of the rank has been written into a file.
+    /// An image of the rank is in a file of `bytes` bytes, of which `written` had to be written.
     ImageWritten {
         rank: usize,
         number: u64,
         bytes: u64,
+        written: u64,
         write_ns: u64,
     },
     /// An image of the rank could not be written into a file; files written before stand, and so does its snapshot.

@@ -17,13 +17,17 @@ pub const TEXT: usize = 224;
 /// Bytes of the longest datagram.
 pub const BYTES: usize = 32 + TEXT;
 
+/// Bits of [`Kind::Checkpoint`].
+pub const IN_WAVE: u64 = 1;
+pub const TO_FILE: u64 = 2;
+
 /// What a datagram says. Descriptors travel beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// Agent to rank: take image `a`; its cursors go to slot `b`. Then comes the signal. `c` is 1 when the image is part
-    /// of a wave: after [`Kind::Stopped`] the rank waits for [`Kind::Drain`], as often as it comes, and for [`Kind::Go`]
-    /// before it copies itself.
+    /// Agent to rank: take image `a`; its cursors go to slot `b`. Then comes the signal. `c` has [`IN_WAVE`] when the
+    /// image is part of a wave: after [`Kind::Stopped`] the rank waits for [`Kind::Drain`], as often as it comes, and for
+    /// [`Kind::Go`] before it copies itself. It has [`TO_FILE`] when the image will be written to a file.
     Checkpoint = 1,
     /// Rank to agent: all threads stand still for image `a`.
     Stopped = 2,
@@ -45,7 +49,7 @@ pub enum Kind {
     /// Snapshot, or process that is being rebuilt from a file, to agent: the rank cannot go on from there. The text says
     /// why; without one, `b` is the error number of system call `c`, the `a`-th of those that rebuild a process.
     Failed = 9,
-    /// Snapshot to agent: image `a` is written, `b` bytes in `c` nanoseconds.
+    /// Snapshot to agent: image `a` is in its file; `b` bytes had to be written, in `c` nanoseconds.
     Written = 10,
     /// Snapshot to agent: image `a` could not be written; `b` is the error number, the text says at what.
     WriteFailed = 11,

@@ -50,18 +50,6 @@ impl Summer {
         unsafe { self.run::<false>(pages.as_ptr(), std::ptr::null_mut(), pages.len() / PAGE) }
     }
 
-    /// Adds `count` pages at `from` while copying them to `to`, around the cache.
-    ///
-    /// # Safety
-    /// As for a copy; both are aligned to pages, and nobody writes there.
-    pub unsafe fn add_and_copy(&mut self, from: *const u8, to: *mut u8, count: usize) {
-        // SAFETY: as required.
-        unsafe {
-            self.run::<true>(from, to, count);
-            _mm_sfence();
-        }
-    }
-
     unsafe fn run<const COPY: bool>(&mut self, from: *const u8, to: *mut u8, count: usize) {
         for page in 0..count {
             // SAFETY: as the callers say; the instruction is there when `fast` is set.
@@ -130,6 +118,21 @@ unsafe fn slow_page<const COPY: bool>(lanes: &mut [u64; 4], from: *const u8, to:
     }
 }
 
+/// Copies as many pages as there are `sums`, around the cache, and sums up each.
+///
+/// # Safety
+/// As for a copy; both are aligned to pages, and nobody writes there.
+pub unsafe fn copy_and_sum(from: *const u8, to: *mut u8, sums: &mut [Sum]) {
+    for (page, sum) in sums.iter_mut().enumerate() {
+        let mut summer = Summer::new();
+        // SAFETY: as required.
+        unsafe { summer.run::<true>(from.add(page * PAGE), to.add(page * PAGE), 1) };
+        *sum = summer.finish();
+    }
+    // SAFETY: only orders what was written before what follows.
+    unsafe { _mm_sfence() };
+}
+
 /// The checksum of whole pages.
 pub fn sum_of(pages: &[u8]) -> Sum {
     let mut summer = Summer::new();
@@ -155,10 +158,15 @@ mod tests {
         slow.add(&from.0);
         assert_eq!(slow.finish(), sum_of(&from.0));
         let mut to = Pages([0; 3 * PAGE]);
-        let mut copying = Summer::new();
+        let mut sums = [[0; 4]; 3];
         // SAFETY: two arrays of three pages.
-        unsafe { copying.add_and_copy(from.0.as_ptr(), to.0.as_mut_ptr(), 3) };
-        assert!(copying.finish() == slow.finish() && to.0 == from.0);
+        unsafe { copy_and_sum(from.0.as_ptr(), to.0.as_mut_ptr(), &mut sums) };
+        assert!(
+            sums.iter()
+                .zip(from.0.chunks(PAGE))
+                .all(|(sum, page)| *sum == sum_of(page))
+                && to.0 == from.0
+        );
     }
 
     #[test]

@@ -4,24 +4,22 @@
 //! ```text
 //! 0        header: one page, written last
 //! 4096     note: one page of the agent's, JSON
-//! 8192     tables: mappings, files, descriptors, threads, extents, strings, auxiliary vector
-//! ...      data: pages of memory, in the order of the extents
-//! ...      sums: a checksum for every CHUNK of data
+//! 8192     data: pages of memory, in the order in which they came; the extents say which is where
+//! ...      sums: a checksum for every page of data
+//! ...      tables: mappings, files, descriptors, threads, extents, strings, auxiliary vector
 //! ```
 //!
 //! Every part is whole pages, padded with zeros, and covered by a checksum: header and note by one in their own last 16
-//! bytes, tables and sums by those in the header.
+//! bytes, tables and sums by those in the header. Data that no extent names is of no meaning.
 
 use super::checksum::{PAGE, Sum, sum_of};
 
 pub const MAGIC: [u8; 8] = *b"resurgoI";
 /// Changes whenever the meaning of any byte changes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Where the agent's page lies in the file.
 pub const NOTE_OFFSET: u64 = PAGE as u64;
-pub const TABLES_OFFSET: u64 = 2 * PAGE as u64;
-/// Bytes of data with one checksum.
-pub const CHUNK: usize = 256 << 10;
+pub const DATA_OFFSET: u64 = 2 * PAGE as u64;
 
 /// Shapes of bytes.
 ///
@@ -81,9 +79,11 @@ pub struct Header {
     pub unix_time: u64,
     pub umask: u32,
     pub reserved: u32,
+    /// Names the tracking of the process's memory: the next image of the same process need only be given what has changed.
+    /// 0: none.
+    pub tracking: u64,
     pub tables: Part,
     pub sums: Part,
-    pub data_offset: u64,
     pub data_length: u64,
     pub mappings: Table,
     pub files: Table,
@@ -238,6 +238,8 @@ unsafe impl Record for Thread {}
 unsafe impl Record for Extent {}
 // SAFETY: as above.
 unsafe impl Record for Sum {}
+// SAFETY: an integer.
+unsafe impl Record for u32 {}
 const _: () = assert!(size_of::<Header>() == 48 + 64 + 16 + 7 * 16 + 24 + 88 + 8 + 16);
 const _: () = assert!(size_of::<Mapping>() == 48 && size_of::<File>() == 40 + BUILD_ID);
 const _: () = assert!(size_of::<Descriptor>() == 64 && size_of::<Thread>() == 24 && size_of::<Extent>() == 24);
@@ -259,6 +261,12 @@ pub fn is_sealed(page: &[u8; PAGE]) -> bool {
     let mut copy = *page;
     seal(&mut copy);
     copy == *page
+}
+
+/// True for the header of an image in this format.
+pub fn is_image(page: &[u8; PAGE]) -> bool {
+    let version = record_at::<u32>(page, MAGIC.len());
+    page.starts_with(&MAGIC) && version == Some(FORMAT_VERSION) && is_sealed(page)
 }
 
 /// The agent's page: what of an image only the agent knows, as one JSON object. None: it is too long.

@@ -6,12 +6,15 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::checksum::{PAGE, Sum, Summer, sum_of};
+use super::checksum::{PAGE, Sum, sum_of};
 use super::format::{
-    self, CHUNK, DESCRIPTOR_KINDS, Descriptor, Extent, FORMAT_VERSION, Header, MAGIC, MAPPING_KINDS, Mapping, Name,
-    Record, TABLES_OFFSET, Table, Thread, page_up, record_at,
+    self, DATA_OFFSET, DESCRIPTOR_KINDS, Descriptor, Extent, FORMAT_VERSION, Header, MAGIC, MAPPING_KINDS, Mapping,
+    Name, Record, Table, Thread, page_up, record_at,
 };
-use super::{plan, work};
+use super::{layout, plan, work};
+
+/// Bytes read at once.
+const READ: usize = 1 << 20;
 
 /// Why an image file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +105,7 @@ impl Image {
         let short = || Defect::Length {
             path: path.to_owned(),
             found: metadata.len(),
-            expected: TABLES_OFFSET,
+            expected: DATA_OFFSET,
         };
         if !metadata.is_file() || metadata.len() < 12 {
             return Err(Defect::Foreign { path: path.to_owned() });
@@ -119,7 +122,7 @@ impl Image {
                 found: version,
             });
         }
-        if metadata.len() < TABLES_OFFSET {
+        if metadata.len() < DATA_OFFSET {
             return Err(short());
         }
         if !format::is_sealed(&page) {
@@ -136,15 +139,16 @@ impl Image {
         check_places(&header).ok_or_else(|| nonsense(path, "header", "parts do not follow one another"))?;
         file.read_exact_at(&mut page, format::NOTE_OFFSET).map_err(unreadable)?;
         if !format::is_sealed(&page) {
-            return Err(wrong("note", format::NOTE_OFFSET, TABLES_OFFSET));
+            return Err(wrong("note", format::NOTE_OFFSET, DATA_OFFSET));
         }
         let note = format::note_text(&page)
             .ok_or_else(|| nonsense(path, "note", "it is no text"))?
             .to_owned();
         let mut tables = vec![0u8; header.tables.length as usize];
-        file.read_exact_at(&mut tables, TABLES_OFFSET).map_err(unreadable)?;
+        file.read_exact_at(&mut tables, header.tables.offset)
+            .map_err(unreadable)?;
         if sum_of(&tables) != header.tables.sum {
-            return Err(wrong("tables", TABLES_OFFSET, header.data_offset));
+            return Err(wrong("tables", header.tables.offset, header.length));
         }
         let outside = |what: &str| nonsense(path, "tables", format!("{what} lie outside"));
         let image = Image {
@@ -180,29 +184,25 @@ impl Image {
                 path: self.path.clone(),
                 part: "checksums",
                 from: self.header.sums.offset,
-                to: self.header.length,
+                to: self.header.tables.offset,
             });
         }
-        let mut buffer = vec![0u8; 4 * CHUNK];
-        let end = self.header.data_offset + self.header.data_length;
-        let mut at = self.header.data_offset;
-        let mut index = 0;
-        while at < end {
-            let length = (end - at).min(buffer.len() as u64) as usize;
-            self.file.read_exact_at(&mut buffer[..length], at).map_err(unreadable)?;
-            for chunk in buffer[..length].chunks(CHUNK) {
-                let mut summer = Summer::new();
-                summer.add(chunk);
-                if record_at::<Sum>(&sums, index * size_of::<Sum>()) != Some(summer.finish()) {
-                    return Err(Defect::Sum {
-                        path: self.path.clone(),
-                        part: "memory",
-                        from: at,
-                        to: at + chunk.len() as u64,
-                    });
+        let mut buffer = vec![0u8; READ];
+        for extent in &self.extents {
+            let end = extent.offset + extent.length;
+            for at in (extent.offset..end).step_by(READ) {
+                let bytes = &mut buffer[..READ.min((end - at) as usize)];
+                self.file.read_exact_at(bytes, at).map_err(unreadable)?;
+                for (page, from) in bytes.chunks(PAGE).zip((at..).step_by(PAGE)) {
+                    if record_at(&sums, layout::sum_at(from)) != Some(sum_of(page)) {
+                        return Err(Defect::Sum {
+                            path: self.path.clone(),
+                            part: "memory",
+                            from,
+                            to: from + PAGE as u64,
+                        });
+                    }
                 }
-                index += 1;
-                at += chunk.len() as u64;
             }
         }
         Ok(())
@@ -239,14 +239,19 @@ impl Image {
             }
             last = mapping.end;
         }
-        let mut offset = self.header.data_offset;
+        let data = DATA_OFFSET..DATA_OFFSET + self.header.data_length;
+        let mut last = 0;
         let mut mappings = self.mappings.iter().peekable();
         for extent in &self.extents {
             let place = format!("stored memory at {:x}", extent.address);
-            if extent.offset != offset || extent.length == 0 || !whole(extent.length) || !whole(extent.address) {
-                return Err(format!("{place} is not where it should be"));
-            }
             let end = extent.address.checked_add(extent.length).ok_or_else(|| place.clone())?;
+            if extent.address < last || extent.length == 0 || !whole(extent.length) || !whole(extent.address) {
+                return Err(format!("{place} is out of order"));
+            }
+            let end_in_file = extent.offset.checked_add(extent.length).ok_or_else(|| place.clone())?;
+            if extent.offset < data.start || end_in_file > data.end || !whole(extent.offset) {
+                return Err(format!("{place} is not in the file"));
+            }
             while mappings.next_if(|mapping| mapping.end <= extent.address).is_some() {}
             if !mappings
                 .peek()
@@ -254,10 +259,7 @@ impl Image {
             {
                 return Err(format!("{place} belongs to no mapping"));
             }
-            offset = offset.checked_add(extent.length).ok_or(place)?;
-        }
-        if offset != self.header.data_offset + self.header.data_length {
-            return Err("stored memory and data are not of the same length".to_string());
+            last = end;
         }
         for descriptor in &self.descriptors {
             if descriptor.kind as usize >= DESCRIPTOR_KINDS.len() || !(0..1 << 20).contains(&descriptor.fd) {
@@ -284,19 +286,14 @@ impl Image {
 
 /// Parts lie one after the other and fill the file.
 fn check_places(header: &Header) -> Option<()> {
-    let sums = header
-        .data_length
-        .div_ceil(CHUNK as u64)
-        .checked_mul(size_of::<Sum>() as u64)?;
-    let data = TABLES_OFFSET.checked_add(header.tables.length)?;
-    let after = header.data_offset.checked_add(header.data_length)?;
+    let sums = (header.data_length / PAGE as u64).checked_mul(size_of::<Sum>() as u64)?;
+    let after = DATA_OFFSET.checked_add(header.data_length)?;
     let good = header.page == PAGE as u32
-        && header.tables.offset == TABLES_OFFSET
-        && header.data_offset == data
         && header.sums.offset == after
         && sums <= header.length
         && header.sums.length == page_up(sums)
-        && after.checked_add(header.sums.length)? == header.length
+        && header.tables.offset == after.checked_add(header.sums.length)?
+        && header.tables.offset.checked_add(header.tables.length)? == header.length
         && [header.tables.length, header.data_length]
             .iter()
             .all(|length| length.is_multiple_of(PAGE as u64));

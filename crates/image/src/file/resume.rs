@@ -8,7 +8,7 @@ use resurgo_wire::node_memory::IMAGE_FD;
 use super::plan::EXIT_NOT_RESTORED;
 use super::scan::Origin;
 use crate::sys::{self, call};
-use crate::{descriptors, snapshot, talk};
+use crate::{changes, descriptors, snapshot, talk};
 
 struct Place(UnsafeCell<Origin>);
 // SAFETY: written by the only thread of a process that is being rebuilt, read by the only one of a snapshot.
@@ -33,6 +33,7 @@ pub extern "C" fn resume(restorer: usize, bytes: usize, device: u64, inode: u64)
         let _ = call!(libc::SYS_munmap, restorer, bytes);
         *ORIGIN.0.get() = Origin { device, inode };
     }
+    changes::forget();
     snapshot::become_independent(sys::getppid());
     if let Err((fd, errno)) = descriptors::complete() {
         let failed = Datagram::new(Kind::Failed, 0, errno as u64, fd as u64);

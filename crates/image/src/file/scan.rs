@@ -3,7 +3,9 @@
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
 use super::checksum::PAGE;
-use super::format::{self, Extent, MappingKind, Name, bytes_of};
+use super::format::{self, MappingKind, Name, bytes_of};
+use super::layout::{Former, Part, Piece};
+use super::pages::{self, AT_ONCE, IS_FILE, IS_PRESENT, IS_SWAPPED, IS_ZERO, Scan};
 use super::tables::{Tables, Trouble};
 use super::work;
 use crate::mappings::{Lines, Mapping};
@@ -193,9 +195,9 @@ fn add_flags(mut mapping: format::Mapping, flags: &[u8]) -> Result<format::Mappi
     Ok(mapping)
 }
 
-/// Finds the pages to store of every mapping, without those of `hole`. Mappings that cannot be read are made readable:
-/// undo it with [`protect_again`].
-pub fn extents(tables: &mut Tables, hole: (usize, usize)) -> Result<(), Trouble> {
+/// Finds the pages to store of every mapping, without those of `hole`, and which of them `former` holds already. Mappings that
+/// cannot be read are made readable: undo it with [`protect_again`].
+pub fn pieces(tables: &mut Tables, former: &mut Option<Former>, hole: (usize, usize)) -> Result<(), Trouble> {
     let pages = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC)
         .map_err(|errno| Trouble::new("its page map cannot be read", errno))?;
     let mut result = Ok(());
@@ -218,7 +220,7 @@ pub fn extents(tables: &mut Tables, hole: (usize, usize)) -> Result<(), Trouble>
             }
             for (start, end) in [(start, end.min(hole.0)), (start.max(hole.1), end)] {
                 if start < end {
-                    add(tables, start, end, anonymous)?;
+                    add(tables, former, start, end, (anonymous, whole))?;
                 }
             }
             Ok(())
@@ -275,66 +277,32 @@ pub fn protect_again(tables: &Tables) {
     }
 }
 
-#[repr(C)]
-struct Scan {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    found: u64,
-    found_length: u64,
-    most_pages: u64,
-    inverted: u64,
-    all_of: u64,
-    any_of: u64,
-    returned: u64,
-}
-
-const PAGEMAP_SCAN: u32 = 0xc060_6610;
-const IS_FILE: u64 = 1 << 2;
-const IS_PRESENT: u64 = 1 << 3;
-const IS_SWAPPED: u64 = 1 << 4;
-const IS_ZERO: u64 = 1 << 5;
-
 /// Calls `each` for the ranges of pages that have been written to.
 fn present(
     file: i32,
     tables: &mut Tables,
-    (mut start, end): (usize, usize),
+    range: (usize, usize),
     mut each: impl FnMut(&mut Tables, usize, usize) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
-    let mut found = [[0u64; 3]; 256];
-    while start < end {
-        let mut scan = Scan {
-            size: size_of::<Scan>() as u64,
-            flags: 0,
-            start: start as u64,
-            end: end as u64,
-            walk_end: 0,
-            found: found.as_mut_ptr() as u64,
-            found_length: found.len() as u64,
-            most_pages: 0,
-            inverted: IS_FILE | IS_ZERO,
-            all_of: IS_FILE | IS_ZERO,
-            any_of: IS_PRESENT | IS_SWAPPED,
-            returned: IS_FILE,
-        };
-        // SAFETY: fills `found`.
-        match unsafe { call!(libc::SYS_ioctl, file, PAGEMAP_SCAN, &raw mut scan) } {
-            Ok(count) => {
-                for range in &found[..count] {
-                    each(tables, range[0] as usize, range[1] as usize)?;
+    let mut scan = Scan::new(range);
+    scan.inverted = IS_FILE | IS_ZERO;
+    scan.all_of = IS_FILE | IS_ZERO;
+    scan.any_of = IS_PRESENT | IS_SWAPPED;
+    scan.returned = IS_FILE;
+    let mut found = [pages::Range::NONE; AT_ONCE];
+    loop {
+        match scan.next(file, &mut found) {
+            Ok(Some(ranges)) => {
+                for range in ranges {
+                    each(tables, range.start as usize, range.end as usize)?;
                 }
-                start = scan.walk_end as usize;
             }
+            Ok(None) => return Ok(()),
             // Before Linux 6.7.
-            Err(libc::ENOTTY | libc::EINVAL) => return present_by_entries(file, tables, (start, end), each),
-            Err(libc::EINTR) => {}
+            Err(libc::ENOTTY | libc::EINVAL) => return present_by_entries(file, tables, scan.rest(), each),
             Err(errno) => return Err(Trouble::new("its page map cannot be read", errno)),
         }
     }
-    Ok(())
 }
 
 fn present_by_entries(
@@ -374,11 +342,43 @@ fn present_by_entries(
 /// Pages ahead of the one being looked at.
 const AHEAD: usize = 16;
 
-/// Adds a range to the extents, without its pages of zeros if `skip_zeros`.
-fn add(tables: &mut Tables, start: usize, end: usize, skip_zeros: bool) -> Result<(), Trouble> {
-    if !skip_zeros {
-        return push(tables, start, end);
+/// Adds a range to the pieces, without its pages of zeros if it is of anonymous memory. What `former` holds unchanged is not
+/// looked at; of a mapping that is stored as a whole nobody knows what has changed.
+fn add(
+    tables: &mut Tables,
+    former: &mut Option<Former>,
+    start: usize,
+    end: usize,
+    (anonymous, whole): (bool, bool),
+) -> Result<(), Trouble> {
+    let mut from = start;
+    while from < end {
+        let part = match former {
+            Some(former) => former.look(from, end),
+            None => Part::new(end),
+        };
+        let mut piece = Piece::new(from, part.end, part.offset, tables.mapping_start);
+        match part.offset {
+            Some(_) if !part.changed && !whole => piece.push(tables)?,
+            _ => {
+                piece.flags |= Piece::WRITE;
+                if anonymous {
+                    without_zeros(from, part.end, |start, end| piece.part(start, end).push(tables))?;
+                } else {
+                    piece.push(tables)?;
+                }
+            }
+        }
+        from = part.end;
     }
+    Ok(())
+}
+
+fn without_zeros(
+    start: usize,
+    end: usize,
+    mut each: impl FnMut(usize, usize) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
     let mut from = start;
     for page in (start..end).step_by(PAGE) {
         // One word of every page: without this, most of the time is spent waiting for it. It is no access.
@@ -388,32 +388,10 @@ fn add(tables: &mut Tables, start: usize, end: usize, skip_zeros: bool) -> Resul
         let words = unsafe { std::slice::from_raw_parts(page as *const u64, PAGE / 8) };
         if words[0] == 0 && words.iter().all(|word| *word == 0) {
             if from < page {
-                push(tables, from, page)?;
+                each(from, page)?;
             }
             from = page + PAGE;
         }
     }
-    if from < end { push(tables, from, end) } else { Ok(()) }
-}
-
-fn push(tables: &mut Tables, start: usize, end: usize) -> Result<(), Trouble> {
-    let length = (end - start) as u64;
-    let at = tables.data_length;
-    tables.data_length += length;
-    let last = tables.extents.bytes().len().checked_sub(size_of::<Extent>());
-    if let Some(mut extent) = last.and_then(|last| format::record_at::<Extent>(tables.extents.bytes(), last))
-        && extent.address + extent.length == start as u64
-        && start != tables.mapping_start
-    {
-        extent.length += length;
-        let last = last.unwrap_or(0);
-        tables.extents.bytes_mut()[last..].copy_from_slice(bytes_of(&extent));
-        return Ok(());
-    }
-    let extent = Extent {
-        address: start as u64,
-        length,
-        offset: at,
-    };
-    tables.extents.push(bytes_of(&extent)).map_err(Trouble::memory)
+    if from < end { each(from, end) } else { Ok(()) }
 }

@@ -1,6 +1,7 @@
 //! The tables of an image file while they are made, in memory that is not part of the image.
 
 use super::format::{self, Descriptor, DescriptorKind, Header, Name, Record, Table, Thread, bytes_of, record_at};
+use super::layout::Piece;
 use super::work::Area;
 use crate::sys::{self, Errno};
 use crate::{descriptors, mappings, threads};
@@ -40,7 +41,10 @@ pub struct Tables {
     pub auxv: Area,
     /// All tables one after the other.
     pub all: Area,
-    pub data_length: u64,
+    /// Memory to store, in the order of addresses.
+    pub pieces: Area,
+    /// Extents to be written into the file.
+    pub writes: Area,
     /// Where the mapping begins whose pages are being found.
     pub mapping_start: usize,
 }
@@ -56,7 +60,8 @@ impl Tables {
             strings: Area::new(5),
             auxv: Area::new(6),
             all: Area::new(7),
-            data_length: 0,
+            pieces: Area::new(17),
+            writes: Area::new(18),
             mapping_start: 0,
         }
     }
@@ -91,12 +96,16 @@ impl Tables {
         self.mappings.bytes_mut()[index * size..][..size].copy_from_slice(bytes_of(mapping));
     }
 
-    pub fn extent_count(&self) -> usize {
-        self.extents.bytes().len() / size_of::<format::Extent>()
+    pub fn piece(&self, index: usize) -> Piece {
+        record(&self.pieces, index)
     }
 
-    pub fn extent(&self, index: usize) -> format::Extent {
-        record(&self.extents, index)
+    pub fn write_count(&self) -> usize {
+        self.writes.bytes().len() / size_of::<format::Extent>()
+    }
+
+    pub fn write(&self, index: usize) -> format::Extent {
+        record(&self.writes, index)
     }
 
     pub fn note_threads(&mut self) -> Result<(), Trouble> {

@@ -1,12 +1,13 @@
 //! Memory for the writer where nothing else of the process can lie next to it: it must not become part of the image.
 
+use super::checksum::Sum;
 use crate::sys::{Errno, call};
 
 /// Far from what the kernel places by itself, from the node memory, the provider's heap and the restorer.
 pub const ZONE: usize = 0x210_0000_0000;
 pub const ZONE_END: usize = 0x300_0000_0000;
 /// Where the writer maps the file.
-pub const FILE: usize = 0x220_0000_0000;
+pub const FILE: usize = 0x230_0000_0000;
 const STRIDE: usize = 4 << 30;
 const LEAST: usize = 1 << 20;
 
@@ -18,9 +19,9 @@ pub struct Area {
 }
 
 impl Area {
-    /// The area with this number, below 16.
+    /// The area with this number, below 32.
     pub const fn new(number: usize) -> Area {
-        assert!(number < 16, "areas lie below the file");
+        assert!(number < 32, "areas lie below the file");
         Area {
             start: ZONE + number * STRIDE,
             length: 0,
@@ -44,6 +45,25 @@ impl Area {
         unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.length) }
     }
 
+    /// What it holds, as words.
+    pub fn words(&self) -> &[u64] {
+        let bytes = self.bytes();
+        if bytes.is_empty() {
+            return &[];
+        }
+        // SAFETY: areas begin with a page, and any bytes are words.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / 8) }
+    }
+
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        let bytes = self.bytes_mut();
+        if bytes.is_empty() {
+            return &mut [];
+        }
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len() / 8) }
+    }
+
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         let at = self.length;
         self.grow(bytes.len())?;
@@ -51,7 +71,28 @@ impl Area {
         Ok(())
     }
 
-    /// Makes it longer, by zeros.
+    /// Makes it `length` bytes long; what is new are zeros.
+    pub fn resize(&mut self, length: usize) -> Result<(), Errno> {
+        if length > self.length {
+            self.grow(length - self.length)?;
+        }
+        self.length = length;
+        Ok(())
+    }
+
+    /// Checksums from byte `at` on.
+    pub fn sums_mut(&mut self, at: usize, count: usize) -> &mut [Sum] {
+        let bytes = &mut self.bytes_mut()[at..at + count * size_of::<Sum>()];
+        // SAFETY: areas begin with a page, `at` is that of a sum, and any bytes are sums.
+        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }
+    }
+
+    /// Forgets what it holds; the memory stays.
+    pub fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    /// Makes it longer: by zeros, unless it has been cleared.
     pub fn grow(&mut self, by: usize) -> Result<(), Errno> {
         let needed = self.length + by;
         if needed > self.mapped {

@@ -1,20 +1,24 @@
 //! Writing the image file, in the sleeping snapshot: one thread, no allocation, and never long without looking whether
 //! the agent wants something.
 
-use super::checksum::{PAGE, Sum, Summer, sum_of};
-use super::format::{
-    self, CHUNK, Extent, FORMAT_VERSION, Header, MAGIC, MappingKind, Name, Part, TABLES_OFFSET, Table,
-};
+use std::ops::Range;
+
+use super::checksum::{PAGE, Sum, copy_and_sum, sum_of};
+use super::format::{self, DATA_OFFSET, Extent, FORMAT_VERSION, Header, MAGIC, MappingKind, Name, Part, Table};
 use super::format::{bytes_of, page_up};
+use super::layout::{self, Former};
 use super::scan::{self, Origin};
 use super::tables::{Tables, Trouble, memory_numbers};
 use super::work::{self, Area};
+use crate::changes;
 use crate::sys::{self, Errno, call};
 
 /// Bytes handed to the kernel at once.
 const BATCH: usize = 8 << 20;
 /// Written bytes after which the kernel is asked to bring them to the disk, when they go through its cache.
-const FLUSH: u64 = 32 << 20;
+const FLUSH: usize = 32 << 20;
+/// Bytes between two looks at what the agent wants, and with them their checksums.
+const CHUNK: usize = 256 << 10;
 
 /// What the writer has to know of the process besides its memory.
 pub struct About {
@@ -28,19 +32,20 @@ pub struct About {
     pub origin: Origin,
 }
 
-/// Writes the image into `file`, whose second page the agent has written, and syncs it. Returns its length. `look` is
-/// called again and again.
+/// Writes the image into `file`, whose second page the agent has written, and syncs it. Of an earlier image of the same
+/// process that it holds, what has not changed stays. Returns the bytes written. `look` is called again and again.
 pub fn write(file: i32, about: &About, look: &mut dyn FnMut()) -> Result<u64, Trouble> {
     let mut tables = Tables::new();
     let result = write_all(file, about, &mut tables, look);
     scan::protect_again(&tables);
-    work::clear();
+    forget();
     result
 }
 
 /// In a copy of the process that was made while it wrote: nothing of the writer's is left.
 pub fn forget() {
     work::clear();
+    changes::forget();
 }
 
 fn write_all(file: i32, about: &About, tables: &mut Tables, look: &mut dyn FnMut()) -> Result<u64, Trouble> {
@@ -48,32 +53,35 @@ fn write_all(file: i32, about: &About, tables: &mut Tables, look: &mut dyn FnMut
     scan::mappings(tables, about.origin)?;
     header.vdso = vdso_sum(tables);
     look();
-    scan::extents(tables, about.hole)?;
+    let mut former = Former::read(file, about.number);
+    scan::pieces(tables, &mut former, about.hole)?;
     look();
     tables.note_threads()?;
     tables.note_descriptors()?;
     header.directory = tables.note_directory()?;
     tables.note_auxv()?;
-    place_data(tables, &mut header)?;
+    let former_length = former.as_ref().map_or(0, |former| former.data_length);
+    header.data_length = layout::place(tables, former_length)?;
+    place_parts(tables, &mut header)?;
 
-    let mut sums = Area::new(8);
+    let mut sums = former.map_or(Area::new(8), |former| former.sums);
+    sums.resize(header.sums.length as usize).map_err(Trouble::memory)?;
     let mut page = Area::new(9);
-    page.grow(PAGE).map_err(Trouble::memory)?;
-    let mut output = Output::open(file, header.length, header.data_offset)?;
+    page.resize(PAGE).map_err(Trouble::memory)?;
+    let mut output = Output::open(file, header.length, tables)?;
     // From here on it is no image until the header says so again.
     output.put_at(0, page.bytes())?;
-    output.put_at(TABLES_OFFSET, tables.all.bytes())?;
     output.put_data(tables, &mut sums, look)?;
-    let padding = header.sums.length as usize - sums.bytes().len();
-    sums.grow(padding).map_err(Trouble::memory)?;
+    sums.bytes_mut()[layout::sum_at(header.sums.offset)..].fill(0);
     header.sums.sum = sum_of(sums.bytes());
     output.put_at(header.sums.offset, sums.bytes())?;
+    output.put_at(header.tables.offset, tables.all.bytes())?;
     let first: &mut [u8; PAGE] = page.bytes_mut().try_into().expect("one page");
     first[..size_of::<Header>()].copy_from_slice(bytes_of(&header));
     format::seal(first);
     output.put_at(0, page.bytes())?;
     output.finish()?;
-    Ok(header.length)
+    Ok(output.written)
 }
 
 fn header(about: &About) -> Result<Header, Trouble> {
@@ -94,9 +102,9 @@ fn header(about: &About) -> Result<Header, Trouble> {
         unix_time: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
         umask: umask as u32,
         reserved: 0,
+        tracking: changes::name(),
         tables: Part::default(),
         sums: Part::default(),
-        data_offset: 0,
         data_length: 0,
         mappings: Table::default(),
         files: Table::default(),
@@ -127,37 +135,21 @@ fn vdso_sum(tables: &Tables) -> Sum {
     }
 }
 
-/// Decides where everything lies in the file.
-fn place_data(tables: &mut Tables, header: &mut Header) -> Result<(), Trouble> {
-    let parts = [
-        &tables.mappings,
-        &tables.files,
-        &tables.descriptors,
-        &tables.threads,
-        &tables.extents,
-    ];
-    let length: usize = parts.iter().map(|area| area.bytes().len()).sum();
-    let length = page_up((length + tables.auxv.bytes().len() + tables.strings.bytes().len()) as u64);
-    header.data_offset = TABLES_OFFSET + length;
-    header.data_length = tables.data_length;
-    for index in 0..tables.extent_count() {
-        let mut extent = tables.extent(index);
-        extent.offset += header.data_offset;
-        let size = size_of::<Extent>();
-        tables.extents.bytes_mut()[index * size..][..size].copy_from_slice(bytes_of(&extent));
-    }
+/// Decides where sums and tables lie, behind the data.
+fn place_parts(tables: &mut Tables, header: &mut Header) -> Result<(), Trouble> {
     tables.assemble(header)?;
-    header.tables = Part {
-        offset: TABLES_OFFSET,
-        length,
-        sum: sum_of(tables.all.bytes()),
-    };
+    let pages = header.data_length / PAGE as u64;
     header.sums = Part {
-        offset: header.data_offset + header.data_length,
-        length: page_up(header.data_length.div_ceil(CHUNK as u64) * size_of::<Sum>() as u64),
+        offset: DATA_OFFSET + header.data_length,
+        length: page_up(pages * size_of::<Sum>() as u64),
         sum: Sum::default(),
     };
-    header.length = header.sums.offset + header.sums.length;
+    header.tables = Part {
+        offset: header.sums.offset + header.sums.length,
+        length: tables.all.bytes().len() as u64,
+        sum: sum_of(tables.all.bytes()),
+    };
+    header.length = header.tables.offset + header.tables.length;
     Ok(())
 }
 
@@ -174,13 +166,17 @@ enum Way {
 struct Output {
     file: i32,
     way: Way,
-    /// Where the next data goes.
-    at: u64,
     /// What has not been handed to the kernel yet. Written from the program's own memory, every page that the snapshot
     /// shares with the rank would be copied in the kernel, and kept.
     buffer: Area,
     waiting: usize,
-    flushed: u64,
+    /// Where that goes in the file.
+    at: u64,
+    /// Of the mapped file: what the kernel has found the pages of.
+    found: Range<u64>,
+    /// Bytes in the kernel's cache since it was last asked to bring them to the disk.
+    cached: usize,
+    written: u64,
 }
 
 fn cannot(errno: Errno) -> Trouble {
@@ -188,7 +184,7 @@ fn cannot(errno: Errno) -> Trouble {
 }
 
 impl Output {
-    fn open(file: i32, length: u64, data: u64) -> Result<Output, Trouble> {
+    fn open(file: i32, length: u64, tables: &Tables) -> Result<Output, Trouble> {
         // Takes the room now: so a full disk says so, and a full memory file system does not kill us when we write to it.
         // SAFETY: about a file that is ours.
         let (room, cut) = unsafe {
@@ -206,26 +202,29 @@ impl Output {
         }
         cut.map_err(cannot)?;
         let mut buffer = Area::new(10);
-        buffer.grow(BATCH).map_err(Trouble::memory)?;
+        buffer.resize(BATCH).map_err(Trouble::memory)?;
         let mut way = Way::Cached;
         if in_memory {
             map(file, length)?;
             way = Way::Mapped;
-        } else if sys::fcntl(file, libc::F_SETFL, libc::O_DIRECT as usize).is_ok() {
+        } else if !is_scattered(tables) && sys::fcntl(file, libc::F_SETFL, libc::O_DIRECT as usize).is_ok() {
             way = Way::Direct;
         }
         Ok(Output {
             file,
             way,
-            at: data,
             buffer,
             waiting: 0,
-            flushed: data,
+            at: 0,
+            found: 0..0,
+            cached: 0,
+            written: 0,
         })
     }
 
     /// Writes whole pages to a place in the file.
     fn put_at(&mut self, offset: u64, pages: &[u8]) -> Result<(), Trouble> {
+        self.written += pages.len() as u64;
         if self.way == Way::Mapped {
             // SAFETY: inside of the mapped file.
             unsafe {
@@ -236,60 +235,60 @@ impl Output {
         self.write(pages.as_ptr() as usize, pages.len(), offset)
     }
 
-    /// Writes all data, and the sums of its chunks into `sums`.
+    /// Writes the data that is to be written, and the sums of its pages into `sums`.
     fn put_data(&mut self, tables: &Tables, sums: &mut Area, look: &mut dyn FnMut()) -> Result<(), Trouble> {
-        let mut summer = Summer::new();
-        let mut room = CHUNK;
-        for index in 0..tables.extent_count() {
-            let extent = tables.extent(index);
-            let mut from = extent.address as usize;
-            let end = from + extent.length as usize;
-            while from < end {
-                let bytes = room.min(end - from);
+        let mut since_look = 0;
+        for index in 0..tables.write_count() {
+            let Extent {
+                address,
+                length,
+                offset,
+            } = tables.write(index);
+            for done in (0..length).step_by(CHUNK) {
+                let bytes = CHUNK.min((length - done) as usize);
+                let to = self.room(offset + done, bytes, (length - done) as usize, look)?;
+                let sums = sums.sums_mut(layout::sum_at(offset + done), bytes / PAGE);
                 // SAFETY: memory that the scan has found, readable, and of nobody who runs.
-                unsafe { summer.add_and_copy(from as *const u8, self.room(bytes, look)? as *mut u8, bytes / PAGE) };
-                from += bytes;
-                room -= bytes;
-                if room == 0 {
-                    sums.push(bytes_of(&summer.finish())).map_err(Trouble::memory)?;
-                    summer = Summer::new();
-                    room = CHUNK;
+                unsafe { copy_and_sum((address + done) as *const u8, to as *mut u8, sums) };
+                since_look += bytes;
+                if since_look >= CHUNK {
+                    since_look = 0;
                     look();
                 }
             }
-        }
-        if room < CHUNK {
-            sums.push(bytes_of(&summer.finish())).map_err(Trouble::memory)?;
+            self.written += length;
         }
         self.flush(look)
     }
 
-    /// Has the kernel find the next pages of the mapped file: faster than by faults. A kernel before 5.14 has those instead.
-    fn populate(&mut self) {
+    /// Has the kernel find the pages of the mapped file from `offset` on: faster than by faults. A kernel before 5.14 has those
+    /// instead. New files are written from the first page to the last, others here and there.
+    fn find(&mut self, offset: u64, wanted: usize) {
         const MADV_POPULATE_WRITE: i32 = 23;
-        if self.at >= self.flushed {
-            // SAFETY: inside of the mapped file, or refused.
-            let _ = unsafe {
-                call!(
-                    libc::SYS_madvise,
-                    work::FILE as u64 + (self.at & !4095),
-                    FLUSH,
-                    MADV_POPULATE_WRITE
-                )
-            };
-            self.flushed = self.at + FLUSH;
+        if self.found.contains(&offset) {
+            return;
         }
+        self.found = offset..offset + wanted.min(FLUSH) as u64;
+        // SAFETY: inside of the mapped file, or refused.
+        let _ = unsafe {
+            call!(
+                libc::SYS_madvise,
+                work::FILE as u64 + offset,
+                self.found.end - offset,
+                MADV_POPULATE_WRITE
+            )
+        };
     }
 
-    /// Where the next `bytes` go, at most a chunk.
-    fn room(&mut self, bytes: usize, look: &mut dyn FnMut()) -> Result<usize, Trouble> {
+    /// Where the next `bytes`, at most a chunk, for a place in the file go; `wanted` follow there.
+    fn room(&mut self, offset: u64, bytes: usize, wanted: usize, look: &mut dyn FnMut()) -> Result<usize, Trouble> {
         if self.way == Way::Mapped {
-            self.populate();
-            self.at += bytes as u64;
-            return Ok(work::FILE + self.at as usize - bytes);
+            self.find(offset, wanted);
+            return Ok(work::FILE + offset as usize);
         }
-        if self.waiting + bytes > BATCH {
+        if self.waiting + bytes > BATCH || offset != self.at + self.waiting as u64 {
             self.flush(look)?;
+            self.at = offset;
         }
         self.waiting += bytes;
         Ok(self.buffer.bytes().as_ptr() as usize + self.waiting - bytes)
@@ -298,22 +297,17 @@ impl Output {
     fn flush(&mut self, look: &mut dyn FnMut()) -> Result<(), Trouble> {
         self.write(self.buffer.bytes().as_ptr() as usize, self.waiting, self.at)?;
         self.at += self.waiting as u64;
+        self.cached += self.waiting;
         self.waiting = 0;
-        look();
-        if self.way == Way::Cached && self.at - self.flushed >= FLUSH {
+        if self.way != Way::Cached || self.cached >= FLUSH {
+            look();
+        }
+        if self.way == Way::Cached && self.cached >= FLUSH {
             let all =
                 libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
             // SAFETY: about the file. So the sync at the end, which cannot be interrupted, is short.
-            let _ = unsafe {
-                call!(
-                    libc::SYS_sync_file_range,
-                    self.file,
-                    self.flushed,
-                    self.at - self.flushed,
-                    all
-                )
-            };
-            self.flushed = self.at;
+            let _ = unsafe { call!(libc::SYS_sync_file_range, self.file, 0, 0, all) };
+            self.cached = 0;
         }
         Ok(())
     }
@@ -344,6 +338,14 @@ impl Output {
         // SAFETY: about the file.
         unsafe { call!(libc::SYS_fsync, self.file) }.map(|_| ()).map_err(cannot)
     }
+}
+
+/// Many small pieces: the kernel writes them from its cache several at a time.
+fn is_scattered(tables: &Tables) -> bool {
+    const PIECE: u64 = 256 << 10;
+    let count = tables.write_count();
+    let bytes: u64 = (0..count).map(|index| tables.write(index).length).sum();
+    bytes < PIECE * count as u64
 }
 
 fn is_in_memory(file: i32) -> bool {

@@ -27,6 +27,7 @@ pub(super) struct ImageFile {
     /// Empty until it is complete.
     pub path: PathBuf,
     bytes: u64,
+    written: u64,
     write_ns: u64,
     /// A life began from it.
     was_restored: bool,
@@ -40,6 +41,7 @@ impl ImageFile {
             account,
             path,
             bytes: 0,
+            written: 0,
             write_ns: 0,
             was_restored: false,
         }
@@ -99,9 +101,10 @@ impl Agent {
         }
         match said.kind {
             Kind::Written => {
-                (writing.bytes, writing.write_ns) = (said.b, said.c);
+                (writing.written, writing.write_ns) = (said.b, said.c);
                 match store.complete(rank, said.a) {
                     Ok(path) => {
+                        writing.bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
                         writing.path = path;
                         // The snapshot waits for the disk: the agent must not.
                         let request = Datagram::new(Kind::Sync, said.a, 0, 0);
@@ -135,6 +138,7 @@ impl Agent {
             rank,
             number: file.number,
             bytes: file.bytes,
+            written: file.written,
             write_ns: file.write_ns,
         };
         images.files.push(file);

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use resurgo_image::Socket;
 use resurgo_pmi::Position;
 use resurgo_wire::control::{Stream, ToDispatcher};
-use resurgo_wire::image::{Datagram, Kind};
+use resurgo_wire::image::{Datagram, Kind, TO_FILE};
 use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE, arena::IMAGE_SLOTS};
 use serde::{Deserialize, Serialize};
 
@@ -243,14 +243,14 @@ impl Images {
 }
 
 impl Rank {
-    /// Asks the running process for image `number`.
-    pub(super) fn ask_for_image(&mut self, number: u64, in_wave: bool) -> io::Result<()> {
+    /// Asks the running process for image `number`; `how`: bits of [`Kind::Checkpoint`].
+    pub(super) fn ask_for_image(&mut self, number: u64, how: u64) -> io::Result<()> {
         let Some((life, socket)) = self.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?))) else {
             return Err(io::ErrorKind::Unsupported.into());
         };
         self.images.asked = number;
         let slot = self.images.free_slot();
-        let request = Datagram::new(Kind::Checkpoint, number, slot as u64, u64::from(in_wave));
+        let request = Datagram::new(Kind::Checkpoint, number, slot as u64, how);
         resurgo_image::ask(life.pid.as_raw(), socket, request, &[])?;
         self.images.last_slot = slot;
         self.images.taking = Some(Taking { slot, account: None });
@@ -259,6 +259,11 @@ impl Rank {
 }
 
 impl Work {
+    /// Images will be written to files.
+    pub(super) fn bit_for_files(&self) -> u64 {
+        if self.store.is_some() { TO_FILE } else { 0 }
+    }
+
     /// Whether all that the ranks hold could be there twice.
     fn has_memory_for_images(&self) -> bool {
         let lives = self.ranks.iter().filter_map(|rank| rank.life.as_ref());
@@ -271,12 +276,13 @@ impl Agent {
     pub(super) fn ask_for_image(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let phase = work.memory.statistics(rank)?.phase;
+        let how = work.bit_for_files();
         let this = &mut work.ranks[rank];
         let reason = match &this.life {
             _ if this.images.taking.is_some() => "it is taking one".to_string(),
             _ if this.images.writing.is_some() => "its last image is still being written".to_string(),
             Some(_) if phase == PHASE_LIVE && this.is_up_to_date() => {
-                match this.ask_for_image(this.images.asked + 1, false) {
+                match this.ask_for_image(this.images.asked + 1, how) {
                     Ok(()) => return Ok(()),
                     Err(error) => error.to_string(),
                 }

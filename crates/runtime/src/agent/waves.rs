@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use resurgo_image::Socket;
 use resurgo_protocol::{Return, Step, Turn, Wave};
 use resurgo_wire::control::{End, ToDispatcher};
-use resurgo_wire::image::{Datagram, Kind};
+use resurgo_wire::image::{Datagram, IN_WAVE, Kind};
 use resurgo_wire::node_memory::{PHASE_LIVE, PROTOCOL_BLOCKING};
 
 use super::files::KEPT;
@@ -160,7 +160,8 @@ impl Agent {
         work.waves.current = Some((Wave::new(number, size), Instant::now()));
         for rank in 0..size {
             let Some(work) = &mut self.work else { break };
-            if let Err(error) = work.ranks[rank].ask_for_image(number, true) {
+            let how = IN_WAVE | work.bit_for_files();
+            if let Err(error) = work.ranks[rank].ask_for_image(number, how) {
                 return self.drop_wave(rank, &error.to_string());
             }
         }

@@ -272,12 +272,15 @@ impl Events {
         self.record("spawn_failed", json!({"rank": by, "reason": reason}));
     }
 
-    pub fn image_written(&mut self, rank: usize, number: u64, bytes: u64, time: Duration) {
-        self.image_bytes += bytes;
+    pub fn image_written(&mut self, rank: usize, number: u64, bytes: u64, written: u64, time: Duration) {
+        self.image_bytes += written;
         self.files_fail = false;
         self.record(
             "image_written",
-            json!({"rank": rank, "image": number, "bytes": bytes, "write_seconds": time.as_secs_f64()}),
+            json!({
+                "rank": rank, "image": number, "bytes": bytes, "written_bytes": written,
+                "write_seconds": time.as_secs_f64(),
+            }),
         );
     }
 
