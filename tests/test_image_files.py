@@ -15,6 +15,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
+from harness import MANY
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 HEAT = ("400", "400", "6000")
@@ -93,6 +94,44 @@ def test_a_rebuilt_rank_is_rebuilt_again(jobs, program, tmp_path):
     result = job.wait().ok()
     assert result.out == calm.out
     assert len(from_files(result)) >= 2, result.describe()
+
+
+CHANGED = harness.PROGRAMS / "image" / "changed"
+
+
+def killed_after_changes(jobs, rng, directory, kills=3, before=()):
+    """Kills ranks and their snapshots when some files of their lives have been written over; the result, and for each kill
+    whether the newest file was given only a part of its bytes."""
+    events = jobs.directory / f"changed{jobs.number + 1}.json"
+    options = ["--checkpoint-every", f"{rng.choice([20, 30, 50])}ms", "--checkpoint-dir", directory, "--json-events", events]
+    job = jobs.command([*before, harness.RESURGO, "run", "-n", 2, *MANY, *options, CHANGED], events=events)
+    partly = []
+    for _ in range(kills):
+        rank, count = rng.randrange(2), rng.randrange(5, 9)
+        if not until_written(job, rank, len(written(job, rank)) + count):
+            break
+        newest = written(job, rank)[-1]
+        number = job.lives()[rank][1]
+        kill_with_snapshots(job, rank)
+        partly.append(newest["written_bytes"] < newest["bytes"] / 2)
+        job.until(lambda rank=rank, number=number: job.lives().get(rank, (0, 0))[1] > number, what="the next life")
+    return job.wait().ok(), partly
+
+
+def test_what_has_not_changed_is_not_written_again(jobs, rng, tmp_path):
+    calm = jobs.run(2, CHANGED).ok()
+    result, partly = killed_after_changes(jobs, rng, tmp_path / "images")
+    assert result.out == calm.out and result.program_errors == b"", result.describe()
+    assert sum(partly) >= 2 and len(from_files(result)) >= 2, result.describe()
+
+
+@pytest.mark.parametrize("what", ["userfaultfd", "scan"])
+def test_a_kernel_that_keeps_no_track_gets_whole_files(jobs, rng, tmp_path, what):
+    calm = jobs.run(2, CHANGED).ok()
+    result, partly = killed_after_changes(jobs, rng, tmp_path / "images", before=[harness.PROGRAMS / "denied", what])
+    assert result.out == calm.out and result.program_errors == b"", result.describe()
+    assert partly and not any(partly) and from_files(result), result.describe()
+    assert all(event["written_bytes"] >= event["bytes"] - 4096 for event in result.of("image_written"))
 
 
 def damage_bit(path):

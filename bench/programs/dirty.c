@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A heap that is written to all the time. In each round: every page is written, the process forks by itself, and both
-// ranks meet. Prints how long its forks took, in milliseconds, one a line.
-//   dirty MIB ROUNDS
+// A heap that is written to all the time. In each round: every page, or one of EVERY here and there, is written, the
+// process forks by itself, and both ranks meet. Prints how long its forks took, in milliseconds, one a line.
+//   dirty MIB ROUNDS [EVERY]
 #include "check.h"
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -22,12 +22,14 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     size_t bytes = (size_t)argument(argc, argv, 1, 1024) << 20;
     long rounds = argument(argc, argv, 2, 10);
+    size_t every = (size_t)argument(argc, argv, 3, 1);
     char *heap = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(heap != MAP_FAILED, "no memory");
     if (rank == 0)
         for (long round = 0; round < rounds; round++) {
-            for (size_t at = 0; at < bytes; at += 4096)
-                heap[at] = (char)(round + 1);
+            for (size_t page = 0; page < bytes >> 12; page++)
+                if (round == 0 || (page * 0x9e3779b97f4a7c15 + (size_t)round * 0xbf58476d1ce4e5b9) >> 32 <= UINT32_MAX / every)
+                    heap[page << 12] = (char)(round + 1);
             double before = now();
             pid_t child = fork();
             if (child == 0)

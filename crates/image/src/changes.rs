@@ -110,8 +110,7 @@ pub fn note(number: u64) {
         return;
     }
     if !is_userfaultfd(state.fd) && begin(state).is_err() {
-        state.impossible = true;
-        return;
+        return give_up(state);
     }
     let since = state.changes.iter().map(|changes| changes.number).max().unwrap_or(0);
     let Some(oldest) = state.changes.iter_mut().min_by_key(|changes| changes.number) else {
@@ -121,7 +120,7 @@ pub fn note(number: u64) {
     (oldest.number, oldest.since) = (number, since);
     if note_all(state.fd, &mut oldest.ranges).is_err() {
         // Some pages may be protected again that are not on the list.
-        end(state);
+        give_up(state);
     }
 }
 
@@ -134,7 +133,10 @@ pub fn forget() {
 
 /// In a copy of the process: the tracking is the original's.
 pub fn leave() {
-    let state = state();
+    leave_tracking(state());
+}
+
+fn leave_tracking(state: &mut State) {
     if state.fd >= 0 {
         sys::close(state.fd);
         state.fd = -1;
@@ -149,10 +151,11 @@ fn reset(state: &mut State) {
     }
 }
 
-fn end(state: &mut State) {
-    sys::close(state.fd);
-    state.fd = -1;
+/// The life goes on without.
+fn give_up(state: &mut State) {
+    leave_tracking(state);
     reset(state);
+    state.impossible = true;
 }
 
 fn is_userfaultfd(fd: i32) -> bool {
@@ -185,12 +188,12 @@ fn begin(state: &mut State) -> Result<(), Errno> {
         sys::close(low);
         state.fd = high? as i32;
         let name = call!(libc::SYS_getrandom, &raw mut state.name, 8, 0);
-        if name != Ok(8) || state.name == 0 {
-            end(state);
-            return Err(libc::EIO);
+        if name == Ok(8) && state.name != 0 {
+            Ok(())
+        } else {
+            Err(libc::EIO)
         }
     }
-    Ok(())
 }
 
 /// Adds all private memory that has been written to, and protects it.
