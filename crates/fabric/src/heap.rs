@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const BASE: usize = 0x0800_0000_0000;
 /// Address space set aside; memory is used only as far as it is touched.
 const BYTES: usize = 1 << 40;
-pub const RANGE: std::ops::Range<usize> = BASE..BASE + BYTES;
 /// Freed blocks from this size on give their memory back to the kernel.
 const RETURNED: usize = 4 << 20;
 const SMALLEST: usize = 32;
@@ -41,6 +40,12 @@ impl Heap {
                 free: [0; CLASSES],
             }),
         }
+    }
+
+    /// The part of the region that has been used. Only while nobody allocates.
+    pub fn used(&self) -> std::ops::Range<usize> {
+        // SAFETY: a word, and the caller says that nobody changes it.
+        BASE..unsafe { (*self.state.get()).next }.max(BASE)
     }
 
     fn with<R>(&self, action: impl FnOnce(&mut State) -> R) -> R {

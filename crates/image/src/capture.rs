@@ -20,8 +20,8 @@ use crate::{changes, gate, locks, mappings, objects, snapshot, stop, threads, ti
 /// What the provider has to say about an image.
 #[derive(Clone)]
 pub struct Hooks {
-    /// Where its own objects are, and nothing of the program's.
-    pub own_memory: Range<usize>,
+    /// Where its own objects are, and nothing of the program's; what follows of that mapping has never been used.
+    pub own_memory: fn() -> Range<usize>,
     /// Why there can be none now, if so. All threads stand still, outside of every [`crate::Guard`].
     pub refuses: fn() -> Option<&'static str>,
     /// Note the cursors of the image in this slot of the rank's arena.

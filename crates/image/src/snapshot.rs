@@ -256,7 +256,7 @@ fn go_on() -> Result<usize, Errno> {
         }
     }
     let renamed = &renamed[..parked.len()];
-    let left_out = crate::capture::hooks().map_or(0..0, |hooks| hooks.own_memory);
+    let left_out = crate::capture::hooks().map_or(0..0, |hooks| (hooks.own_memory)());
     locks::rename(renamed, &left_out)?;
     timers::set(|tid| renamed.iter().find(|(old, _)| *old == tid).map_or(tid, |(_, new)| *new))?;
     threads::let_go();

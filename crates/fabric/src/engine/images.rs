@@ -15,7 +15,7 @@ static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(null_mut());
 pub fn enable(node: &Node) {
     if node.blocking || (node.pessimistic && !node.tolerate_node) {
         resurgo_image::enable(resurgo_image::Hooks {
-            own_memory: crate::heap::RANGE,
+            own_memory: || crate::HEAP.used(),
             refuses,
             note_cursors,
             announce,
