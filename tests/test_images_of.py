@@ -16,7 +16,7 @@ MORE_LOCKS = ["normal", "recursive_robust", "errorcheck_robust", "recursive_pi",
 WAITS = ["poll", "nanosleep", "epoll", "sem_timedwait"]
 MORE_WAITS = ["ppoll", "select", "pselect", "nanosleep_rest", "clock_nanosleep", "usleep", "sigtimedwait", "futex"]
 PROGRAMS = [
-    *("files signals altstack place threads_kept churn openmp memory registers children users".split()),
+    *("files signals altstack place threads_kept churn openmp memory changed registers children users".split()),
     *(f"timers {kind}" for kind in ("interval", "posix", "posix_thread")),
     *(f"events {kind}" for kind in ("eventfd", "pipe", "epoll", "timerfd", "signalfd")),
     *(f"locks {kind}" for kind in LOCKS),

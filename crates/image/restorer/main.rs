@@ -130,8 +130,6 @@ unsafe extern "C" fn run(plan: *const u8, length: *const u8) -> ! {
             entry = in(reg) head.entry,
             in("rdi") head.arguments[0],
             in("rsi") head.arguments[1],
-            in("rdx") head.arguments[2],
-            in("rcx") head.arguments[3],
             options(noreturn),
         )
     }

@@ -44,9 +44,7 @@ pub fn rename(renamed: &[Renamed], left_out: &Range<usize>) -> Result<(), Errno>
         let Some(mapping) = Mapping::parse(line) else { continue };
         let both = libc::PROT_READ | libc::PROT_WRITE;
         if !mapping.shared && mapping.protection & both == both && !left_out.contains(&mapping.start) {
-            // Memory that is still mapped from the image file looks like a file's, but is the process's own.
-            let whole = mapping.inode != 0 && mapping.inode == crate::file::resume::origin().inode;
-            search(pages, (mapping.start, mapping.end), whole, renamed)?;
+            search(pages, (mapping.start, mapping.end), renamed)?;
         }
     }
     sys::close(maps);
@@ -54,8 +52,8 @@ pub fn rename(renamed: &[Renamed], left_out: &Range<usize>) -> Result<(), Errno>
     Ok(())
 }
 
-/// One mapping. Pages that were never written, or are the file's, hold no lock, unless `whole` says otherwise.
-fn search(pagemap: i32, (start, end): (usize, usize), whole: bool, renamed: &[Renamed]) -> Result<(), Errno> {
+/// One mapping. Pages that were never written, or are the file's, hold no lock.
+fn search(pagemap: i32, (start, end): (usize, usize), renamed: &[Renamed]) -> Result<(), Errno> {
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;
     const OF_FILE: u64 = 1 << 61;
@@ -71,7 +69,7 @@ fn search(pagemap: i32, (start, end): (usize, usize), whole: bool, renamed: &[Re
             return Ok(());
         }
         for (index, page) in about[..length / 8].iter().enumerate() {
-            if !whole && (page & (PRESENT | SWAPPED) == 0 || page & OF_FILE != 0) {
+            if page & (PRESENT | SWAPPED) == 0 || page & OF_FILE != 0 {
                 continue;
             }
             let first = at + index * PAGE;

@@ -183,7 +183,6 @@ fn write(socket: i32, agent: i32, request: &Received) {
         stack,
         thread_pointer,
         hole: (low, stack),
-        origin: crate::file::resume::origin(),
     };
     let said = match crate::file::writer::write(file, &about, &mut look) {
         Ok(bytes) => Datagram::new(Kind::Written, number, bytes, sys::now_ns() - start),

@@ -10,7 +10,7 @@
 
 #define PAGE ((size_t)4096)
 #define REGIONS 6
-#define PAGES 1024 // of a region, at most
+#define PAGES 2048 // of a region, at most
 
 static struct region {
     uint64_t *start;
@@ -116,7 +116,7 @@ int main(int argc, char **argv)
     WORKS(ftruncate(file, (off_t)(PAGES * PAGE)));
     for (size_t region = 0; region < REGIONS; region++) {
         struct region *this = &regions[region];
-        this->pages = PAGES / 2;
+        this->pages = region == 0 ? PAGES : PAGES / 2;
         this->start = map(NULL, PAGES, region == 1 ? MAP_NORESERVE : 0);
         if (region == 2)
             madvise(this->start, PAGES * PAGE, MADV_HUGEPAGE);

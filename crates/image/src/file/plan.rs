@@ -29,7 +29,7 @@ pub struct Head {
     /// Where the process goes on.
     pub entry: u64,
     pub stack: u64,
-    pub arguments: [u64; 4],
+    pub arguments: [u64; 2],
 }
 
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::checksum::{PAGE, Sum, sum_of};
@@ -56,8 +56,6 @@ pub struct Image {
     pub(super) extents: Vec<Extent>,
     pub(super) auxv: Vec<u8>,
     strings: Vec<u8>,
-    /// Device and inode.
-    pub(super) identity: (u64, u64),
 }
 
 fn nonsense(path: &Path, part: &'static str, what: impl Into<String>) -> Defect {
@@ -160,7 +158,6 @@ impl Image {
             extents: table(&tables, header.extents).ok_or_else(|| outside("extents"))?,
             auxv: bytes(&tables, header.auxv).ok_or_else(|| outside("the auxiliary vector"))?,
             strings: bytes(&tables, header.strings).ok_or_else(|| outside("strings"))?,
-            identity: (metadata.dev(), metadata.ino()),
             file,
             header,
             note,

@@ -26,8 +26,6 @@ pub use plan::EXIT_NOT_RESTORED;
 
 static RESTORER_FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/restorer"));
 
-/// Stored memory of at least this length is not read now but mapped from the file, page by page as it is used.
-const LAZY: u64 = 4 << 20;
 /// Read at once, at most: the kernel stops a little below 2 GiB.
 const READ: u64 = 1 << 30;
 
@@ -200,12 +198,7 @@ fn make_plan(image: &Image, opened: &open::Opened) -> Vec<u8> {
         agent: IMAGE_FD as u64,
         entry: image.header.entry,
         stack: image.header.stack,
-        arguments: [
-            RESTORER as u64,
-            (RESTORER_END - RESTORER) as u64,
-            image.identity.0,
-            image.identity.1,
-        ],
+        arguments: [RESTORER as u64, (RESTORER_END - RESTORER) as u64],
     };
     let mut bytes = format::bytes_of(&head).to_vec();
     for step in &plan.steps {
@@ -272,21 +265,8 @@ fn plan_mapping(plan: &mut Plan, mapping: &Mapping, extents: &[Extent], opened: 
             MAY_FAIL,
         );
     }
-    // A stack must go on growing: it stays one mapping.
-    let may_be_lazy = kind == MappingKind::Anonymous && mapping.flags & libc::MAP_GROWSDOWN as u32 == 0;
+    // Read, never mapped from the image file: a page that the program gives back must be zero when it is used again.
     for extent in extents {
-        if may_be_lazy && extent.length >= LAZY {
-            let flags = mapping.flags | libc::MAP_FIXED as u32;
-            plan.map(
-                extent.address,
-                extent.length,
-                filling,
-                flags,
-                opened.image(),
-                extent.offset,
-            );
-            continue;
-        }
         let mut done = 0;
         while done < extent.length {
             let bytes = (extent.length - done).min(READ);

@@ -1,37 +1,20 @@
 //! Where a process that was rebuilt from a file begins: in the image's own code, which is mapped again where it was.
 
-use std::cell::UnsafeCell;
-
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::IMAGE_FD;
 
 use super::plan::EXIT_NOT_RESTORED;
-use super::scan::Origin;
 use crate::sys::{self, call};
 use crate::{changes, descriptors, snapshot, talk};
 
-struct Place(UnsafeCell<Origin>);
-// SAFETY: written by the only thread of a process that is being rebuilt, read by the only one of a snapshot.
-unsafe impl Sync for Place {}
-
-static ORIGIN: Place = Place(UnsafeCell::new(Origin { device: 0, inode: 0 }));
-
-/// The file that this process was rebuilt from; 0 and 0: none.
-pub fn origin() -> Origin {
-    // SAFETY: see `Place`.
-    unsafe { *ORIGIN.0.get() }
-}
-
 /// The restorer jumps here, on the stack and with the thread pointer of the header. `restorer` and `bytes`: its own memory.
-/// `device` and `inode`: of the image file.
-pub extern "C" fn resume(restorer: usize, bytes: usize, device: u64, inode: u64) -> ! {
+pub extern "C" fn resume(restorer: usize, bytes: usize) -> ! {
     let all = u64::MAX;
     // SAFETY: no signal may arrive before the threads are as they were; the restorer is not needed any more; nobody else
     // runs.
     unsafe {
         let _ = call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8);
         let _ = call!(libc::SYS_munmap, restorer, bytes);
-        *ORIGIN.0.get() = Origin { device, inode };
     }
     changes::forget();
     snapshot::become_independent(sys::getppid());

@@ -12,17 +12,10 @@ use crate::mappings::{Lines, Mapping};
 use crate::sys::{self, Errno, call};
 use resurgo_wire::node_memory::NODE_MEMORY_FD;
 
-/// The file that this process was rebuilt from, if it was: memory that is mapped from there is the process's own.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Origin {
-    pub device: u64,
-    pub inode: u64,
-}
-
 const FROM_FILE: Trouble = Trouble::new("its memory map cannot be read", 0);
 
 /// Notes all mappings and the files they are of.
-pub fn mappings(tables: &mut Tables, origin: Origin) -> Result<(), Trouble> {
+pub fn mappings(tables: &mut Tables) -> Result<(), Trouble> {
     let node = crate::descriptors::stat(NODE_MEMORY_FD).map_err(|errno| Trouble::new("the node memory", errno))?;
     // smaps, not maps: it also says what has been asked of each mapping.
     let file =
@@ -47,7 +40,7 @@ pub fn mappings(tables: &mut Tables, origin: Origin) -> Result<(), Trouble> {
         } else if let Some(mapping) = Mapping::parse(line) {
             let ours = (work::ZONE..work::ZONE_END).contains(&mapping.start);
             if !ours && mapping.path != "[vsyscall]" {
-                match describe(tables, &mapping, node.st_ino, origin) {
+                match describe(tables, &mapping, node.st_ino) {
                     Ok(mapping) => pending = Some(mapping),
                     Err(trouble) => result = Err(trouble),
                 }
@@ -61,7 +54,7 @@ pub fn mappings(tables: &mut Tables, origin: Origin) -> Result<(), Trouble> {
 /// Bit in a mapping's `may_write` while the tables are made: every page is stored, whatever it came from.
 const WHOLE: u32 = 2;
 
-fn describe(tables: &mut Tables, mapping: &Mapping, node: u64, origin: Origin) -> Result<format::Mapping, Trouble> {
+fn describe(tables: &mut Tables, mapping: &Mapping, node: u64) -> Result<format::Mapping, Trouble> {
     let mut record = format::Mapping {
         start: mapping.start as u64,
         end: mapping.end as u64,
@@ -82,25 +75,18 @@ fn describe(tables: &mut Tables, mapping: &Mapping, node: u64, origin: Origin) -
         "[vvar_vclock]" => record.kind = MappingKind::VvarClock as u32,
         "[vdso]" => record.kind = MappingKind::Vdso as u32,
         _ if mapping.shared && mapping.inode == node => record.kind = MappingKind::Node as u32,
-        path if path.starts_with('/') => of_file(tables, &mut record, mapping, origin)?,
+        path if path.starts_with('/') => of_file(tables, &mut record, mapping)?,
         _ if mapping.shared => return Err(Trouble::new("it has shared memory that is no file", 0)),
         _ => record.offset = 0,
     }
     Ok(record)
 }
 
-fn of_file(
-    tables: &mut Tables,
-    record: &mut format::Mapping,
-    mapping: &Mapping,
-    origin: Origin,
-) -> Result<(), Trouble> {
+fn of_file(tables: &mut Tables, record: &mut format::Mapping, mapping: &Mapping) -> Result<(), Trouble> {
     let found = sys::stat_path(mapping.path)
         .ok()
         .filter(|stat| stat.st_ino == mapping.inode);
-    if let Some(stat) = found
-        && (stat.st_dev, stat.st_ino) != (origin.device, origin.inode)
-    {
+    if let Some(stat) = found {
         record.kind = MappingKind::File as u32;
         record.file = file(tables, mapping, &stat)?;
         return Ok(());
@@ -108,8 +94,8 @@ fn of_file(
     if mapping.shared {
         return Err(Trouble::new("it has mapped a shared file that has no name any more", 0));
     }
-    // Its file has been removed or replaced (an update of the system does that), or is an image file: the memory is
-    // stored as if it came from nowhere. Pages behind the end of the file cannot be had.
+    // Its file has been removed or replaced (an update of the system does that): the memory is stored as if it came from
+    // nowhere. Pages behind the end of the file cannot be had.
     record.offset = 0;
     record.may_write = WHOLE;
     Ok(())

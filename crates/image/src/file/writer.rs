@@ -7,7 +7,7 @@ use super::checksum::{PAGE, Sum, copy_and_sum, sum_of};
 use super::format::{self, DATA_OFFSET, Extent, FORMAT_VERSION, Header, MAGIC, MappingKind, Name, Part, Table};
 use super::format::{bytes_of, page_up};
 use super::layout::{self, Former};
-use super::scan::{self, Origin};
+use super::scan;
 use super::tables::{Tables, Trouble, memory_numbers};
 use super::work::{self, Area};
 use crate::changes;
@@ -29,7 +29,6 @@ pub struct About {
     pub thread_pointer: usize,
     /// Memory that changes while it is written and that nobody needs: the writer's own stack.
     pub hole: (usize, usize),
-    pub origin: Origin,
 }
 
 /// Writes the image into `file`, whose second page the agent has written, and syncs it. Of an earlier image of the same
@@ -50,7 +49,7 @@ pub fn forget() {
 
 fn write_all(file: i32, about: &About, tables: &mut Tables, look: &mut dyn FnMut()) -> Result<u64, Trouble> {
     let mut header = header(about)?;
-    scan::mappings(tables, about.origin)?;
+    scan::mappings(tables)?;
     header.vdso = vdso_sum(tables);
     look();
     let mut former = Former::read(file, about.number);

@@ -12,7 +12,6 @@ use resurgo_wire::control::{End, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 
 use super::images::Account;
-use super::store::Store;
 use super::{Agent, PATIENCE};
 
 /// Complete files of a rank that stay.
@@ -29,8 +28,6 @@ pub(super) struct ImageFile {
     bytes: u64,
     written: u64,
     write_ns: u64,
-    /// A life began from it.
-    was_restored: bool,
 }
 
 impl ImageFile {
@@ -43,14 +40,7 @@ impl ImageFile {
             bytes: 0,
             written: 0,
             write_ns: 0,
-            was_restored: false,
         }
-    }
-
-    /// It is not needed any more.
-    pub fn collect(&self, store: &Store, rank: usize) {
-        // A life that was rebuilt from it, and snapshots of that, still have it mapped: nobody may write there.
-        store.collect(rank, &self.path, !self.was_restored);
     }
 }
 
@@ -148,7 +138,7 @@ impl Agent {
         }
         while images.files.len() > KEPT {
             let old = images.files.remove(0);
-            work.store.iter().for_each(|store| old.collect(store, rank));
+            work.store.iter().for_each(|store| store.collect(rank, &old.path));
         }
         if images.files.len() == KEPT {
             images.begun = true;
@@ -196,9 +186,6 @@ impl Agent {
         }
         let image = restoring.number;
         this.images.restoring = None;
-        for file in &mut this.images.files {
-            file.was_restored |= file.number == image;
-        }
         let Some(life) = &this.life else { return Ok(()) };
         let started = ToDispatcher::Started {
             rank,

@@ -108,18 +108,13 @@ impl Store {
         Ok(path)
     }
 
-    /// A file is not needed any more. If nobody has it open or mapped, the next image is written over it.
-    pub fn collect(&self, rank: usize, path: &Path, is_unused: bool) {
+    /// A file is not needed any more: the next image is written over it.
+    pub fn collect(&self, rank: usize, path: &Path) {
         if self.pinned.contains(path) {
             return;
         }
-        let done = if is_unused {
-            fs::rename(path, self.spare(rank))
-        } else {
-            fs::remove_file(path)
-        };
         // It was removed by somebody else, or cannot be: then it is removed with the directory.
-        let _ = done;
+        let _ = fs::rename(path, self.spare(rank));
     }
 
     /// The rank writes no more images.

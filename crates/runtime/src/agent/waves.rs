@@ -126,7 +126,7 @@ impl Work {
             let (gone, stay) = files.into_iter().partition(|file| goes(file.number));
             this.images.files = stay;
             for file in gone {
-                self.store.iter().for_each(|store| file.collect(store, rank));
+                self.store.iter().for_each(|store| store.collect(rank, &file.path));
             }
         }
     }

@@ -1,5 +1,4 @@
 use super::*;
-use crate::file::scan::Origin;
 use crate::file::writer::{self, About};
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
@@ -34,7 +33,6 @@ impl Victim {
             stack: 2,
             thread_pointer: 3,
             hole: (here - (512 << 10), here + 8192),
-            origin: Origin { device: 0, inode: 0 },
         };
         // SAFETY: the copy makes raw system calls only, and ends.
         let status = unsafe {
