@@ -9,45 +9,56 @@ struct Victim {
     whole: Vec<u8>,
 }
 
+/// The writer's memory, and the descriptor of the node memory, are one for all tests of the process.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn new_file(path: &Path) -> File {
+    let mut options = File::options();
+    let file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)
+        .unwrap();
+    file.write_all_at(&format::note_page("{\"job\":\"test\"}").unwrap(), format::NOTE_OFFSET)
+        .unwrap();
+    file
+}
+
+/// Writes image `number` of a copy of this process.
+fn write_copy(file: &File, number: u64) {
+    let node = tempfile_in_memory();
+    // The copy's own stack changes while it writes.
+    let here = (&raw const node as usize) & !4095;
+    let about = About {
+        number,
+        entry: 1,
+        stack: 2,
+        thread_pointer: 3,
+        hole: (here - (512 << 10), here + 8192),
+    };
+    // SAFETY: the copy makes raw system calls only, and ends.
+    let status = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::dup2(node.as_raw_fd(), resurgo_wire::node_memory::NODE_MEMORY_FD);
+            let result = writer::write(file.as_raw_fd(), &about, &mut || {});
+            libc::_exit(result.map_or_else(|trouble| 100 + trouble.errno.min(100), |_| 0));
+        }
+        let mut status = 0;
+        libc::waitpid(child, &mut status, 0);
+        status
+    };
+    assert_eq!(status, 0, "the image was written");
+}
+
 impl Victim {
     fn new(name: &str) -> Victim {
-        // The descriptor of the node memory is one for all tests of the process.
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let guard = ONE_AT_A_TIME.lock();
         let path = std::env::temp_dir().join(format!("resurgo-image-{name}-{}", std::process::id()));
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .unwrap();
-        file.write_all_at(&format::note_page("{\"job\":\"test\"}").unwrap(), format::NOTE_OFFSET)
-            .unwrap();
-        let node = tempfile_in_memory();
-        // The copy's own stack changes while it writes.
-        let here = (&raw const node as usize) & !4095;
-        let about = About {
-            number: 7,
-            entry: 1,
-            stack: 2,
-            thread_pointer: 3,
-            hole: (here - (512 << 10), here + 8192),
-        };
-        // SAFETY: the copy makes raw system calls only, and ends.
-        let status = unsafe {
-            let child = libc::fork();
-            if child == 0 {
-                libc::dup2(node.as_raw_fd(), resurgo_wire::node_memory::NODE_MEMORY_FD);
-                let result = writer::write(file.as_raw_fd(), &about, &mut || {});
-                libc::_exit(result.map_or_else(|trouble| 100 + trouble.errno.min(100), |_| 0));
-            }
-            let mut status = 0;
-            libc::waitpid(child, &mut status, 0);
-            status
-        };
+        write_copy(&new_file(&path), 7);
         drop(guard);
-        assert_eq!(status, 0, "the image was written");
         Victim {
             whole: std::fs::read(&path).unwrap(),
             path,
@@ -206,4 +217,104 @@ fn nonsense_with_right_checksums_does_no_harm() {
         refused += u32::from(crate::file::show(&victim.path).is_err());
     }
     assert!(refused > 200, "{refused} of 600 refused");
+}
+
+/// What an image has of a range of memory; pages that it does not have are zeros.
+fn stored(path: &Path, from: u64, bytes: usize) -> Vec<u8> {
+    let image = Image::open(path).unwrap();
+    image.verify().unwrap();
+    let mut memory = vec![0; bytes];
+    for extent in &image.extents {
+        let (start, end) = (
+            extent.address.max(from),
+            (extent.address + extent.length).min(from + bytes as u64),
+        );
+        if start < end {
+            let to = &mut memory[(start - from) as usize..(end - from) as usize];
+            image
+                .file
+                .read_exact_at(to, extent.offset + (start - extent.address))
+                .unwrap();
+        }
+    }
+    memory
+}
+
+/// Changes that a program makes to its memory between two images.
+fn change(memory: *mut u8, pages: usize, random: &mut Random, round: usize) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    for turn in 0..8 {
+        let (first, count) = (random.below(pages - 40), 1 + random.below(40));
+        // SAFETY: inside of the test's own mapping.
+        unsafe {
+            let place = memory.add(first * PAGE);
+            match random.below(8) {
+                0 => assert_eq!(libc::madvise(place.cast(), count * PAGE, libc::MADV_DONTNEED), 0),
+                1 => assert_eq!(
+                    libc::mmap(place.cast(), count * PAGE, rights, flags, -1, 0),
+                    place.cast()
+                ),
+                2 => place.write_bytes(0, count * PAGE),
+                _ => (0..count).for_each(|page| place.add(page * PAGE + turn * 8).write((1 + round % 250) as u8)),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_written_over_is_the_same_as_a_new_one() {
+    const PAGES: usize = 1500;
+    const ROUNDS: usize = 18;
+    let guard = ONE_AT_A_TIME.lock();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: new memory, and all of it is ours.
+    let memory = unsafe {
+        let memory = libc::mmap(std::ptr::null_mut(), PAGES * PAGE, rights, flags, -1, 0).cast::<u8>();
+        (0..PAGES / 2).for_each(|page| memory.add(page * PAGE).write(7));
+        memory
+    };
+    crate::changes::find_own();
+    let directory = std::env::temp_dir();
+    // As the agent does: the oldest of three is written over.
+    let paths = [0, 1, 2, 3].map(|index| directory.join(format!("resurgo-image-over-{index}-{}", std::process::id())));
+    let files = [0, 1, 2].map(|index| new_file(&paths[index]));
+    let mut random = Random(4242);
+    for round in 1..=ROUNDS {
+        change(memory, PAGES, &mut random, round);
+        crate::changes::note(round as u64);
+        let over = round % 3;
+        // One image is never written.
+        if round != 11 {
+            write_copy(&files[over], round as u64);
+            write_copy(&new_file(&paths[3]), round as u64);
+            let address = memory as u64;
+            let [one, other] = [&paths[over], &paths[3]].map(|path| stored(path, address, PAGES * PAGE));
+            // SAFETY: mapped, and nobody writes there.
+            let now = unsafe { std::slice::from_raw_parts(memory, PAGES * PAGE) };
+            assert!(other == now, "round {round}: a new file");
+            assert!(one == now, "round {round}: a file that was written over");
+            let [one, other] = [&paths[over], &paths[3]].map(|path| std::fs::metadata(path).unwrap().len());
+            assert!(one < 3 * other, "round {round}: {one} bytes, {other} in a new file");
+        }
+    }
+    // Where the kernel tells what has changed, nothing else is written: damage to it stays, and is noticed.
+    let over = (ROUNDS + 1) % 3;
+    let image = Image::open(&paths[over]).unwrap();
+    let end = image
+        .extents
+        .iter()
+        .find(|extent| extent.address + extent.length > memory as u64);
+    files[over].write_all_at(b"!", end.unwrap().offset + 100).unwrap();
+    crate::changes::note(ROUNDS as u64 + 1);
+    write_copy(&files[over], ROUNDS as u64 + 1);
+    let damaged = Image::open(&paths[over]).unwrap().verify().is_err();
+    assert_eq!(damaged, crate::changes::name() != 0);
+    crate::changes::forget();
+    work::clear();
+    drop(guard);
+    paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    // SAFETY: the test's own mapping.
+    unsafe { libc::munmap(memory.cast(), PAGES * PAGE) };
 }
