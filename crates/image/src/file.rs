@@ -4,6 +4,7 @@
 mod checksum;
 mod format;
 mod layout;
+mod output;
 pub(crate) mod pages;
 pub(crate) mod plan;
 mod reader;

@@ -33,7 +33,7 @@ const fn table() -> [u32; 256] {
     table
 }
 
-static TABLE: [u32; 256] = table();
+const TABLE: [u32; 256] = table();
 
 impl Summer {
     pub fn new() -> Summer {
@@ -46,20 +46,13 @@ impl Summer {
     /// Adds whole pages.
     pub fn add(&mut self, pages: &[u8]) {
         assert!(pages.len().is_multiple_of(PAGE), "sums are of whole pages");
-        // SAFETY: the slice is readable, and nothing is written.
-        unsafe { self.run::<false>(pages.as_ptr(), std::ptr::null_mut(), pages.len() / PAGE) }
-    }
-
-    unsafe fn run<const COPY: bool>(&mut self, from: *const u8, to: *mut u8, count: usize) {
-        for page in 0..count {
-            // SAFETY: as the callers say; the instruction is there when `fast` is set.
+        for page in pages.chunks(PAGE) {
+            // SAFETY: a whole page that can be read; the instruction is there when `fast` is set.
             unsafe {
-                let from = from.add(page * PAGE);
-                let to = if COPY { to.add(page * PAGE) } else { to };
                 if self.fast {
-                    fast_page::<COPY>(&mut self.lanes, from, to);
+                    fast_page(&mut self.lanes, page.as_ptr());
                 } else {
-                    slow_page::<COPY>(&mut self.lanes, from, to);
+                    slow_page(&mut self.lanes, page);
                 }
             }
         }
@@ -70,11 +63,13 @@ impl Summer {
     }
 }
 
+/// # Safety
+/// `page` is a page that can be read.
 #[target_feature(enable = "sse4.2")]
-unsafe fn fast_page<const COPY: bool>(lanes: &mut [u64; 4], from: *const u8, to: *mut u8) {
+unsafe fn fast_page(lanes: &mut [u64; 4], page: *const u8) {
     const WORDS: usize = LANE / 8;
     let [mut a, mut b, mut c, mut d] = *lanes;
-    let words = from.cast::<u64>();
+    let words = page.cast::<u64>();
     for at in 0..WORDS {
         // SAFETY: inside the page. Asking for the page after the next is no access.
         unsafe {
@@ -90,48 +85,55 @@ unsafe fn fast_page<const COPY: bool>(lanes: &mut [u64; 4], from: *const u8, to:
         }
     }
     *lanes = [a, b, c, d];
-    if COPY {
-        let (from, to) = (from.cast::<__m128i>(), to.cast::<__m128i>());
-        for at in 0..PAGE / 16 {
-            // SAFETY: inside the pages, which are aligned. The one to copy is in the processor's cache by now, and the other
-            // is not wanted there.
-            unsafe { _mm_stream_si128(to.add(at), _mm_load_si128(from.add(at))) };
-        }
-    }
 }
 
 /// For processors without the instruction (before 2009).
-unsafe fn slow_page<const COPY: bool>(lanes: &mut [u64; 4], from: *const u8, to: *mut u8) {
-    for (lane, sum) in lanes.iter_mut().enumerate() {
-        let mut state = *sum as u32;
-        for at in lane * LANE..(lane + 1) * LANE {
-            // SAFETY: inside the page.
-            unsafe {
-                let byte = from.add(at).read();
-                state = (state >> 8) ^ TABLE[(state as u8 ^ byte) as usize];
-                if COPY {
-                    to.add(at).write(byte);
-                }
-            }
-        }
-        *sum = u64::from(state);
+fn slow_page(lanes: &mut [u64; 4], page: &[u8]) {
+    for (lane, bytes) in lanes.iter_mut().zip(page.chunks(LANE)) {
+        *lane = u64::from(bytes.iter().fold(*lane as u32, |state, byte| {
+            (state >> 8) ^ TABLE[(state as u8 ^ byte) as usize]
+        }));
     }
 }
 
-/// Copies as many pages as there are `sums`, around the cache, and sums up each.
+/// Copies pages around the cache and sums up each, as many as there are `sums`; if `skip_zeros`, up to the first page of zeros.
+/// Returns how many. To look for zeros beforehand would take as long as all of it: what is dear is to come to a page.
 ///
 /// # Safety
 /// As for a copy; both are aligned to pages, and nobody writes there.
-pub unsafe fn copy_and_sum(from: *const u8, to: *mut u8, sums: &mut [Sum]) {
-    for (page, sum) in sums.iter_mut().enumerate() {
-        let mut summer = Summer::new();
+pub unsafe fn copy_and_sum(from: *const u8, to: *mut u8, sums: &mut [Sum], skip_zeros: bool) -> usize {
+    let mut count = 0;
+    for sum in &mut *sums {
         // SAFETY: as required.
-        unsafe { summer.run::<true>(from.add(page * PAGE), to.add(page * PAGE), 1) };
-        *sum = summer.finish();
+        let page = unsafe { std::slice::from_raw_parts(from.add(count * PAGE), PAGE) };
+        *sum = sum_of(page);
+        if skip_zeros && *sum == ZEROS && page == [0; PAGE] {
+            break;
+        }
+        // SAFETY: as required. The page is in the processor's cache by now, and its copy is not wanted there.
+        unsafe {
+            let to = to.add(count * PAGE).cast::<__m128i>();
+            for (at, word) in page.chunks_exact(16).enumerate() {
+                _mm_stream_si128(to.add(at), _mm_load_si128(word.as_ptr().cast()));
+            }
+        }
+        count += 1;
     }
     // SAFETY: only orders what was written before what follows.
     unsafe { _mm_sfence() };
+    count
 }
+
+/// The checksum of a page of zeros.
+const ZEROS: Sum = {
+    let mut state = u32::MAX;
+    let mut at = 0;
+    while at < LANE {
+        state = (state >> 8) ^ TABLE[(state & 0xff) as usize];
+        at += 1;
+    }
+    [!state; 4]
+};
 
 /// The checksum of whole pages.
 pub fn sum_of(pages: &[u8]) -> Sum {
@@ -160,13 +162,20 @@ mod tests {
         let mut to = Pages([0; 3 * PAGE]);
         let mut sums = [[0; 4]; 3];
         // SAFETY: two arrays of three pages.
-        unsafe { copy_and_sum(from.0.as_ptr(), to.0.as_mut_ptr(), &mut sums) };
+        let copied = unsafe { copy_and_sum(from.0.as_ptr(), to.0.as_mut_ptr(), &mut sums, true) };
+        assert!(copied == 3 && to.0 == from.0);
         assert!(
             sums.iter()
                 .zip(from.0.chunks(PAGE))
                 .all(|(sum, page)| *sum == sum_of(page))
-                && to.0 == from.0
         );
+        from.0[PAGE..2 * PAGE].fill(0);
+        assert_eq!(sum_of(&from.0[PAGE..2 * PAGE]), ZEROS);
+        for (skip_zeros, count) in [(true, 1), (false, 3)] {
+            // SAFETY: as above.
+            let copied = unsafe { copy_and_sum(from.0.as_ptr(), to.0.as_mut_ptr(), &mut sums, skip_zeros) };
+            assert_eq!(copied, count);
+        }
     }
 
     #[test]

@@ -128,8 +128,8 @@ impl Former {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Piece {
-    address: u64,
-    length: u64,
+    pub address: u64,
+    pub length: u64,
     /// In the file, or [`NOWHERE`].
     offset: u64,
     pub flags: u64,
@@ -144,80 +144,83 @@ const NOWHERE: u64 = u64::MAX;
 impl Piece {
     /// To be written.
     pub const WRITE: u64 = 1;
+    /// Pages of zeros need not be stored.
+    pub const SKIP_ZEROS: u64 = 2;
     /// The first of its mapping.
-    const FIRST: u64 = 2;
+    pub const FIRST: u64 = 4;
 
-    pub fn new(start: usize, end: usize, offset: Option<u64>, mapping: usize) -> Piece {
+    pub fn new(start: usize, end: usize, offset: Option<u64>) -> Piece {
         Piece {
             address: start as u64,
             length: (end - start) as u64,
             offset: offset.unwrap_or(NOWHERE),
-            flags: if start == mapping { Piece::FIRST } else { 0 },
+            flags: 0,
         }
     }
 
-    /// The piece of it from `start` to `end`.
-    pub fn part(&self, start: usize, end: usize) -> Piece {
-        let skipped = start as u64 - self.address;
-        Piece {
-            address: start as u64,
-            length: (end - start) as u64,
-            offset: if self.offset == NOWHERE {
-                NOWHERE
-            } else {
-                self.offset + skipped
-            },
-            flags: if skipped == 0 {
-                self.flags
-            } else {
-                self.flags & !Piece::FIRST
-            },
-        }
+    /// It has no place in the file yet.
+    pub fn is_new(&self) -> bool {
+        self.offset == NOWHERE
     }
 
-    pub fn push(&self, tables: &mut Tables) -> Result<(), Trouble> {
-        tables.pieces.push(bytes_of(self)).map_err(Trouble::memory)
+    pub fn has(&self, flag: u64) -> bool {
+        self.flags & flag != 0
     }
 }
 
-/// Gives every piece its place: those without one get what the others leave free below `data_length`, the length of the data
-/// so far, and then what follows. Makes the table of extents and the list of what is to be written, and returns the new
-/// length of the data.
-pub fn place(tables: &mut Tables, data_length: u64) -> Result<u64, Trouble> {
-    let count = tables.pieces.bytes().len() / size_of::<Piece>();
-    let mut free = Free::new(data_length)?;
-    for index in 0..count {
-        let piece = tables.piece(index);
-        if piece.offset != NOWHERE {
+/// Gives pieces their places in the file: those without one get what the others leave free of the data so far, and then what
+/// follows.
+pub struct Layout {
+    free: Free,
+    /// Of the data.
+    end: u64,
+}
+
+impl Layout {
+    /// `data_length`: of the data so far.
+    pub fn new(tables: &Tables, data_length: u64) -> Result<Layout, Trouble> {
+        let mut free = Free::new(data_length)?;
+        for piece in tables.all_pieces().filter(|piece| piece.offset != NOWHERE) {
             free.take(piece.offset, piece.length);
         }
+        Ok(Layout { free, end: DATA_OFFSET })
     }
-    let mut end = DATA_OFFSET;
-    for index in 0..count {
-        let mut piece = tables.piece(index);
-        let mut rest = piece.length;
-        while rest > 0 {
-            if piece.offset == NOWHERE {
-                (piece.offset, piece.length) = free.next(rest);
-            }
-            end = end.max(piece.offset + piece.length);
-            let extent = Extent {
-                address: piece.address,
-                length: piece.length,
-                offset: piece.offset,
-            };
-            let may_join = piece.flags & Piece::FIRST == 0;
-            append(&mut tables.extents, extent, may_join)?;
-            if piece.flags & Piece::WRITE != 0 {
-                append(&mut tables.writes, extent, true)?;
-            }
-            rest -= piece.length;
-            piece.address += piece.length;
-            piece.offset = NOWHERE;
-            piece.flags &= !Piece::FIRST;
+
+    /// Where the piece goes from its byte `from` on, and how many bytes may follow there.
+    pub fn place(&mut self, piece: &Piece, from: u64) -> (u64, u64) {
+        let rest = piece.length - from;
+        match piece.offset {
+            NOWHERE => self.free.next(rest),
+            offset => (offset + from, rest),
         }
     }
-    Ok(end - DATA_OFFSET)
+
+    /// That so many bytes lie there now, and in the table of extents.
+    pub fn lies(
+        &mut self,
+        piece: &Piece,
+        from: u64,
+        (offset, length): (u64, u64),
+        tables: &mut Tables,
+    ) -> Result<(), Trouble> {
+        if length == 0 {
+            return Ok(());
+        }
+        if piece.offset == NOWHERE {
+            self.free.give(length);
+        }
+        self.end = self.end.max(offset + length);
+        let extent = Extent {
+            address: piece.address + from,
+            length,
+            offset,
+        };
+        append(&mut tables.extents, extent, from > 0 || !piece.has(Piece::FIRST))
+    }
+
+    pub fn data_length(&self) -> u64 {
+        self.end - DATA_OFFSET
+    }
 }
 
 /// Adds an extent, or makes the last one longer.
@@ -260,25 +263,35 @@ impl Free {
     }
 
     fn is_taken(&self, page: usize) -> bool {
-        let words = self.taken.words();
-        words[page / 64] >> (page % 64) & 1 != 0
+        page < self.pages && self.taken.words()[page / 64] >> (page % 64) & 1 != 0
     }
 
     /// The next free place: offset and length, at most `wanted` bytes.
     fn next(&mut self, wanted: u64) -> (u64, u64) {
-        while self.next < self.pages && self.is_taken(self.next) {
+        while self.is_taken(self.next) {
             self.next += 1;
         }
-        let first = self.next;
-        let most = first + wanted as usize / PAGE;
-        while self.next < most && (self.next >= self.pages || !self.is_taken(self.next)) {
-            self.next += 1;
+        let most = self.next + wanted as usize / PAGE;
+        let mut end = self.next + 1;
+        if self.next >= self.pages {
+            end = most;
         }
-        (DATA_OFFSET + (first * PAGE) as u64, ((self.next - first) * PAGE) as u64)
+        while end < most && !self.is_taken(end) {
+            end += 1;
+        }
+        (
+            DATA_OFFSET + (self.next * PAGE) as u64,
+            ((end - self.next) * PAGE) as u64,
+        )
+    }
+
+    /// So much of it has got an owner.
+    fn give(&mut self, length: u64) {
+        self.next += length as usize / PAGE;
     }
 }
 
-/// The checksum of the page at `offset` in the file.
+/// The place of the checksum of the page at `offset` in the file.
 pub fn sum_at(offset: u64) -> usize {
     (offset - DATA_OFFSET) as usize / PAGE * size_of::<Sum>()
 }

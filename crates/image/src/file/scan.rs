@@ -1,7 +1,5 @@
 //! What of the process's memory an image has to hold: the mappings, and the pages that come from nowhere else.
 
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-
 use super::checksum::PAGE;
 use super::format::{self, MappingKind, Name, bytes_of};
 use super::layout::{Former, Part, Piece};
@@ -331,11 +329,8 @@ fn present_by_entries(
     Ok(())
 }
 
-/// Pages ahead of the one being looked at.
-const AHEAD: usize = 16;
-
-/// Adds a range to the pieces, without its pages of zeros if it is of anonymous memory. What `former` holds unchanged is not
-/// looked at; of a mapping that is stored as a whole nobody knows what has changed.
+/// Adds a range to the pieces. What `former` holds unchanged need not be looked at; of a mapping that is stored as a whole
+/// nobody knows what has changed.
 fn add(
     tables: &mut Tables,
     former: &mut Option<Former>,
@@ -349,41 +344,18 @@ fn add(
             Some(former) => former.look(from, end),
             None => Part::new(end),
         };
-        let mut piece = Piece::new(from, part.end, part.offset, tables.mapping_start);
-        match part.offset {
-            Some(_) if !part.changed && !whole => piece.push(tables)?,
-            _ => {
-                piece.flags |= Piece::WRITE;
-                if anonymous {
-                    without_zeros(from, part.end, |start, end| piece.part(start, end).push(tables))?;
-                } else {
-                    piece.push(tables)?;
-                }
-            }
+        let mut piece = Piece::new(from, part.end, part.offset);
+        if from == tables.mapping_start {
+            piece.flags |= Piece::FIRST;
         }
+        if part.offset.is_none() || part.changed || whole {
+            piece.flags |= Piece::WRITE;
+        }
+        if anonymous {
+            piece.flags |= Piece::SKIP_ZEROS;
+        }
+        tables.pieces.push(bytes_of(&piece)).map_err(Trouble::memory)?;
         from = part.end;
     }
     Ok(())
-}
-
-fn without_zeros(
-    start: usize,
-    end: usize,
-    mut each: impl FnMut(usize, usize) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
-    let mut from = start;
-    for page in (start..end).step_by(PAGE) {
-        // One word of every page: without this, most of the time is spent waiting for it. It is no access.
-        // SAFETY: as said.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>((page + AHEAD * PAGE) as *const i8) };
-        // SAFETY: present, and can be read.
-        let words = unsafe { std::slice::from_raw_parts(page as *const u64, PAGE / 8) };
-        if words[0] == 0 && words.iter().all(|word| *word == 0) {
-            if from < page {
-                each(from, page)?;
-            }
-            from = page + PAGE;
-        }
-    }
-    if from < end { each(from, end) } else { Ok(()) }
 }

@@ -43,8 +43,6 @@ pub struct Tables {
     pub all: Area,
     /// Memory to store, in the order of addresses.
     pub pieces: Area,
-    /// Extents to be written into the file.
-    pub writes: Area,
     /// Where the mapping begins whose pages are being found.
     pub mapping_start: usize,
 }
@@ -61,7 +59,6 @@ impl Tables {
             auxv: Area::new(6),
             all: Area::new(7),
             pieces: Area::new(17),
-            writes: Area::new(18),
             mapping_start: 0,
         }
     }
@@ -96,16 +93,30 @@ impl Tables {
         self.mappings.bytes_mut()[index * size..][..size].copy_from_slice(bytes_of(mapping));
     }
 
+    /// Bytes of all tables so far.
+    pub fn bytes(&self) -> usize {
+        let tables = [
+            &self.mappings,
+            &self.files,
+            &self.descriptors,
+            &self.threads,
+            &self.extents,
+            &self.strings,
+            &self.auxv,
+        ];
+        tables.iter().map(|table| table.bytes().len()).sum()
+    }
+
+    pub fn piece_count(&self) -> usize {
+        self.pieces.bytes().len() / size_of::<Piece>()
+    }
+
     pub fn piece(&self, index: usize) -> Piece {
         record(&self.pieces, index)
     }
 
-    pub fn write_count(&self) -> usize {
-        self.writes.bytes().len() / size_of::<format::Extent>()
-    }
-
-    pub fn write(&self, index: usize) -> format::Extent {
-        record(&self.writes, index)
+    pub fn all_pieces(&self) -> impl Iterator<Item = Piece> {
+        (0..self.piece_count()).map(|index| self.piece(index))
     }
 
     pub fn note_threads(&mut self) -> Result<(), Trouble> {

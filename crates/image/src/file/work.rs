@@ -71,12 +71,20 @@ impl Area {
         Ok(())
     }
 
-    /// Makes it `length` bytes long; what is new are zeros.
+    /// Makes it `length` bytes long. What is new are zeros, unless it has been longer before.
     pub fn resize(&mut self, length: usize) -> Result<(), Errno> {
         if length > self.length {
             self.grow(length - self.length)?;
         }
         self.length = length;
+        Ok(())
+    }
+
+    /// Makes it longer by zeros, whatever it held there before.
+    pub fn pad(&mut self, length: usize) -> Result<(), Errno> {
+        let used = self.length;
+        self.resize(length)?;
+        self.bytes_mut()[used..].fill(0);
         Ok(())
     }
 

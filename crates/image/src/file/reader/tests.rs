@@ -26,6 +26,11 @@ fn new_file(path: &Path) -> File {
     file
 }
 
+/// Opens a file to write over it.
+fn again(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
 /// Writes image `number` of a copy of this process.
 fn write_copy(file: &File, number: u64) {
     let node = tempfile_in_memory();
@@ -271,7 +276,8 @@ fn a_file_that_is_written_over_is_the_same_as_a_new_one() {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: new memory, and all of it is ours.
     let memory = unsafe {
-        let memory = libc::mmap(std::ptr::null_mut(), PAGES * PAGE, rights, flags, -1, 0).cast::<u8>();
+        let memory = libc::mmap(std::ptr::null_mut(), (PAGES + 1) * PAGE, rights, flags, -1, 0).cast::<u8>();
+        memory.add(PAGES * PAGE).write(7);
         (0..PAGES / 2).for_each(|page| memory.add(page * PAGE).write(7));
         memory
     };
@@ -279,7 +285,7 @@ fn a_file_that_is_written_over_is_the_same_as_a_new_one() {
     let directory = std::env::temp_dir();
     // As the agent does: the oldest of three is written over.
     let paths = [0, 1, 2, 3].map(|index| directory.join(format!("resurgo-image-over-{index}-{}", std::process::id())));
-    let files = [0, 1, 2].map(|index| new_file(&paths[index]));
+    paths.iter().for_each(|path| drop(new_file(path)));
     let mut random = Random(4242);
     for round in 1..=ROUNDS {
         change(memory, PAGES, &mut random, round);
@@ -287,7 +293,7 @@ fn a_file_that_is_written_over_is_the_same_as_a_new_one() {
         let over = round % 3;
         // One image is never written.
         if round != 11 {
-            write_copy(&files[over], round as u64);
+            write_copy(&again(&paths[over]), round as u64);
             write_copy(&new_file(&paths[3]), round as u64);
             let address = memory as u64;
             let [one, other] = [&paths[over], &paths[3]].map(|path| stored(path, address, PAGES * PAGE));
@@ -302,13 +308,15 @@ fn a_file_that_is_written_over_is_the_same_as_a_new_one() {
     // Where the kernel tells what has changed, nothing else is written: damage to it stays, and is noticed.
     let over = (ROUNDS + 1) % 3;
     let image = Image::open(&paths[over]).unwrap();
-    let end = image
-        .extents
-        .iter()
-        .find(|extent| extent.address + extent.length > memory as u64);
-    files[over].write_all_at(b"!", end.unwrap().offset + 100).unwrap();
+    let still = (memory as usize + PAGES * PAGE) as u64;
+    let extents = &mut image.extents.iter();
+    let extent = extents.find(|extent| (extent.address..extent.address + extent.length).contains(&still));
+    let extent = extent.expect("a page that never changes is stored");
+    again(&paths[over])
+        .write_all_at(b"!", extent.offset + (still - extent.address) + 100)
+        .unwrap();
     crate::changes::note(ROUNDS as u64 + 1);
-    write_copy(&files[over], ROUNDS as u64 + 1);
+    write_copy(&again(&paths[over]), ROUNDS as u64 + 1);
     let damaged = Image::open(&paths[over]).unwrap().verify().is_err();
     assert_eq!(damaged, crate::changes::name() != 0);
     crate::changes::forget();
@@ -316,5 +324,5 @@ fn a_file_that_is_written_over_is_the_same_as_a_new_one() {
     drop(guard);
     paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
     // SAFETY: the test's own mapping.
-    unsafe { libc::munmap(memory.cast(), PAGES * PAGE) };
+    unsafe { libc::munmap(memory.cast(), (PAGES + 1) * PAGE) };
 }
