@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process images: how long a rank stands still for one, what they cost, and how soon a killed rank runs again."""
 
+import subprocess
+import tempfile
 import time
+from pathlib import Path
 from statistics import median
 
 from contenders import PESSIMISTIC, Job, Rounds, run
@@ -10,6 +13,7 @@ from report import Section, spread
 
 MIB = 1024  # of a rank's heap, all written
 OFTEN = PESSIMISTIC.with_options("an image every 300 ms", "--checkpoint-every", "300ms")
+SELDOM = PESSIMISTIC.with_options("an image every 700 ms", "--checkpoint-every", "700ms")
 USUAL = PESSIMISTIC.with_options("an image every 10 s", "--checkpoint-every", "10s")
 # Long enough for some images of each rank.
 PROGRAMS = {"heat, 4 ranks": ("heat", 1024, 1024, 30000), "cg, 4 ranks": ("cg", 1024, 6000)}
@@ -41,6 +45,67 @@ def back(victim):
         return (restarted * 1e3 - killed * 1e-6, (again - killed) * 1e-6), job.others
 
 
+def writes(quick, directory, every):
+    """Of each image file of rank 0, one page of EVERY written between two images: milliseconds of standstill, MiB written, and
+    seconds that took."""
+    options = ["--checkpoint-dir", directory]
+    with Job(SELDOM, 2, "dirty", 256 if quick else MIB, 16 if quick else 24, every, options=options) as job:
+        job.wait()
+        stood = {event["image"]: event["stall_seconds"] * 1e3 for event in job.of("checkpointed", rank=0)}
+        files = [event for event in job.of("image_written", rank=0) if event["image"] in stood]
+        # The first three are written in full, and the heap may not have been there yet.
+        files = [(stood[event["image"]], event["written_bytes"] / 2**20, event["write_seconds"]) for event in files[6:]]
+        return files, job.others
+
+
+def seconds_to_copy(mib):
+    """Of the same bytes, from memory to memory."""
+    source, target = bytearray(b"x" * (mib << 20)), bytearray(mib << 20)
+    times = []
+    for _ in range(3):
+        start = time.monotonic()
+        memoryview(target)[:] = source
+        times.append(time.monotonic() - start)
+    return min(times)
+
+
+def seconds_of_dd(mib, directory):
+    """Of the same bytes, from nowhere to a file that is there already, around the cache."""
+    with tempfile.NamedTemporaryFile(dir=directory) as file:
+        command = ["dd", "if=/dev/zero", f"of={file.name}", "bs=8M", f"count={mib // 8}", "conv=notrunc", "oflag=direct"]
+        times = []
+        for _ in range(3):
+            start = time.monotonic()
+            subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+            times.append(time.monotonic() - start)
+        return min(times[1:])
+
+
+def measure_files(section, rounds, quick):
+    """Image files in memory and on the disk, of a rank that writes all of its heap, or 1 % of it, between two images."""
+    mib, rows = 256 if quick else MIB, []
+    places = [("/dev/shm", "memcpy", 0.7, seconds_to_copy), (tempfile.gettempdir(), "dd oflag=direct", 0.8, seconds_of_dd)]
+    for place, reference, bound, seconds in places:
+        with tempfile.TemporaryDirectory(prefix="resurgo-bench-", dir=place) as directory:
+            best = seconds(mib) if reference == "memcpy" else seconds(mib, directory)
+            runs = {
+                every: rounds.go((SELDOM,), 1, lambda _, every=every: writes(quick, Path(directory) / str(every), every))
+                for every in (1, 100)
+            }
+        full, part = ([file for files in run[SELDOM.name] for file in files] for run in runs.values())
+        took = [seconds for _, _, seconds in full]
+        section.at_least(f"image file to {place}, all of {mib} MiB, against {reference}", bound, best / median(took))
+        less = median(written for _, written, _ in part) / median(written for _, written, _ in full)
+        section.figure(f"bytes written to {place} with 1 % changed between images, against all", "≤ 0.05 ×", f"{less:.3f} ×",
+                       less <= 0.05)
+        for name, files in (("all written", full), ("1 % written", part)):
+            columns = [spread([file[index] for file in files]) for index in (1, 2, 0)]
+            rows.append([f"{place}, {name}", *columns, f"{best:.2f} ({reference})"])
+    stood = median(stall for stall, _, _ in part)
+    section.figure(f"stall for an image with a file, 1 % of {mib} MiB written", "≤ 10 ms", f"{stood:.1f} ms", stood <= 10)
+    section.table(["files", "MiB", "s", "stall, ms", "the same bytes, s"], rows)
+
+
 def measure(quick):
     section = Section("images", "Process images", quick)
     rounds = Rounds(quick)
@@ -58,6 +123,7 @@ def measure(quick):
         [[f"stall for an image, {size}", spread(images)], [f"bare fork, {size}", spread(forks)],
          ["SIGKILL to the new process", spread(started)], ["SIGKILL to its first delivery", spread(running)]],
     )
+    measure_files(section, rounds, quick)
     rows = []
     for name, program in (QUICK if quick else PROGRAMS).items():
         def seconds(contender, program=program):

@@ -162,7 +162,7 @@ pub fn start() -> Result<(), Errno> {
         *control_block.add(2) = control_block as usize;
         let stack = (&raw mut (*area).stack) as usize + STACK;
         // Signals stay blocked in the new thread: it inherits the mask of the handler.
-        threads::start_service(stack, control_block as usize, &RUNNING, run)?;
+        threads::start_service(stack, control_block as usize, &RUNNING, run, 0)?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 mod checksum;
 mod format;
+mod helper;
 mod layout;
 mod output;
 pub(crate) mod pages;

@@ -274,10 +274,11 @@ pub unsafe fn start_service(
     tls: usize,
     ended: &AtomicU32,
     run: extern "C" fn(usize) -> !,
+    argument: usize,
 ) -> Result<i32, Errno> {
     let flags = THREAD_FLAGS | libc::CLONE_SETTLS | libc::CLONE_CHILD_CLEARTID | libc::CLONE_PARENT_SETTID;
     // SAFETY: as required.
-    unsafe { start(flags, stack, run, 0, Some((tls, ended.as_ptr() as usize))) }
+    unsafe { start(flags, stack, run, argument, Some((tls, ended.as_ptr() as usize))) }
 }
 
 unsafe fn start(

@@ -4,15 +4,18 @@ use std::ops::Range;
 
 use super::checksum::PAGE;
 use super::format::DATA_OFFSET;
+use super::helper::{Batch, Helper};
 use super::tables::Trouble;
 use super::work::{self, Area};
 use crate::sys::{self, Errno, call};
 
 /// Bytes handed to the kernel at once.
 const BATCH: usize = 8 << 20;
-/// Bytes of room that are taken at once; and written bytes after which the kernel is asked to bring them to the disk, when they
-/// go through its cache.
+/// Bytes of room on a disk that are taken at once; and written bytes after which the kernel is asked to bring them to the disk,
+/// when they go through its cache.
 const STEP: u64 = 32 << 20;
+/// Bytes of room in memory that are taken at once.
+const LITTLE: u64 = 256 << 10;
 /// Bytes of the mapped file whose pages the kernel finds at once, and from how many on it is asked to.
 const FIND: u64 = 2 << 20;
 const FEW: u64 = 64 << 10;
@@ -49,6 +52,11 @@ pub struct Output {
     /// What has not been handed to the kernel yet. Written from the program's own memory, every page that the snapshot
     /// shares with the rank would be copied in the kernel, and kept.
     buffer: Area,
+    /// Which half of it is being filled; the other one is being written, if there is somebody to do so.
+    half: usize,
+    helper: Option<Helper>,
+    /// What that one has been given.
+    given: Option<Batch>,
     waiting: usize,
     /// Where that goes in the file.
     at: u64,
@@ -72,7 +80,7 @@ impl Output {
             map(file, expected.data_end + expected.rest)?;
             way = Way::Mapped;
         } else {
-            buffer.resize(BATCH).map_err(Trouble::memory)?;
+            buffer.resize(2 * BATCH).map_err(Trouble::memory)?;
             if !expected.scattered && sys::fcntl(file, libc::F_SETFL, libc::O_DIRECT as usize).is_ok() {
                 way = Way::Direct;
             }
@@ -88,6 +96,14 @@ impl Output {
             expected,
             taken,
             buffer,
+            half: 0,
+            // Through the cache, writing is copying.
+            helper: if way == Way::Direct {
+                Some(Helper::start()?)
+            } else {
+                None
+            },
+            given: None,
             waiting: 0,
             at: 0,
             found: 0..0,
@@ -102,15 +118,19 @@ impl Output {
         if end <= self.taken {
             return Ok(());
         }
-        let end = end.max(self.expected.data_end.min(self.taken + STEP));
-        // SAFETY: about a file that is ours.
-        let took = unsafe { call!(libc::SYS_fallocate, self.file, 0, self.taken, end - self.taken) };
-        match took {
-            Err(libc::EOPNOTSUPP | libc::ENOSYS) if self.way != Way::Mapped => {}
-            took => took.map(|_| ()).map_err(cannot)?,
-        }
-        self.taken = end;
+        let step = if self.way == Way::Mapped { LITTLE } else { STEP };
+        let more = end.max(self.expected.data_end.min(self.taken + step));
+        // What is too much is given back in the end. Without room for that, what is needed will do.
+        self.taken = self.allocate(more).or_else(|_| self.allocate(end)).map_err(cannot)?;
         Ok(())
+    }
+
+    fn allocate(&self, end: u64) -> Result<u64, Errno> {
+        // SAFETY: about a file that is ours.
+        match unsafe { call!(libc::SYS_fallocate, self.file, 0, self.taken, end - self.taken) } {
+            Err(libc::EOPNOTSUPP | libc::ENOSYS) if self.way != Way::Mapped => Ok(end),
+            took => took.map(|_| end),
+        }
     }
 
     /// Writes whole pages to a place in the file.
@@ -124,7 +144,17 @@ impl Output {
             };
             return Ok(());
         }
-        self.write(pages.as_ptr() as usize, pages.len(), offset)
+        self.settle()?;
+        self.write(self.batch(pages.as_ptr() as usize, pages.len(), offset))
+    }
+
+    fn batch(&self, from: usize, bytes: usize, offset: u64) -> Batch {
+        Batch {
+            file: self.file,
+            from,
+            bytes,
+            offset,
+        }
     }
 
     /// The memory to put up to `bytes` of data into, for `offset` in the file, where `wanted` will follow one another; say
@@ -139,7 +169,12 @@ impl Output {
             self.flush()?;
             self.at = offset;
         }
-        Ok((self.buffer.bytes().as_ptr() as usize + self.waiting) as *mut u8)
+        Ok((self.filling() + self.waiting) as *mut u8)
+    }
+
+    /// The half of the buffer that is being filled.
+    fn filling(&self) -> usize {
+        self.buffer.bytes().as_ptr() as usize + self.half * BATCH
     }
 
     pub fn filled(&mut self, bytes: usize) {
@@ -172,7 +207,16 @@ impl Output {
 
     /// Hands over what is waiting.
     pub fn flush(&mut self) -> Result<(), Trouble> {
-        self.write(self.buffer.bytes().as_ptr() as usize, self.waiting, self.at)?;
+        self.settle()?;
+        let batch = self.batch(self.filling(), self.waiting, self.at);
+        match &self.helper {
+            Some(helper) if self.way == Way::Direct => {
+                helper.write(batch);
+                self.given = Some(batch);
+                self.half = 1 - self.half;
+            }
+            _ => self.write(batch)?,
+        }
         self.at += self.waiting as u64;
         self.cached += self.waiting as u64;
         self.waiting = 0;
@@ -186,30 +230,34 @@ impl Output {
         Ok(())
     }
 
-    fn write(&mut self, mut from: usize, mut bytes: usize, mut offset: u64) -> Result<(), Trouble> {
-        while bytes > 0 {
-            // SAFETY: memory of ours.
-            match unsafe { call!(libc::SYS_pwrite64, self.file, from, bytes, offset) } {
-                Ok(0) => return Err(cannot(libc::EIO)),
-                Ok(written) => {
-                    offset += written as u64;
-                    from += written;
-                    bytes -= written;
-                }
-                Err(libc::EINTR) => {}
-                // Some file systems take the flag and then refuse.
-                Err(libc::EINVAL) if self.way == Way::Direct => {
-                    self.way = Way::Cached;
-                    sys::fcntl(self.file, libc::F_SETFL, 0).map_err(cannot)?;
-                }
-                Err(errno) => return Err(cannot(errno)),
+    /// What was given to the helper has been written.
+    fn settle(&mut self) -> Result<(), Trouble> {
+        let (Some(helper), Some(batch)) = (&self.helper, self.given.take()) else {
+            return Ok(());
+        };
+        let written = helper.wait();
+        self.or_cached(written, batch)
+    }
+
+    fn write(&mut self, batch: Batch) -> Result<(), Trouble> {
+        self.or_cached(batch.write(), batch)
+    }
+
+    /// Some file systems take O_DIRECT and then refuse to write so.
+    fn or_cached(&mut self, written: Result<(), Errno>, batch: Batch) -> Result<(), Trouble> {
+        match written {
+            Err(libc::EINVAL) if self.way == Way::Direct => {
+                self.way = Way::Cached;
+                sys::fcntl(self.file, libc::F_SETFL, 0).map_err(cannot)?;
+                batch.write().map_err(cannot)
             }
+            written => written.map_err(cannot),
         }
-        Ok(())
     }
 
     /// Cuts the file to its length and brings it to the disk.
     pub fn finish(&mut self, length: u64) -> Result<(), Trouble> {
+        self.settle()?;
         // SAFETY: about the file.
         unsafe {
             call!(libc::SYS_ftruncate, self.file, length)
