@@ -19,6 +19,7 @@ from harness import MANY
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 HEAT = ("400", "400", "6000")
+LONG = ("400", "400", "24000")  # more than two seconds
 
 
 def start(jobs, directory, n, *program, every="100ms", options=(), **more):
@@ -162,9 +163,9 @@ def damage_version(path):
     ],
 )
 def test_a_damaged_file_is_passed_over(jobs, program, tmp_path, damage, why):
-    calm = jobs.run(2, *program("heat"), *HEAT).ok()
+    calm = jobs.run(2, *program("heat"), *LONG).ok()
     directory = tmp_path / "images"
-    job = start(jobs, directory, 2, *program("heat"), *HEAT, every="400ms")
+    job = start(jobs, directory, 2, *program("heat"), *LONG, every="400ms")
     assert until_written(job, 0)
     newest = files(directory, 0)[-1]
     damage(newest)
@@ -179,7 +180,7 @@ def test_a_damaged_file_is_passed_over(jobs, program, tmp_path, damage, why):
 
 def test_without_any_good_file_the_job_ends_with_the_reason(jobs, program, tmp_path):
     directory = tmp_path / "images"
-    job = start(jobs, directory, 2, *program("heat"), *HEAT, every="400ms")
+    job = start(jobs, directory, 2, *program("heat"), *LONG, every="400ms")
     assert until_written(job, 0)
     for path in files(directory, 0):
         damage_end(path)
@@ -191,9 +192,9 @@ def test_without_any_good_file_the_job_ends_with_the_reason(jobs, program, tmp_p
 
 def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):
     """Nothing has been forgotten yet."""
-    calm = jobs.run(2, *program("heat"), *HEAT).ok()
+    calm = jobs.run(2, *program("heat"), *LONG).ok()
     directory = tmp_path / "images"
-    job = start(jobs, directory, 2, *program("heat"), *HEAT, every="900ms")
+    job = start(jobs, directory, 2, *program("heat"), *LONG, every="900ms")
     assert until_written(job, 0, 1)
     damage_end(files(directory, 0)[0])
     kill_with_snapshots(job, 0)
@@ -205,7 +206,7 @@ def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):
 def test_a_changed_program_is_named(jobs, program, tmp_path):
     copy = tmp_path / "program"
     shutil.copy(program("heat")[0], copy)
-    job = start(jobs, tmp_path / "images", 2, copy, *HEAT, every="300ms")
+    job = start(jobs, tmp_path / "images", 2, copy, *LONG, every="300ms")
     assert until_written(job, 0)
     os.utime(copy)
     kill_with_snapshots(job, 0)
