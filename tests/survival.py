@@ -8,8 +8,12 @@ import subprocess
 import time
 from pathlib import Path
 
-from catalogue import BY_NAME, arguments
+import pytest
+
+from catalogue import BY_NAME, CATALOGUE, arguments
 from harness import MANY, by_rank, storm
+
+PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
 
 # Reads all of standard input, prints much in awkward pieces.
 TEXT = b"".join(b"input line %d\n" % i for i in range(5000)) + b"no newline at the end"
@@ -57,6 +61,20 @@ def survive(jobs, rng, command, entry, size, blows, expected, options=(), number
     return compare(entry, job.wait(60 + 20 * calm.seconds + 2 * blows), file, expected)
 
 
+def every(period):
+    return ["--checkpoint-every", period]
+
+
+def soak(jobs, program, rng, request, entry, size, blows, options=(), protocol=None):
+    """A program of the catalogue undisturbed, and then as many rounds of it under kills as are asked for."""
+    if not entry.least <= size <= entry.most:
+        pytest.skip(f"{entry} is for {entry.least} to {entry.most} ranks")
+    command = program(entry.name)
+    expected = undisturbed(jobs, command, entry, size)
+    for number in range(request.config.option.rounds):
+        survive(jobs, rng, command, entry, size, blows, expected, options, number, protocol=protocol)
+
+
 def of_catalogue(program, name):
     return BY_NAME[name], program(name)
 
@@ -84,6 +102,22 @@ def snapshots(job):
             if Path(f"/proc/{pid}/comm").read_text() == "resurgo-image\n":
                 found.append(pid)
     return found
+
+
+def without_the_one_or_the_other(jobs, program, who, images, **more):
+    """The agent or the dispatcher is killed: nothing stays behind, sleeping images neither."""
+    job = ring(jobs, program, 3, images, options=every("50ms"), **more)
+    job.until(lambda: len(snapshots(job)) >= 3)
+    ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
+    agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
+    if who == "dispatcher":
+        job.process.kill()
+    else:
+        os.kill(agents[0], signal.SIGKILL)
+    result = job.wait(20)
+    if who == "agent":
+        assert result.code == 1 and "the agent" in result.errors, result.describe()
+    assert not job.leftovers(5)
 
 
 def kill_snapshots(job, rank=None):

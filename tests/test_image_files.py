@@ -16,6 +16,7 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY
+from survival import snapshots
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 HEAT = ("400", "400", "6000")
@@ -34,15 +35,6 @@ def files(directory, rank):
 
 def written(job, rank):
     return [event for event in job.events if event["event"] == "image_written" and event["rank"] == rank]
-
-
-def snapshots(job):
-    found = []
-    for pid in job.processes():
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_text() == "resurgo-image\n":
-                found.append(pid)
-    return found
 
 
 def kill_with_snapshots(job, rank):

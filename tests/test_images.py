@@ -2,34 +2,30 @@
 """Images of single ranks (`--checkpoint-every` with message logging): a killed rank goes on from its newest image, and the
 answer is that of an undisturbed run, byte for byte."""
 
-import os
 import signal
 import time
 
 import pytest
 
 import harness
-from catalogue import CATALOGUE
 from harness import MANY, by_rank, storm
 from survival import (
+    PROGRAMS,
     TEXT,
     began_from_images,
+    every,
     feed,
     kill_snapshots,
     moments,
     of_catalogue,
     ring,
-    snapshots,
+    soak,
     survive,
     undisturbed,
+    without_the_one_or_the_other,
 )
 
-PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
 SOME = ["cg", "master_worker", "comm_churn", "rma_halo", "mpiio", "heat_f08", "futures_pi.py"]
-
-
-def every(period):
-    return ["--checkpoint-every", period]
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -201,18 +197,7 @@ def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
 @pytest.mark.parametrize("who", ["agent", "dispatcher"])
 def test_without_the_one_or_the_other(jobs, program, who):
     """Nothing stays behind, sleeping images neither (the fixture sees to it)."""
-    job = ring(jobs, program, 3, "checkpointed", options=every("50ms"))
-    job.until(lambda: len(snapshots(job)) >= 3)
-    ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
-    agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
-    if who == "dispatcher":
-        job.process.kill()
-    else:
-        os.kill(agents[0], signal.SIGKILL)
-    result = job.wait(20)
-    if who == "agent":
-        assert result.code == 1 and "the agent" in result.errors, result.describe()
-    assert not job.leftovers(5)
+    without_the_one_or_the_other(jobs, program, who, "checkpointed")
 
 
 def test_a_shell_has_no_image_but_recovers(jobs, program):
@@ -235,12 +220,7 @@ def test_a_shell_has_no_image_but_recovers(jobs, program):
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("entry", PROGRAMS, ids=str)
 def test_soak(jobs, program, rng, kills, request, entry, size, period):
-    if not entry.least <= size <= entry.most:
-        pytest.skip(f"{entry} is for {entry.least} to {entry.most} ranks")
-    command = program(entry.name)
-    expected = undisturbed(jobs, command, entry, size)
-    for number in range(request.config.option.rounds):
-        survive(jobs, rng, command, entry, size, kills or 10, expected, every(period), number)
+    soak(jobs, program, rng, request, entry, size, kills or 10, every(period))
 
 
 @pytest.mark.slow

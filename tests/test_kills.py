@@ -5,11 +5,10 @@ import time
 
 import pytest
 
-from catalogue import BY_NAME, CATALOGUE, arguments
+from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank
-from survival import survive, undisturbed
+from survival import PROGRAMS, soak, survive, undisturbed
 
-PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
 SOME = ["cg", "heat", "master_worker", "transpose", "comm_churn", "messages", "rma_halo", "mpiio", "heat_f08"]
 PYTHON = ["pickles.py", "numpy_cg.py", "master_worker.py", "futures_pi.py"]
 
@@ -82,9 +81,4 @@ def test_kills_in_the_first_moments(jobs, program, rng, kills):
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
 @pytest.mark.parametrize("entry", PROGRAMS, ids=str)
 def test_soak(jobs, program, rng, kills, request, entry, size, tolerate):
-    if not entry.least <= size <= entry.most:
-        pytest.skip(f"{entry} is for {entry.least} to {entry.most} ranks")
-    command = program(entry.name)
-    expected = undisturbed(jobs, command, entry, size)
-    for number in range(request.config.option.rounds):
-        survive(jobs, rng, command, entry, size, kills or 10, expected, ["--tolerate", tolerate], number)
+    soak(jobs, program, rng, request, entry, size, kills or 10, ["--tolerate", tolerate])

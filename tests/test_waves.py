@@ -10,30 +10,27 @@ import time
 import pytest
 
 import harness
-from catalogue import BY_NAME, CATALOGUE, arguments
+from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, storm
 from survival import (
     LONG,
+    PROGRAMS,
     TEXT,
     began_from_images,
+    every,
     feed,
     kill_snapshots,
     moments,
     of_catalogue,
-    ring,
-    snapshots,
+    soak,
     survive,
     undisturbed,
+    without_the_one_or_the_other,
 )
 
-PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
 SOME = ["cg", "master_worker", "comm_churn", "rma_halo", "transpose", "heat", "futures_pi.py"]
 WAVES = [*MANY, "--checkpoint-every", "20ms"]
 PATIENCE = 60.0  # seconds for striking: a job that hangs must not keep its test from saying so
-
-
-def every(period):
-    return ["--checkpoint-every", period]
 
 
 def start(jobs, size, *command, period=None, **more):
@@ -236,18 +233,7 @@ def test_images_of_the_wave_are_killed(jobs, program, rng, often):
 
 @pytest.mark.parametrize("who", ["agent", "dispatcher"])
 def test_without_the_one_or_the_other(jobs, program, who):
-    job = ring(jobs, program, 3, "wave_complete", protocol="blocking", options=every("50ms"))
-    job.until(lambda: len(snapshots(job)) >= 3)
-    ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
-    agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
-    if who == "dispatcher":
-        job.process.kill()
-    else:
-        os.kill(agents[0], signal.SIGKILL)
-    result = job.wait(20)
-    if who == "agent":
-        assert result.code == 1 and "the agent" in result.errors, result.describe()
-    assert not job.leftovers(5)
+    without_the_one_or_the_other(jobs, program, who, "wave_complete", protocol="blocking")
 
 
 def test_always_at_the_same_place_ends_with_an_error(jobs, program):
@@ -286,12 +272,7 @@ def test_a_rank_that_has_finished_returns_with_the_others(jobs):
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("entry", PROGRAMS, ids=str)
 def test_soak(jobs, program, rng, kills, request, entry, size, period):
-    if not entry.least <= size <= entry.most:
-        pytest.skip(f"{entry} is for {entry.least} to {entry.most} ranks")
-    command = program(entry.name)
-    expected = undisturbed(jobs, command, entry, size)
-    for number in range(request.config.option.rounds):
-        survive(jobs, rng, command, entry, size, kills or 6, expected, every(period), number, protocol="blocking")
+    soak(jobs, program, rng, request, entry, size, kills or 6, every(period), protocol="blocking")
 
 
 @pytest.mark.slow
