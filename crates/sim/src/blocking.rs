@@ -9,13 +9,13 @@ mod agent;
 mod checkers;
 mod rank;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use resurgo_protocol::Rank;
 
 use crate::checkers::{LIVENESS, MAX_RANKS, Violation, violation};
 use crate::program::Job;
+use crate::queue::Queue;
 use crate::random::Random;
 use crate::subject::Mutation;
 use crate::world::{Failure, Outcome, Report};
@@ -90,35 +90,11 @@ enum Event {
     CopyGone(Rank, usize),
 }
 
-struct Scheduled {
-    at: u64,
-    order: u64,
-    event: Event,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
 struct World {
     mutation: Option<Mutation>,
     random: Random,
     now: u64,
-    queue: BinaryHeap<Reverse<Scheduled>>,
-    order: u64,
+    queue: Queue<Event>,
     job: Job,
     size: usize,
     checkers: Checkers,
@@ -173,8 +149,7 @@ impl World {
         Self {
             mutation,
             now: 0,
-            queue: BinaryHeap::new(),
-            order: 0,
+            queue: Queue::new(),
             checkers: Checkers::new(size),
             agent: Agent::new(size),
             processes: Vec::new(),
@@ -225,10 +200,7 @@ impl World {
     }
 
     fn schedule(&mut self, after: u64, event: Event) {
-        self.order += 1;
-        let at = self.now + after;
-        let order = self.order;
-        self.queue.push(Reverse(Scheduled { at, order, event }));
+        self.queue.push(self.now + after, event);
     }
 
     /// A random time of at most `longest`.
@@ -241,19 +213,16 @@ impl World {
         self.schedule(1, Event::Wave);
         let mut last_failure = 0;
         while !self.agent.all_finished() {
-            let Some(Reverse(scheduled)) = self.queue.pop() else {
+            let Some((at, event)) = self.queue.pop() else {
                 return violation(LIVENESS, "nothing is left to happen".into());
             };
-            self.now = scheduled.at;
+            self.now = at;
             let returning = matches!(
-                scheduled.event,
+                event,
                 Event::Woken(..) | Event::Wake(..) | Event::Rewind(_) | Event::ToAgent(_, ToAgent::Ready)
             );
-            let in_wave = matches!(
-                scheduled.event,
-                Event::ToRank(..) | Event::ToAgent(..) | Event::Tell(..)
-            );
-            self.happen(scheduled.event)?;
+            let in_wave = matches!(event, Event::ToRank(..) | Event::ToAgent(..) | Event::Tell(..));
+            self.happen(event)?;
             self.report.events += 1;
             let events = self.report.events;
             if self.failures_left > 0 {

@@ -12,6 +12,7 @@ mod logger;
 mod network;
 mod process;
 pub mod program;
+mod queue;
 pub mod random;
 pub mod subject;
 mod world;

@@ -1,7 +1,6 @@
 //! The run: events in order of time, failures, and the end.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use resurgo_protocol::{EventLogger, Rank, Tolerate};
 
@@ -12,6 +11,7 @@ use crate::logger::{FromLogger, ToLogger};
 use crate::network::{Packet, Wire};
 use crate::process::{Life, Process, Recovery, State};
 use crate::program::Job;
+use crate::queue::Queue;
 use crate::random::Random;
 use crate::subject::{Mutation, Subject};
 
@@ -150,30 +150,6 @@ pub(crate) enum Event {
     },
 }
 
-#[derive(Debug)]
-struct Scheduled {
-    at: u64,
-    order: u64,
-    event: Event,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-impl Eq for Scheduled {}
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
 pub(crate) struct World {
     pub tolerate: Tolerate,
     /// A crash leaves the rank's logs and record behind.
@@ -181,8 +157,7 @@ pub(crate) struct World {
     pub mutation: Option<Mutation>,
     pub random: Random,
     pub now: u64,
-    queue: BinaryHeap<Reverse<Scheduled>>,
-    order: u64,
+    queue: Queue<Event>,
     pub job: Job,
     pub checkers: Checkers,
     pub ranks: Vec<Process>,
@@ -271,8 +246,7 @@ impl World {
             tolerate,
             mutation,
             now: 0,
-            queue: BinaryHeap::new(),
-            order: 0,
+            queue: Queue::new(),
             job,
             memory_survives,
             checkers: Checkers::new(size, tolerate, memory_survives),
@@ -329,12 +303,7 @@ impl World {
     }
 
     pub(crate) fn schedule(&mut self, delay: u64, event: Event) {
-        self.order += 1;
-        self.queue.push(Reverse(Scheduled {
-            at: self.now + delay,
-            order: self.order,
-            event,
-        }));
+        self.queue.push(self.now + delay, event);
     }
 
     pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
@@ -365,11 +334,11 @@ impl World {
             if let Some(rank) = self.lost {
                 break Outcome::HistoryLost { rank };
             }
-            let Some(Reverse(scheduled)) = self.queue.pop() else {
+            let Some((at, event)) = self.queue.pop() else {
                 return violation(LIVENESS, "nothing is left to happen".into());
             };
-            self.now = scheduled.at;
-            self.happen(scheduled.event)?;
+            self.now = at;
+            self.happen(event)?;
             events += 1;
             let provoked = self.provoked.take();
             if self.failures_left > 0 {
