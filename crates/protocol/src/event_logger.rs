@@ -7,7 +7,14 @@
 //! has once more, after having told what its images cover ([`EventLogger::forget`]). Until a rank has refilled what
 //! lost loggers had acknowledged to it, its history here is not whole and [`EventLogger::query`] refuses it: others
 //! may depend on deliveries that are not here.
+//!
+//! **Causal order.** Where sends do not wait ([`crate::causal`]), a delivery may come here before others that it depends
+//! on. It waits for them: it is neither acknowledged nor given to a later life, which could not repeat it. A later life
+//! finds none of what its former ones had waiting, and logs it again where others know of it.
 
+use std::collections::VecDeque;
+
+use crate::causal::Event;
 use crate::{Rank, Recorded};
 
 /// Why the event logger refuses.
@@ -51,11 +58,28 @@ struct History {
     /// Deliveries dropped from the front.
     forgotten: u64,
     records: Vec<Recorded>,
+    /// Of the last records, which wait for what they depend on: deliveries of their source that must be stored before.
+    waiting: VecDeque<u64>,
 }
 
 impl History {
-    fn stored(&self) -> u64 {
+    /// Deliveries that are here, or covered by images.
+    fn received(&self) -> u64 {
         self.forgotten + self.records.len() as u64
+    }
+
+    /// Those that do not wait.
+    fn stored(&self) -> u64 {
+        self.received() - self.waiting.len() as u64
+    }
+
+    fn stored_records(&self) -> &[Recorded] {
+        &self.records[..self.records.len() - self.waiting.len()]
+    }
+
+    fn drop_waiting(&mut self) {
+        self.records.truncate(self.records.len() - self.waiting.len());
+        self.waiting.clear();
     }
 }
 
@@ -64,6 +88,8 @@ impl History {
 pub struct EventLogger {
     epoch: u64,
     histories: Vec<History>,
+    /// Per rank, deliveries that are stable elsewhere.
+    elsewhere: Vec<u64>,
 }
 
 impl EventLogger {
@@ -76,6 +102,7 @@ impl EventLogger {
         Self {
             epoch: 1,
             histories: vec![history; size],
+            elsewhere: vec![0; size],
         }
     }
 
@@ -88,6 +115,7 @@ impl EventLogger {
         Self {
             epoch,
             histories: vec![History::default(); size],
+            elsewhere: vec![0; size],
         }
     }
 
@@ -114,6 +142,9 @@ impl EventLogger {
                 current,
             });
         }
+        if incarnation > history.incarnation {
+            history.drop_waiting();
+        }
         history.incarnation = incarnation;
         history.required = history.required.max(acknowledged);
         Ok(())
@@ -127,6 +158,30 @@ impl EventLogger {
         first_rclock: u64,
         records: &[Recorded],
     ) -> Result<Ack, Error> {
+        self.receive(receiver, incarnation, first_rclock, records, std::iter::repeat(0))
+    }
+
+    /// The same for deliveries that may depend on others which are not stored yet: all of one receiver, from the first on.
+    pub fn log_events(
+        &mut self,
+        receiver: Rank,
+        incarnation: u64,
+        first_rclock: u64,
+        events: &[Event],
+    ) -> Result<Ack, Error> {
+        let records: Vec<Recorded> = events.iter().map(|event| event.record).collect();
+        let antecedents = events.iter().map(|event| event.antecedent);
+        self.receive(receiver, incarnation, first_rclock, &records, antecedents)
+    }
+
+    fn receive(
+        &mut self,
+        receiver: Rank,
+        incarnation: u64,
+        first_rclock: u64,
+        records: &[Recorded],
+        antecedents: impl Iterator<Item = u64>,
+    ) -> Result<Ack, Error> {
         let size = self.size();
         let history = self.history_mut(receiver)?;
         if incarnation != history.incarnation {
@@ -137,7 +192,7 @@ impl EventLogger {
                 current,
             });
         }
-        let stored = history.stored();
+        let stored = history.received();
         if first_rclock == 0 || first_rclock > stored + 1 {
             return Err(Error::Gap {
                 rank: receiver,
@@ -158,9 +213,49 @@ impl EventLogger {
             }
         }
         history.records.extend_from_slice(&records[known..]);
-        Ok(Ack {
-            rclock: history.stored(),
-        })
+        let antecedents = antecedents.take(records.len()).skip(known);
+        let idle = history.waiting.is_empty();
+        history
+            .waiting
+            .extend(antecedents.skip_while(|antecedent| idle && *antecedent == 0));
+        self.settle();
+        Ok(self.ack(receiver))
+    }
+
+    /// What waits for nothing any more is stored.
+    fn settle(&mut self) {
+        if self.histories.iter().all(|history| history.waiting.is_empty()) {
+            return;
+        }
+        let mut clocks: Vec<u64> = self.stable_clocks().collect();
+        let mut progress = true;
+        while std::mem::take(&mut progress) {
+            for (receiver, history) in self.histories.iter_mut().enumerate() {
+                while let Some(antecedent) = history.waiting.front() {
+                    let record = history.records[history.records.len() - history.waiting.len()];
+                    if clocks[record.source as usize] < *antecedent {
+                        break;
+                    }
+                    history.waiting.pop_front();
+                    progress = true;
+                }
+                clocks[receiver] = clocks[receiver].max(history.stored());
+            }
+        }
+    }
+
+    fn ack(&self, receiver: Rank) -> Ack {
+        Ack {
+            rclock: self.histories[receiver as usize].stored(),
+        }
+    }
+
+    /// Deliveries of each rank that are stable, as another logger or a rank says.
+    pub fn learn(&mut self, clocks: &[u64]) {
+        for (known, clock) in self.elsewhere.iter_mut().zip(clocks) {
+            *known = (*known).max(*clock);
+        }
+        self.settle();
     }
 
     /// Deliveries of `receiver` after the first `above_rclock`, in order. A life that was restored from the newer
@@ -179,13 +274,15 @@ impl EventLogger {
                 kept_from,
             });
         }
-        let skipped = (above_rclock - history.forgotten).min(history.records.len() as u64);
-        Ok(&history.records[skipped as usize..])
+        let records = history.stored_records();
+        let skipped = (above_rclock - history.forgotten).min(records.len() as u64);
+        Ok(&records[skipped as usize..])
     }
 
-    /// Stored deliveries of every rank, in rank order (Bouteiller 2005, §III: what every rank may forget).
+    /// Stable deliveries of every rank, in rank order (Bouteiller 2005, §III: what every rank may forget).
     pub fn stable_clocks(&self) -> impl Iterator<Item = u64> + '_ {
-        self.histories.iter().map(History::stored)
+        let here = self.histories.iter().map(History::stored);
+        here.zip(&self.elsewhere).map(|(here, elsewhere)| here.max(*elsewhere))
     }
 
     /// Drops the first `rclock` deliveries of `receiver`: no recovery begins before them any more, since the older
@@ -197,9 +294,16 @@ impl EventLogger {
         let here = dropped.min(history.records.len() as u64);
         history.records.drain(..here as usize);
         history.forgotten += dropped;
-        Ok(Ack {
-            rclock: history.stored(),
-        })
+        let waiting = history.waiting.len().saturating_sub(history.records.len());
+        history.waiting.drain(..waiting);
+        self.settle();
+        Ok(self.ack(receiver))
+    }
+
+    /// Deliveries of `receiver` that were dropped, and those that are stored, whether they are its whole history or not.
+    pub fn stored(&self, receiver: Rank) -> Result<(u64, &[Recorded]), Error> {
+        let history = self.history(receiver)?;
+        Ok((history.forgotten, history.stored_records()))
     }
 
     /// Deliveries of `receiver` that take room here now.

@@ -4,10 +4,12 @@
 //! provider and, a million schedules a minute, inside the simulator.
 
 mod blocking;
+pub mod causal;
 pub mod event_logger;
 pub mod pessimistic;
 
 pub use blocking::{Return, Step, Turn, Wave};
+pub use causal::Causal;
 pub use event_logger::EventLogger;
 pub use pessimistic::{Arrival, Next, Pessimistic, Sending};
 

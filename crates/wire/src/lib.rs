@@ -8,3 +8,4 @@ pub mod control;
 pub mod event_logger;
 pub mod image;
 pub mod node_memory;
+pub mod piggyback;

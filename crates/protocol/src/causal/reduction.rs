@@ -1,0 +1,194 @@
+//! What a rank keeps of everybody's deliveries, and which of them a message must carry: three ways (Bouteiller 2005,
+//! §III.B). All deduce that a receiver knows less than it does, never more.
+
+use std::collections::VecDeque;
+
+use super::Event;
+use crate::Rank;
+
+/// One way to keep events and to piggyback few of them.
+///
+/// Callers see to it that events of one rank come in order and without a gap, each with its past or after it where the
+/// past is stable.
+pub(super) trait Reduce {
+    /// The next event of its receiver. Where some before it are missing, they are stable.
+    fn insert(&mut self, event: Event);
+
+    /// Drops, of each rank, the events up to its clock in `stable`.
+    fn forget(&mut self, stable: &[u64]);
+
+    /// The events above `known` in the order of the reduction, and without `to`'s own where it knows `itself`. `latest` is
+    /// the last event of each rank that is known here; `known`, the last that `to` is known to know, is raised to what
+    /// follows from the graph.
+    fn lacking(&self, to: Rank, itself: bool, latest: &[u64], known: &mut [u64]) -> Vec<Event>;
+
+    /// A peer's `known` has been raised, of these ranks from so much: raises it to what follows from the graph.
+    fn follow(&self, known: &mut [u64], raised: Vec<(Rank, u64)>);
+
+    /// All events, in the order of the reduction.
+    fn all(&self) -> Vec<Event>;
+
+    /// Events of `receiver` after its first `above`, in order.
+    fn of(&self, receiver: Rank, above: u64) -> Vec<Event>;
+
+    /// Events that are kept.
+    fn len(&self) -> usize;
+}
+
+/// Per receiver the sequence of its events, without those that are stable.
+#[derive(Debug, Clone)]
+pub(super) struct Sequences {
+    events: Vec<VecDeque<Event>>,
+    /// The graph is crossed from the receiver's last known event, and what is in its past is not sent (Manetho, §III.B.2).
+    /// Otherwise everything is sent that has not been exchanged with the receiver (Vcausal, §III.B.1).
+    crosses: bool,
+}
+
+impl Sequences {
+    pub fn new(size: usize, crosses: bool) -> Self {
+        let events = vec![VecDeque::new(); size];
+        Self { events, crosses }
+    }
+
+    fn above(&self, receiver: Rank, above: u64) -> impl Iterator<Item = &Event> {
+        let events = &self.events[receiver as usize];
+        let first = events.front().map_or(0, |event| event.rclock);
+        let skipped = (above + 1).saturating_sub(first).min(events.len() as u64);
+        events.range(skipped as usize..)
+    }
+}
+
+impl Reduce for Sequences {
+    fn insert(&mut self, event: Event) {
+        self.events[event.receiver as usize].push_back(event);
+    }
+
+    /// Whoever knows an event knows its past.
+    fn follow(&self, known: &mut [u64], mut raised: Vec<(Rank, u64)>) {
+        if !self.crosses {
+            return;
+        }
+        while let Some((receiver, above)) = raised.pop() {
+            let upto = known[receiver as usize];
+            for event in self.above(receiver, above).take_while(|event| event.rclock <= upto) {
+                let source = event.record.source;
+                if event.antecedent > known[source as usize] {
+                    let above = std::mem::replace(&mut known[source as usize], event.antecedent);
+                    raised.push((source, above));
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, stable: &[u64]) {
+        for (events, stable) in self.events.iter_mut().zip(stable) {
+            while events.front().is_some_and(|event| event.rclock <= *stable) {
+                events.pop_front();
+            }
+        }
+    }
+
+    fn lacking(&self, to: Rank, itself: bool, latest: &[u64], known: &mut [u64]) -> Vec<Event> {
+        if itself {
+            let above = std::mem::replace(&mut known[to as usize], latest[to as usize]);
+            self.follow(known, vec![(to, above)]);
+        }
+        let lacking = (0..).zip(&*known).zip(latest);
+        lacking
+            .filter(|((_, known), latest)| known < latest)
+            .flat_map(|((receiver, known), _)| self.above(receiver, *known))
+            .copied()
+            .collect()
+    }
+
+    fn all(&self) -> Vec<Event> {
+        self.events.iter().flatten().copied().collect()
+    }
+
+    fn of(&self, receiver: Rank, above: u64) -> Vec<Event> {
+        self.above(receiver, above).copied().collect()
+    }
+
+    fn len(&self) -> usize {
+        self.events.iter().map(VecDeque::len).sum()
+    }
+}
+
+/// The same graph as one list in a partial order, no event before one of its past: a message's events are found in one
+/// pass from the last event backwards, and inserted in one pass forwards (§III.B.2).
+#[derive(Debug, Clone, Default)]
+pub(super) struct LogOn(VecDeque<Event>);
+
+impl Reduce for LogOn {
+    fn insert(&mut self, event: Event) {
+        self.0.push_back(event);
+    }
+
+    /// The walk back finds it.
+    fn follow(&self, _: &mut [u64], _: Vec<(Rank, u64)>) {}
+
+    fn forget(&mut self, stable: &[u64]) {
+        self.0.retain(|event| event.rclock > stable[event.receiver as usize]);
+    }
+
+    fn lacking(&self, to: Rank, itself: bool, latest: &[u64], known: &mut [u64]) -> Vec<Event> {
+        if itself {
+            known[to as usize] = latest[to as usize];
+        }
+        let each = latest.iter().zip(&*known);
+        let mut left: u64 = each.map(|(latest, known)| latest - known).sum();
+        let mut found = Vec::new();
+        for event in self.0.iter().rev() {
+            if left == 0 {
+                break;
+            }
+            if event.rclock > known[event.receiver as usize] {
+                found.push(*event);
+                left -= 1;
+                continue;
+            }
+            // What comes after it in the list has been seen: its antecedent, and what is before that, is still to come.
+            let source = &mut known[event.record.source as usize];
+            left -= event.antecedent.saturating_sub(*source);
+            *source = event.antecedent.max(*source);
+        }
+        found.reverse();
+        found
+    }
+
+    fn all(&self) -> Vec<Event> {
+        self.0.iter().copied().collect()
+    }
+
+    fn of(&self, receiver: Rank, above: u64) -> Vec<Event> {
+        let wanted = |event: &&Event| event.receiver == receiver && event.rclock > above;
+        self.0.iter().filter(wanted).copied().collect()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// The store of one rank. An enum, so that it can be copied into an image.
+#[derive(Debug, Clone)]
+pub(super) enum Store {
+    Sequences(Sequences),
+    LogOn(LogOn),
+}
+
+impl Store {
+    pub fn get(&self) -> &dyn Reduce {
+        match self {
+            Self::Sequences(store) => store,
+            Self::LogOn(store) => store,
+        }
+    }
+
+    pub fn get_mut(&mut self) -> &mut dyn Reduce {
+        match self {
+            Self::Sequences(store) => store,
+            Self::LogOn(store) => store,
+        }
+    }
+}
