@@ -13,11 +13,12 @@ use std::collections::VecDeque;
 
 use resurgo_protocol::Rank;
 
+use crate::causal::Piggybacks;
 use crate::checkers::{LIVENESS, MAX_RANKS, Violation, violation};
+use crate::mutation::Mutation;
 use crate::program::Job;
 use crate::queue::Queue;
 use crate::random::Random;
-use crate::subject::Mutation;
 use crate::world::{Failure, Outcome, Report};
 use agent::Agent;
 use checkers::Checkers;
@@ -176,6 +177,7 @@ impl World {
                 images: 0,
                 from_images: 0,
                 fallbacks: 0,
+                piggybacks: Piggybacks::default(),
                 trace: Vec::new(),
             },
             trace: trace.then(VecDeque::new),

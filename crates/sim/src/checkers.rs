@@ -25,8 +25,8 @@ pub struct Violation {
 }
 
 const EXACTLY_ONCE: &str = "exactly once, in order";
-const NO_ORPHAN: &str = "no orphan";
-const SAME_HISTORY: &str = "same history";
+pub const NO_ORPHAN: &str = "no orphan";
+pub const SAME_HISTORY: &str = "same history";
 pub const COLLECTED: &str = "nothing needed is collected";
 /// Nothing that is not needed stays.
 pub const KEPT: &str = "nothing kept for ever";
@@ -88,6 +88,8 @@ struct History {
     stored: u64,
     /// Deliveries that no recovery will ask for: images cover them.
     covered: u64,
+    /// Deliveries of the image that the present life begins from.
+    image: u64,
 }
 
 /// Where a life stands in its rank's history, as an image of it must remember.
@@ -111,11 +113,13 @@ impl Standing {
 pub struct Checkers {
     tolerate: Tolerate,
     memory_survives: bool,
+    /// Sends do not wait for anything.
+    causal: bool,
     histories: Vec<History>,
 }
 
 impl Checkers {
-    pub fn new(size: usize, tolerate: Tolerate, memory_survives: bool) -> Self {
+    pub fn new(size: usize, tolerate: Tolerate, memory_survives: bool, causal: bool) -> Self {
         let history = History {
             sends: vec![Vec::new(); size],
             up: true,
@@ -129,6 +133,7 @@ impl Checkers {
         Self {
             tolerate,
             memory_survives,
+            causal,
             histories: vec![history; size],
         }
     }
@@ -174,7 +179,7 @@ impl Checkers {
 
     /// A frame leaves its sender. `logger_noticed`: the sender is connected to the event logger there is.
     pub fn publish(&mut self, rank: Rank, to: Rank, ssn: u64, logger_noticed: bool) -> Result<(), Violation> {
-        let node = self.tolerate == Tolerate::Node;
+        let node = self.tolerate == Tolerate::Node && !self.causal;
         let history = self.of(rank);
         let before = std::mem::replace(&mut history.published[to as usize], ssn);
         check!(
@@ -233,7 +238,7 @@ impl Checkers {
         );
         let stable: [u64; MAX_RANKS] =
             std::array::from_fn(|other| self.histories.get(other).map_or(u64::MAX, |other| other.ever_stored));
-        let node = self.tolerate == Tolerate::Node;
+        let node = self.tolerate == Tolerate::Node && !self.causal;
         let history = self.of(rank);
         let delivered = &mut history.delivered[source as usize];
         *delivered += 1;
@@ -337,17 +342,54 @@ impl Checkers {
         }
     }
 
-    /// The event logger is lost with all it stored.
-    pub fn logger_lost(&mut self) {
-        for history in &mut self.histories {
-            history.stored = 0;
-        }
+    /// The event logger of `rank` is lost with all it stored.
+    pub fn logger_lost(&mut self, rank: Rank) {
+        self.of(rank).stored = 0;
     }
 
-    /// Every delivery of `rank` that was ever stable is stored in the present event logger.
-    pub fn refilled(&self, rank: Rank) -> bool {
+    /// Deliveries of `rank` that its event logger stores, or that it was told are covered.
+    pub fn stored_by_logger(&self, rank: Rank) -> u64 {
+        self.histories[rank as usize].stored
+    }
+
+    /// Every delivery of `rank` that was ever stable, and the first `required`, are stored in its present event logger.
+    pub fn refilled(&self, rank: Rank, required: u64) -> bool {
         let history = &self.histories[rank as usize];
-        history.stored >= history.ever_stored
+        history.stored >= history.ever_stored.max(required)
+    }
+
+    /// Causal logging: what `rank`, which runs, knows of everybody's deliveries, and holds for stable.
+    pub fn knows(&self, rank: Rank, latest: &[u64], stable: &[u64]) -> Result<(), Violation> {
+        let past = &self.histories[rank as usize].past;
+        for (other, history) in self.histories.iter().enumerate() {
+            let truth = history.ever_stored.max(history.covered);
+            let (depends, known) = (u64::from(past[other]), latest[other]);
+            check!(
+                !self.histories[rank as usize].up || depends <= known.max(truth),
+                NO_ORPHAN,
+                "{rank} depends on delivery {depends} of {other} and knows of {known}, {truth} are stable"
+            );
+            let held = stable[other];
+            check!(
+                held <= truth,
+                NO_ORPHAN,
+                "{rank} holds delivery {held} of {other} for stable, {truth} are"
+            );
+        }
+        Ok(())
+    }
+
+    /// The next life of `rank` will begin from this image, or from the beginning.
+    pub fn begins_from(&mut self, rank: Rank, image: Option<&Standing>) -> Result<(), Violation> {
+        let history = self.of(rank);
+        history.image = image.map_or(0, Standing::rclock);
+        let (image, left) = (history.image, history.deliveries.len() as u64);
+        check!(
+            image <= left,
+            NO_ORPHAN,
+            "the image of {rank} has delivery {image}, and {left} can be repeated"
+        );
+        Ok(())
     }
 
     /// `rank` crashes.
@@ -355,6 +397,7 @@ impl Checkers {
         let history = self.of(rank);
         history.up = false;
         history.knows_record = false;
+        history.image = 0;
     }
 
     /// A later life of `rank`, restored from an image or from the beginning, has read its record, which starts
@@ -426,7 +469,20 @@ impl Checkers {
         history.deliveries.truncate(len as usize);
         history.ever_stored = history.ever_stored.min(len);
         history.knows_record = true;
+        self.void(rank, len);
         Ok(())
+    }
+
+    /// What depends on more than the first `len` deliveries of `rank` will never have been: ranks that are down, or do not
+    /// know yet what they repeat, must not repeat it.
+    fn void(&mut self, rank: Rank, len: u64) {
+        for history in self.histories.iter_mut().filter(|history| !history.knows_record) {
+            let left = history
+                .deliveries
+                .partition_point(|delivery| u64::from(delivery.past[rank as usize]) <= len);
+            history.deliveries.truncate(left);
+            history.ever_stored = history.ever_stored.min(left as u64);
+        }
     }
 
     /// A later life of `rank` begins to run: all that it has been told is kept, the rest of its history is void.
@@ -502,7 +558,7 @@ impl Checkers {
         if history.knows_record || self.memory_survives {
             &history.deliveries
         } else {
-            let left = history.stored.max(history.covered);
+            let left = history.stored.max(history.covered).max(history.image);
             &history.deliveries[..left.min(history.deliveries.len() as u64) as usize]
         }
     }

@@ -12,14 +12,14 @@
 //! Where node memory is lost, the image carries the logs too: the life that is restored from it does not make
 //! those messages again.
 
-use resurgo_protocol::Rank;
+use resurgo_protocol::{Causal, Rank};
 
 use crate::checkers::{KEPT, Standing, Violation, violation};
 use crate::log::{Cursor, Log};
 use crate::logger::ToLogger;
+use crate::mutation::Mutation;
 use crate::network::Body;
 use crate::process::{Life, State};
-use crate::subject::Mutation;
 use crate::world::{Event, World};
 
 /// Images that are kept of each rank.
@@ -156,9 +156,11 @@ impl World {
                 self.schedule(delay, Event::DropEntries { from, to: rank });
             } else if from == rank {
                 self.drop_entries(from, rank);
+                self.hear_base(rank, rank, self.ranks[rank as usize].record.base.rclock);
             } else {
-                let covered = self.ranks[rank as usize].record.base.delivered[from as usize];
-                self.transmit(rank, from, Body::Covered { covered });
+                let base = &self.ranks[rank as usize].record.base;
+                let (covered, base) = (base.delivered[from as usize], base.rclock);
+                self.transmit(rank, from, Body::Covered { covered, base });
             }
         }
     }
@@ -261,12 +263,18 @@ impl World {
             if !process.record.entries().is_empty() {
                 return violation(KEPT, format!("{rank} still has a record"));
             }
-            let kept = self.logger.as_ref().map_or(Ok(0), |logger| logger.kept(rank));
+            let logger = self.site(rank).and_then(|site| site.state.as_ref());
+            let kept = logger.map_or(Ok(0), |logger| logger.kept(rank));
             if kept != Ok(0) {
                 return violation(
                     KEPT,
                     format!("the event logger still has {kept:?} deliveries of {rank}"),
                 );
+            }
+            let State::Up(life) = &process.state else { continue };
+            let graph = life.subject.causal.as_ref().map_or(0, Causal::kept);
+            if graph > 0 {
+                return violation(KEPT, format!("{rank} still knows {graph} events"));
             }
         }
         Ok(())

@@ -5,10 +5,12 @@
 //! protocol; [`subject`] breaks the protocol on purpose to show that they see it.
 
 mod blocking;
+pub mod causal;
 pub mod checkers;
 mod image;
 mod log;
 mod logger;
+mod mutation;
 mod network;
 mod process;
 pub mod program;
@@ -17,6 +19,7 @@ pub mod random;
 pub mod subject;
 mod world;
 
+pub use causal::{Loggers, Piggybacks, Spread};
 pub use checkers::Violation;
-pub use subject::Mutation;
+pub use mutation::Mutation;
 pub use world::{Failure, Options, Outcome, Report, Setting, simulate};

@@ -10,6 +10,8 @@ use resurgo_protocol::{Rank, Recorded};
 pub(crate) struct Entry {
     pub tag: u32,
     pub content: u64,
+    /// Deliveries that the sender had made.
+    pub after: u64,
     /// It may leave.
     pub released: bool,
 }

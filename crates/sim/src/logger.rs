@@ -1,28 +1,60 @@
 //! The event logger's side of a run: its connections, its loss and its replacement.
 
+use resurgo_protocol::causal::Event;
 use resurgo_protocol::event_logger::Error;
 use resurgo_protocol::{EventLogger, Rank, Recorded};
 
 use crate::checkers::{COLLECTED, Violation, violation};
 use crate::log::Record;
-use crate::process::State;
-use crate::subject::Mutation;
-use crate::world::{Event, World};
+use crate::mutation::Mutation;
+use crate::process::{Recovery, State};
+use crate::world::{self, World};
 
 #[derive(Debug, Clone)]
 pub(crate) enum ToLogger {
-    Hello { acknowledged: Option<u64> },
-    Log { first_rclock: u64, records: Vec<Recorded> },
-    Forget { rclock: u64 },
-    Query { above_rclock: u64 },
+    Hello {
+        acknowledged: Option<u64>,
+    },
+    /// `clocks`: what the rank knows to be stable, where its event logger is one of several.
+    Log {
+        first_rclock: u64,
+        events: Vec<Event>,
+        clocks: Vec<u64>,
+    },
+    Forget {
+        rclock: u64,
+    },
+    Query {
+        above_rclock: u64,
+    },
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum FromLogger {
-    Ack { rclock: u64 },
-    Answer { records: Vec<Recorded> },
+    /// `clocks`, in causal logging: of all ranks.
+    Ack {
+        rclock: u64,
+        clocks: Vec<u64>,
+    },
+    Answer {
+        records: Vec<Recorded>,
+    },
     NotWhole,
-    Forgotten { kept_from: u64 },
+    Forgotten {
+        kept_from: u64,
+    },
+}
+
+/// Deliveries of `rank` after its first `above` that wait for nothing.
+pub(crate) fn events(rank: Rank, above: u64, records: &[Recorded]) -> Vec<Event> {
+    let numbered = (above + 1..).zip(records);
+    let event = |(rclock, record): (u64, &Recorded)| Event {
+        receiver: rank,
+        rclock,
+        record: *record,
+        antecedent: 0,
+    };
+    numbered.map(event).collect()
 }
 
 impl World {
@@ -40,7 +72,7 @@ impl World {
         let (incarnation, epoch) = (process.incarnation, process.logger_epoch);
         self.schedule(
             delay,
-            Event::ToLogger {
+            world::Event::ToLogger {
                 rank,
                 incarnation,
                 epoch,
@@ -51,10 +83,10 @@ impl World {
 
     fn logger_tells(&mut self, rank: Rank, incarnation: u64, message: FromLogger) {
         let delay = self.logger_arrival(|world, rank| &mut world.from_logger[rank], rank);
-        let epoch = self.epoch;
+        let epoch = self.site(rank).map_or(0, |site| site.epoch);
         self.schedule(
             delay,
-            Event::FromLogger {
+            world::Event::FromLogger {
                 rank,
                 incarnation,
                 epoch,
@@ -73,16 +105,26 @@ impl World {
         let dropped = process.record.base.rclock;
         let logged = life.logged.max(dropped);
         let first_rclock = logged + 1;
-        let records = process.record.entries()[(logged - dropped) as usize..].to_vec();
+        let records = &process.record.entries()[(logged - dropped) as usize..];
+        let events = life.subject.to_log(rank, logged, records);
         life.logged = process.record.end();
-        self.tell_logger(rank, ToLogger::Log { first_rclock, records });
+        let several = self.loggers.len() > 1;
+        let clocks = life.subject.causal.as_ref().filter(|_| several);
+        let clocks = clocks.map_or(Vec::new(), |causal| causal.stable().to_vec());
+        let message = ToLogger::Log {
+            first_rclock,
+            events,
+            clocks,
+        };
+        self.tell_logger(rank, message);
     }
 
     /// Rank `rank` finds the event logger of the present epoch.
     pub(crate) fn connect_logger(&mut self, rank: Rank) {
-        let epoch = self.epoch;
+        let Some(site) = self.site(rank) else { return };
+        let (epoch, there) = (site.epoch, site.state.is_some());
         let process = &mut self.ranks[rank as usize];
-        if self.logger.is_none() || process.is_down() || process.logger_epoch == epoch {
+        if !there || process.is_down() || process.logger_epoch == epoch {
             return;
         }
         let replaced = process.logger_epoch != 0;
@@ -92,6 +134,18 @@ impl World {
         let process = &mut self.ranks[rank as usize];
         match &mut process.state {
             State::Down => {}
+            State::Recovering(Recovery {
+                collection: Some(collection),
+                above,
+                ..
+            }) => {
+                let acknowledged = collection.stored();
+                let above_rclock = above.rclock;
+                self.tell_logger(rank, ToLogger::Hello { acknowledged });
+                if acknowledged.is_none() {
+                    self.tell_logger(rank, ToLogger::Query { above_rclock });
+                }
+            }
             State::Recovering(recovery) => {
                 let known = recovery.record_from.map(|_| process.record.end());
                 let above_rclock = recovery.above.rclock;
@@ -103,7 +157,8 @@ impl World {
                         self.introduce_base(rank);
                         ToLogger::Log {
                             first_rclock: above_rclock + 1,
-                            records,
+                            events: events(rank, above_rclock, &records),
+                            clocks: Vec::new(),
                         }
                     }
                 };
@@ -112,6 +167,10 @@ impl World {
             State::Up(life) => {
                 if replaced {
                     life.lose_logger(process.record.base.rclock);
+                }
+                if life.subject.causal.is_some() {
+                    // Whoever has been told that they are stable may forget deliveries whose acknowledgement has not come here.
+                    life.acknowledged = life.acknowledged.max(life.logged);
                 }
                 life.logged = life.subject.first_unacknowledged() - 1;
                 let acknowledged = Some(life.acknowledged);
@@ -128,29 +187,66 @@ impl World {
         }
     }
 
-    pub(crate) fn crash_logger(&mut self) {
-        if self.logger.take().is_some() {
-            self.note(|| "the event logger crashes".into());
-            self.checkers.logger_lost();
+    /// Ranks that log to event logger `site`.
+    fn clients(&self, site: usize) -> impl Iterator<Item = Rank> + use<> {
+        (site as Rank..self.ranks.len() as Rank).step_by(self.loggers.len())
+    }
+
+    pub(crate) fn crash_logger(&mut self, site: usize) {
+        if self.loggers[site].state.take().is_some() {
+            self.note(|| format!("event logger {site} crashes"));
+            for rank in self.clients(site) {
+                self.checkers.logger_lost(rank);
+            }
             let pause = 1 + self.random.below(self.repair);
-            self.schedule(pause, Event::LoggerRestarts);
+            self.schedule(pause, world::Event::LoggerRestarts { site });
         }
     }
 
-    pub(crate) fn restart_logger(&mut self) {
+    pub(crate) fn restart_logger(&mut self, site: usize) {
         let size = self.ranks.len();
-        self.epoch += 1;
-        self.whole = vec![false; size];
-        self.logger = Some(if self.is(Mutation::ReplacementClaimsAll) {
+        let claims = self.is(Mutation::ReplacementClaimsAll);
+        let this = &mut self.loggers[site];
+        this.epoch += 1;
+        this.spread.clear();
+        this.state = Some(if claims {
             EventLogger::new(size)
         } else {
-            EventLogger::replacement(size, self.epoch)
+            EventLogger::replacement(size, this.epoch)
         });
-        self.note(|| "the event logger is replaced".into());
-        for rank in 0..size as Rank {
+        self.note(|| format!("event logger {site} is replaced"));
+        for rank in self.clients(site) {
+            self.whole[rank as usize] = false;
             let pause = 1 + self.random.below(self.repair);
-            self.schedule(pause, Event::ConnectLogger { rank });
+            self.schedule(pause, world::Event::ConnectLogger { rank });
         }
+    }
+
+    /// An event logger hears what is stable elsewhere.
+    pub(crate) fn logger_learns(&mut self, site: usize, clocks: &[u64]) -> Result<(), Violation> {
+        let Some(logger) = &mut self.loggers[site].state else {
+            return Ok(());
+        };
+        logger.learn(clocks);
+        self.newly_stored(site)
+    }
+
+    /// The checkers hear what event logger `site` has stored, and others hear of it.
+    fn newly_stored(&mut self, site: usize) -> Result<(), Violation> {
+        for rank in self.clients(site) {
+            let Some(logger) = &self.loggers[site].state else { break };
+            let (dropped, records) = logger.stored(rank).unwrap_or_default();
+            let known = self.checkers.stored_by_logger(rank).saturating_sub(dropped);
+            for (rclock, record) in (dropped + 1..).zip(records).skip(known as usize) {
+                self.checkers.stored(rank, rclock, *record)?;
+            }
+            let (epoch, required) = self.declared[rank as usize];
+            if epoch == self.loggers[site].epoch && self.checkers.refilled(rank, required) {
+                self.whole[rank as usize] = true;
+            }
+        }
+        self.spread_clocks(site);
+        Ok(())
     }
 
     pub(crate) fn logger_hears(
@@ -160,12 +256,17 @@ impl World {
         epoch: u64,
         message: ToLogger,
     ) -> Result<(), Violation> {
-        if epoch != self.epoch || self.ranks[rank as usize].is_cut(incarnation, self.now) {
+        let site = rank as usize % self.loggers.len();
+        if epoch != self.loggers[site].epoch || self.ranks[rank as usize].is_cut(incarnation, self.now) {
             return Ok(());
         }
         let no_fence = self.is(Mutation::LoggerDoesNotFence);
         let ahead = u64::from(self.is(Mutation::LoggerAcknowledgesAhead));
-        let Some(logger) = &mut self.logger else { return Ok(()) };
+        let causal = self.causal.is_some();
+        let waits_for_nothing = self.is(Mutation::LoggerWithoutOrder);
+        let Some(logger) = &mut self.loggers[site].state else {
+            return Ok(());
+        };
         let refused = |error: Error| match error {
             Error::Fenced { .. } => Ok(()),
             error => violation("same history", error.to_string()),
@@ -175,27 +276,37 @@ impl World {
                 if let Err(error) = logger.admit(rank, incarnation, acknowledged) {
                     return refused(error);
                 }
-                self.admitted(rank, acknowledged.is_some());
+                if let Some(acknowledged) = acknowledged {
+                    self.declared[rank as usize] = (epoch, acknowledged);
+                }
+                self.newly_stored(site)?;
             }
-            ToLogger::Log { first_rclock, records } => {
+            ToLogger::Log {
+                first_rclock,
+                mut events,
+                clocks,
+            } => {
                 let current = logger.incarnation(rank).unwrap_or(incarnation);
                 let life = if no_fence { current } else { incarnation };
-                let ack = match logger.log(rank, life, first_rclock, &records) {
+                if waits_for_nothing {
+                    events.iter_mut().for_each(|event| event.antecedent = 0);
+                }
+                let logged = if causal {
+                    logger.learn(&clocks);
+                    logger.log_events(rank, life, first_rclock, &events)
+                } else {
+                    let records: Vec<Recorded> = events.iter().map(|event| event.record).collect();
+                    logger.log(rank, life, first_rclock, &records)
+                };
+                let ack = match logged {
                     Ok(ack) => ack,
                     Err(error) => return refused(error),
                 };
-                for (rclock, record) in (first_rclock..).zip(&records) {
-                    self.checkers.stored(rank, rclock, *record)?;
-                }
+                let rclock = ack.rclock + ahead;
+                let clocks = self.acknowledged_clocks(site, rank, ahead);
+                self.newly_stored(site)?;
                 self.note(|| format!("the event logger has {} of {rank}", ack.rclock));
-                self.admitted(rank, self.declared[rank as usize] == self.epoch);
-                self.logger_tells(
-                    rank,
-                    incarnation,
-                    FromLogger::Ack {
-                        rclock: ack.rclock + ahead,
-                    },
-                );
+                self.logger_tells(rank, incarnation, FromLogger::Ack { rclock, clocks });
             }
             ToLogger::Forget { rclock } => {
                 let ack = match logger.forget(rank, rclock) {
@@ -209,8 +320,9 @@ impl World {
                         ack.rclock
                     )
                 });
-                self.admitted(rank, self.declared[rank as usize] == self.epoch);
-                self.logger_tells(rank, incarnation, FromLogger::Ack { rclock: ack.rclock });
+                let (rclock, clocks) = (ack.rclock, self.acknowledged_clocks(site, rank, 0));
+                self.newly_stored(site)?;
+                self.logger_tells(rank, incarnation, FromLogger::Ack { rclock, clocks });
             }
             ToLogger::Query { above_rclock } => {
                 if logger.incarnation(rank) != Ok(incarnation) {
@@ -223,7 +335,7 @@ impl World {
                             records: records[..records.len() - short].to_vec(),
                         }
                     }
-                    Err(Error::NotWhole { .. }) if self.whole[rank as usize] || self.epoch == 1 => {
+                    Err(Error::NotWhole { .. }) if self.whole[rank as usize] || epoch == 1 => {
                         return violation(
                             "liveness",
                             format!("the history of {rank} is reported lost, and is there"),
@@ -239,12 +351,14 @@ impl World {
         Ok(())
     }
 
-    /// Keeps, apart from the event logger, whether it could know the whole history of `rank`.
-    fn admitted(&mut self, rank: Rank, declared: bool) {
-        if declared {
-            self.declared[rank as usize] = self.epoch;
-            self.whole[rank as usize] |= self.checkers.refilled(rank);
-        }
+    /// What an acknowledgement of causal logging says beside the clock of `rank`.
+    fn acknowledged_clocks(&self, site: usize, rank: Rank, ahead: u64) -> Vec<u64> {
+        let Some(logger) = self.loggers[site].state.as_ref().filter(|_| self.causal.is_some()) else {
+            return Vec::new();
+        };
+        let mut clocks: Vec<u64> = logger.stable_clocks().collect();
+        clocks[rank as usize] += ahead;
+        clocks
     }
 
     pub(crate) fn rank_hears(
@@ -259,16 +373,33 @@ impl World {
             return Ok(());
         }
         match (&mut process.state, message) {
-            (State::Up(life), FromLogger::Ack { rclock }) => {
-                if self.logger.is_some() && epoch == self.epoch {
+            (State::Up(life), FromLogger::Ack { rclock, clocks }) => {
+                let site = &self.loggers[rank as usize % self.loggers.len()];
+                if site.state.is_some() && epoch == site.epoch {
                     self.checkers.acknowledged(rank, rclock)?;
                 }
                 life.acknowledged = life.acknowledged.max(rclock);
                 life.subject.acknowledge(rclock);
+                if !clocks.is_empty() {
+                    life.subject.stable(&clocks);
+                }
                 self.note(|| format!("{rank} is acknowledged {rclock}"));
                 while let Some((to, ssn)) = self.ranks[rank as usize].life().and_then(|life| life.subject.release()) {
                     self.publish(rank, to, ssn)?;
                 }
+            }
+            (
+                State::Recovering(Recovery {
+                    collection: Some(collection),
+                    above,
+                    answered,
+                    ..
+                }),
+                FromLogger::Answer { records },
+            ) if collection.stored().is_none() => {
+                collection.logged(above.rclock, records);
+                *answered = epoch;
+                self.advance_collection(rank)?;
             }
             (State::Recovering(recovery), FromLogger::Answer { records }) if recovery.record_from.is_none() => {
                 recovery.record_from = Some(epoch);
@@ -321,7 +452,12 @@ impl World {
         let Some(mut sent_before) = recovery.seen.iter().copied().collect::<Option<Vec<u64>>>() else {
             return Ok(());
         };
+        if recovery.record_from.is_none() {
+            // Others who collect may have answered first.
+            return Ok(());
+        }
         let image = recovery.image.take();
+        let causal = recovery.collection.take().map(|collection| collection.finish());
         if let Some(image) = &image {
             // What the image has sent is in its logs: it is as good as seen.
             for (to, before) in (0..).zip(&mut sent_before) {
@@ -339,7 +475,13 @@ impl World {
         let connected = self.ranks[rank as usize].logger_epoch;
         // Otherwise the logger that vouched for the record is gone.
         let vouched = record_from == Some(connected);
-        self.begin_life(rank, image, sent_before, vouched);
+        self.begin_life(rank, image, sent_before, vouched, causal);
+        if self.causal.is_some() {
+            for to in (0..self.ranks.len() as Rank).filter(|to| *to != rank) {
+                let have = self.ranks[rank as usize].pushed[to as usize];
+                self.serve(rank, to, have)?;
+            }
+        }
         let delivered = self.ranks[rank as usize].delivered(rank);
         self.serve(rank, rank, delivered)
     }

@@ -4,17 +4,21 @@ use std::cell::Cell;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use resurgo_sim::{Failure, Mutation, Options, Outcome, Report, Setting, simulate};
+use resurgo_sim::{Failure, Loggers, Mutation, Options, Outcome, Piggybacks, Report, Setting, Spread, simulate};
 
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
-                   [--tolerate process|node|node-in-place|blocking|all] [--mutations]
+                   [--tolerate process|node|node-in-place|vcausal|manetho|logon|blocking|all] [--mutations]
+                   [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
 
   --seeds COUNT     run so many seeds (10000) and stop at the first that breaks an invariant
   --from SEED       first of them (0)
   --seed N          run this one; a failure shows its last events
   --trace           show them in any case
   --tolerate WHICH  the failure that must be survived (all); node-in-place: ready for the loss of nodes,
-                    but only processes fail; blocking: processes fail, and all ranks return to a wave
+                    but only processes fail; vcausal, manetho, logon: causal logging, nodes fail;
+                    blocking: processes fail, and all ranks return to a wave
+  --event-loggers   causal logging's (0 to 3, as the seed has it)
+  --clock-spread    how ranks learn what the event loggers of others have (as the seed has it, or multicast)
   --mutations       break the protocol on purpose: how many seeds does each variant survive";
 
 struct Arguments {
@@ -24,6 +28,7 @@ struct Arguments {
     trace: bool,
     mutations: bool,
     settings: Vec<Setting>,
+    loggers: Option<Loggers>,
 }
 
 fn parse() -> Result<Option<Arguments>, String> {
@@ -35,6 +40,11 @@ fn parse() -> Result<Option<Arguments>, String> {
         trace: false,
         mutations: false,
         settings: all,
+        loggers: None,
+    };
+    let any = Loggers {
+        count: 2,
+        spread: Spread::Multicast,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -45,12 +55,29 @@ fn parse() -> Result<Option<Arguments>, String> {
             "--from" => arguments.from = number(value()?)?,
             "--seed" => arguments.seed = Some(number(value()?)?),
             "--trace" => arguments.trace = true,
+            "--event-loggers" => {
+                let count = number(value()?)? as usize;
+                arguments.loggers = Some(Loggers {
+                    count,
+                    ..arguments.loggers.unwrap_or(any)
+                });
+            }
+            "--clock-spread" => {
+                let which = value()?;
+                let known = Spread::ALL.into_iter().find(|spread| spread.name() == which);
+                let unknown = || format!("--clock-spread {which}: multicast, broadcast or piggyback");
+                let spread = known.ok_or_else(unknown)?;
+                arguments.loggers = Some(Loggers {
+                    spread,
+                    ..arguments.loggers.unwrap_or(any)
+                });
+            }
             "--mutations" => arguments.mutations = true,
             "--tolerate" => {
                 let which = value()?;
                 if which != "all" {
                     let known = Setting::ALL.into_iter().find(|setting| setting.name() == which);
-                    let unknown = || format!("--tolerate {which}: process, node, node-in-place, blocking or all");
+                    let unknown = || format!("--tolerate {which}: one of the names below, or all\n{USAGE}");
                     arguments.settings = vec![known.ok_or_else(unknown)?];
                 }
             }
@@ -66,9 +93,20 @@ thread_local! {
     static CURRENT: Cell<Option<(u64, Setting)>> = const { Cell::new(None) };
 }
 
-fn run(seed: u64, setting: Setting, mutation: Option<Mutation>, trace: bool) -> Result<Report, Failure> {
+fn run(
+    seed: u64,
+    setting: Setting,
+    loggers: Option<Loggers>,
+    mutation: Option<Mutation>,
+    trace: bool,
+) -> Result<Report, Failure> {
     CURRENT.set(Some((seed, setting)));
-    simulate(seed, Options { setting, mutation }, trace)
+    let options = Options {
+        setting,
+        mutation,
+        loggers,
+    };
+    simulate(seed, options, trace)
 }
 
 fn show(seed: u64, setting: Setting, failure: &Failure) {
@@ -85,7 +123,7 @@ fn show(seed: u64, setting: Setting, failure: &Failure) {
 fn one(seed: u64, arguments: &Arguments) -> bool {
     let mut good = true;
     for &setting in &arguments.settings {
-        match run(seed, setting, None, true) {
+        match run(seed, setting, arguments.loggers, None, true) {
             Ok(report) => {
                 if arguments.trace {
                     report.trace.iter().for_each(|line| println!("{line}"));
@@ -120,20 +158,22 @@ fn many(arguments: &Arguments) -> bool {
         let start = Instant::now();
         let (mut events, mut deliveries, mut crashes, mut loggers, mut lost) = (0, 0, 0, 0, 0);
         let (mut images, mut from_images, mut fallbacks) = (0, 0, 0);
+        let mut piggybacks = Piggybacks::default();
         for seed in arguments.from..arguments.from + arguments.seeds {
-            match run(seed, setting, None, false) {
+            match run(seed, setting, arguments.loggers, None, false) {
                 Ok(report) => {
                     events += report.events;
                     deliveries += report.deliveries;
                     crashes += report.crashes;
                     loggers += report.logger_crashes;
                     images += report.images;
+                    piggybacks.add(&report.piggybacks);
                     from_images += report.from_images;
                     fallbacks += report.fallbacks;
                     lost += u64::from(matches!(report.outcome, Outcome::HistoryLost { .. }));
                 }
                 Err(failure) => {
-                    let again = run(seed, setting, None, true);
+                    let again = run(seed, setting, arguments.loggers, None, true);
                     show(seed, setting, again.as_ref().err().unwrap_or(&failure));
                     return false;
                 }
@@ -149,6 +189,18 @@ fn many(arguments: &Arguments) -> bool {
                 arguments.seeds as f64 / seconds
             );
             continue;
+        }
+        if let Setting::Causal(_) = setting {
+            let each = |what: u64| what as f64 / piggybacks.messages as f64;
+            println!(
+                "{}: {} messages: {:.2} events and {:.1} bytes each, {:.0}% without events; at most {} events kept",
+                setting.name(),
+                piggybacks.messages,
+                each(piggybacks.events),
+                each(piggybacks.bytes),
+                100.0 * each(piggybacks.empty),
+                piggybacks.largest_graph
+            );
         }
         println!(
             "{}: {} seeds in {seconds:.1} s ({:.0} a second): {events} events, {deliveries} deliveries, {crashes} crashes, \
@@ -166,9 +218,12 @@ fn mutations(arguments: &Arguments) -> bool {
     let mut good = true;
     for (mutation, setting) in Mutation::ALL {
         let seeds = arguments.from..arguments.from + arguments.seeds;
-        let caught = seeds
-            .clone()
-            .find_map(|seed| Some((seed, run(seed, setting, Some(mutation), false).err()?)));
+        let caught = seeds.clone().find_map(|seed| {
+            Some((
+                seed,
+                run(seed, setting, arguments.loggers, Some(mutation), false).err()?,
+            ))
+        });
         match caught {
             Some((seed, failure)) => {
                 println!("{mutation:?} ({}): seed {seed}: {failure}", setting.name());

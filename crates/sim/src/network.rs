@@ -12,10 +12,11 @@
 //! - a wire may break without a crash: what was on it is lost and both ends connect again.
 
 use resurgo_protocol::Rank;
+use resurgo_protocol::causal::Answer;
 
 use crate::checkers::{COLLECTED, Violation, violation};
+use crate::mutation::Mutation;
 use crate::process::{Frame, State};
-use crate::subject::Mutation;
 use crate::world::{Event, World};
 
 /// One direction between two ranks.
@@ -28,15 +29,40 @@ pub(crate) struct Wire {
     pub connection: u64,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) enum Body {
-    Frame(Frame),
-    Connect { have: u64, covered: u64 },
-    Seen { visible: u64, have: u64, covered: u64 },
-    Covered { covered: u64 },
+    /// With what it carries under causal logging.
+    Frame(Frame, Vec<u8>),
+    /// `base`, in causal logging: deliveries of the sender that its images cover.
+    Connect {
+        have: u64,
+        covered: u64,
+        base: u64,
+    },
+    Seen {
+        visible: u64,
+        have: u64,
+        covered: u64,
+    },
+    /// The answer to Connect in causal logging.
+    Told(Box<Told>),
+    Covered {
+        covered: u64,
+        base: u64,
+    },
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
+pub(crate) struct Told {
+    pub answer: Answer,
+    /// As in Seen, when it is known.
+    pub visible: Option<u64>,
+    pub have: u64,
+    pub covered: u64,
+    pub base: u64,
+}
+
+#[derive(Debug)]
 pub(crate) struct Packet {
     from: Rank,
     to: Rank,
@@ -85,7 +111,9 @@ impl World {
 
     /// Message `ssn` may leave, now and whenever it is asked for.
     pub(crate) fn publish(&mut self, from: Rank, to: Rank, ssn: u64) -> Result<(), Violation> {
-        let noticed = self.ranks[from as usize].logger_epoch == self.epoch && self.logger.is_some();
+        let noticed = self
+            .site(from)
+            .is_some_and(|site| site.state.is_some() && self.ranks[from as usize].logger_epoch == site.epoch);
         let process = &mut self.ranks[from as usize];
         let Some(entry) = process.logs[to as usize].get_mut(ssn) else {
             return violation(
@@ -101,6 +129,7 @@ impl World {
             ssn,
             tag: entry.tag,
             content: entry.content,
+            after: entry.after,
         };
         process.pushed[to as usize] = ssn;
         self.checkers.publish(from, to, ssn, noticed)?;
@@ -108,7 +137,8 @@ impl World {
             self.reveal_later(from, to);
             return Ok(());
         }
-        self.transmit(from, to, Body::Frame(frame));
+        let carried = self.piggyback(from, to, frame.after);
+        self.transmit(from, to, Body::Frame(frame, carried));
         Ok(())
     }
 
@@ -125,6 +155,10 @@ impl World {
         let have = have.saturating_sub(self.random.below(3)).max(dropped);
         self.ranks[from as usize].pushed[to as usize] = have;
         self.checkers.rewound(from, to, have);
+        if self.causal.is_some() && matches!(self.ranks[from as usize].state, State::Recovering(_)) {
+            // A life that collects sends nothing; it does when it begins.
+            return Ok(());
+        }
         let mut ssn = have + 1;
         while self.ranks[from as usize].logs[to as usize]
             .get(ssn)
@@ -144,10 +178,12 @@ impl World {
             process.have(to)
         };
         let covered = process.record.base.delivered[to as usize];
-        self.transmit(rank, to, Body::Connect { have, covered });
+        let base = process.record.base.rclock;
+        self.transmit(rank, to, Body::Connect { have, covered, base });
     }
 
-    pub(crate) fn answer_seen(&mut self, rank: Rank, to: Rank) {
+    /// Messages from `to` that are visible at `rank`: delivered, waiting, or in its record; and those that are here.
+    pub(crate) fn seen_by(&self, rank: Rank, to: Rank) -> (u64, u64) {
         let process = &self.ranks[rank as usize];
         let have = if self.is(Mutation::SeenMeansDelivered) {
             process.delivered(to)
@@ -159,7 +195,12 @@ impl World {
         if self.is(Mutation::SeenForgetsBase) {
             recorded -= covered;
         }
-        let visible = have.max(recorded);
+        (have.max(recorded), have)
+    }
+
+    pub(crate) fn answer_seen(&mut self, rank: Rank, to: Rank) {
+        let (visible, have) = self.seen_by(rank, to);
+        let covered = self.ranks[rank as usize].record.base.delivered[to as usize];
         self.provoked = Some(rank);
         self.transmit(rank, to, Body::Seen { visible, have, covered });
     }
@@ -172,9 +213,11 @@ impl World {
         self.note(|| format!("the wire between {one} and {other} breaks"));
         for (from, to) in [(one, other), (other, one)] {
             self.wires[from as usize][to as usize].connection += 1;
+            self.forget_exchanged(from, to);
         }
         for (from, to) in [(one, other), (other, one)] {
-            if self.ranks[to as usize].knows_record() {
+            let process = &self.ranks[to as usize];
+            if process.knows_record() || self.causal.is_some() && !process.is_down() {
                 self.connect(to, from);
             }
         }
@@ -193,7 +236,7 @@ impl World {
         if broken || self.ranks[from as usize].is_cut(from_life, self.now) {
             return Ok(());
         }
-        let is_frame = matches!(body, Body::Frame(_));
+        let is_frame = matches!(body, Body::Frame(..));
         let lets_old_in = is_frame && self.is(Mutation::ReceiverDoesNotFence);
         let lets_strays_in = is_frame && self.is(Mutation::AcceptStrays);
         let receiver = &mut self.ranks[to as usize];
@@ -205,12 +248,27 @@ impl World {
         }
         receiver.peers[from as usize] = from_life.max(known);
         match body {
-            Body::Frame(frame) => receiver.incoming[from as usize].push_back(frame),
-            Body::Connect { have, covered } => {
-                self.covered(to, from, covered);
-                self.connected(to, from, have)?;
+            Body::Frame(mut frame, carried) => {
+                if self.causal.is_some() {
+                    frame.after = self.absorb(to, from, &carried)?;
+                }
+                self.ranks[to as usize].incoming[from as usize].push_back(frame);
             }
-            Body::Covered { covered } => self.covered(to, from, covered),
+            Body::Connect { have, covered, base } => {
+                self.covered(to, from, covered);
+                self.hear_base(to, from, base);
+                if self.causal.is_some() {
+                    self.asked_by(to, from, from_life > known);
+                    self.serve(to, from, have)?;
+                } else {
+                    self.connected(to, from, have)?;
+                }
+            }
+            Body::Covered { covered, base } => {
+                self.covered(to, from, covered);
+                self.hear_base(to, from, base);
+            }
+            Body::Told(told) => self.told(to, from, from_life, *told)?,
             Body::Seen { visible, have, covered } => {
                 self.note(|| format!("{to} hears from {from}: seen {visible}, here {have}"));
                 self.covered(to, from, covered);

@@ -2,13 +2,15 @@
 
 use std::collections::VecDeque;
 
+use resurgo_protocol::causal::Collection;
 use resurgo_protocol::{Arrival, Next, Rank, Sending, Tolerate};
 
-use crate::checkers::{COLLECTED, Violation, violation};
+use crate::checkers::{COLLECTED, NO_ORPHAN, Violation, violation};
 use crate::image::Image;
 use crate::log::{Cursor, Entry, Log, Record};
+use crate::mutation::Mutation;
 use crate::program::{Action, Message, Program};
-use crate::subject::{Mutation, Subject};
+use crate::subject::Subject;
 use crate::world::{Event, World};
 
 /// Most deliveries of one completion-queue read, as MPICH asks for.
@@ -20,6 +22,8 @@ pub(crate) struct Frame {
     pub ssn: u64,
     pub tag: u32,
     pub content: u64,
+    /// Deliveries that the sender had made.
+    pub after: u64,
 }
 
 /// A life that runs its program.
@@ -56,6 +60,10 @@ pub(crate) struct Recovery {
     pub seen: Vec<Option<u64>>,
     /// Ranks that asked before the record was known.
     pub asked: Vec<Rank>,
+    /// Causal logging: what others know is collected.
+    pub collection: Option<Box<Collection>>,
+    /// Causal logging: epoch of the event logger that has answered; 0: none.
+    pub answered: u64,
 }
 
 #[derive(Debug)]
@@ -294,6 +302,7 @@ impl World {
                 ssn,
                 tag: entry.tag,
                 content: entry.content,
+                after: entry.after,
             })
         } else {
             self.ranks[rank as usize].incoming[source as usize].pop_front()
@@ -302,7 +311,10 @@ impl World {
         let (State::Up(life), Some(frame)) = (&mut process.state, frame) else {
             return Ok(());
         };
-        let (determinant, new) = life.subject.deliver(source);
+        let (determinant, new) = life.subject.deliver(source, frame.after);
+        if let Some(error) = life.subject.orphan {
+            return violation(NO_ORPHAN, error.to_string());
+        }
         if new {
             process.record.push(determinant.recorded());
         }
@@ -329,6 +341,7 @@ impl World {
             return Ok(());
         };
         let sending = life.subject.send(to);
+        let after = life.subject.rclock();
         let (Sending::Now { ssn } | Sending::Hold { ssn } | Sending::Redo { ssn }) = sending;
         self.note(|| format!("{rank} sends {rank}→{to} #{ssn}: {sending:?}"));
         self.checkers.send(rank, to, ssn, tag, content)?;
@@ -352,6 +365,7 @@ impl World {
         log.push(Entry {
             tag,
             content,
+            after,
             released: false,
         });
         match sending {

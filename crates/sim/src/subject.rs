@@ -1,236 +1,21 @@
 //! The protocol under test: [`Pessimistic`] itself, or a variant broken on purpose to prove that the checkers
 //! see it. The production protocol knows nothing of this.
 
-use resurgo_protocol::{Arrival, Determinant, Next, Pessimistic, Rank, Recorded, Sending, Tolerate};
+use resurgo_protocol::causal::{Error, Event, Piggyback};
+use resurgo_protocol::{Arrival, Causal, Determinant, Next, Pessimistic, Rank, Recorded, Sending, Tolerate};
 
-use crate::world::Setting;
-
-/// A way to break the protocol, or what stands around it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mutation {
-    /// Sends leave without waiting for the event logger.
-    SkipHold,
-    /// Deliveries count as stable when made.
-    AcknowledgeEarly,
-    /// Held frames leave last first.
-    ReleaseOutOfOrder,
-    /// Held frames never leave.
-    ReleaseNever,
-    /// A recovering rank delivers anything once its record is used up.
-    DeliverBeforeRedo,
-    /// A replay follows the order of deliveries and ignores the poll counts.
-    IgnorePolls,
-    /// Determinants count one read too many.
-    MiscountPolls,
-    /// A replay follows the poll counts and takes whatever source has something.
-    IgnoreSources,
-    /// A recovering rank starts as if it had never lived.
-    ForgetRecord,
-    /// Every seventh determinant is not recorded.
-    LoseDeterminants,
-    /// Receivers take frames twice.
-    AcceptDuplicates,
-    /// The loss of the event logger changes nothing for a rank.
-    IgnoreLoggerLoss,
-    /// A record that survived its process counts as stable, whatever the event logger has.
-    TrustOwnRecord,
-    /// After the loss of the event logger only later deliveries are logged.
-    ForgetRecordOnLoggerRestart,
-    /// A replacement of the event logger claims to know every history.
-    ReplacementClaimsAll,
-    /// The event logger forgets the last delivery when it is asked.
-    AnswerShort,
-    /// The event logger acknowledges one delivery more than it stores.
-    LoggerAcknowledgesAhead,
-    /// The event logger takes determinants of replaced lives.
-    LoggerDoesNotFence,
-    /// Receivers take frames of replaced lives of the sender.
-    ReceiverDoesNotFence,
-    /// Receivers take frames that were meant for their own former lives.
-    AcceptStrays,
-    /// A receiver asked what it has seen of a channel leaves out what it has not delivered yet.
-    SeenMeansDelivered,
-    /// A receiver asked what it has seen of a channel forgets what is before the beginning of its record.
-    SeenForgetsBase,
-    /// An image is taken while frames are held, which count as sent.
-    ImageWithHeldFrames,
-    /// An image is taken with deliveries that the event logger has not acknowledged.
-    ImageNotStable,
-    /// An image does not say how many reads have found nothing since the last delivery.
-    ImageWithoutPolls,
-    /// Where a node is lost, the logs of its rank are not in the image.
-    ImageWithoutLogs,
-    /// An image becomes complete when the next life has begun.
-    LateImage,
-    /// An image that a recovery could not read and passed over is used by a later one.
-    KeepPassedOver,
-    /// What the newer of two images covers is dropped.
-    CollectByNewest,
-    /// What the first image covers is dropped, although it is the only one.
-    CollectBySingle,
-    /// Collection counts on an image that is not complete.
-    CollectBeforeComplete,
-    /// The event logger drops what the newer image covers; logs and record follow the older one.
-    DropDeterminantsEarly,
-    /// A restored rank asks the event logger for the deliveries above its image and no others.
-    AskAboveImage,
-    /// A replacement of the event logger is not told what the images cover.
-    ForgetBaseOnLoggerRestart,
-    /// A restored rank asks its senders for their messages from the beginning.
-    AskFromBeginning,
-    /// A send that is redone is appended to the log although its entry has been dropped.
-    AppendDropped,
-    /// A send that is redone is compared with the entry that is now in the place its own had.
-    CompareShifted,
-    /// No log is ever shortened.
-    KeepLogs,
-    /// No record is ever shortened.
-    KeepRecords,
-    /// The event logger never drops anything.
-    KeepDeterminants,
-    /// Waves drain one round, and no counts are compared.
-    DrainOnce,
-    /// Ranks copy themselves as soon as all stand still, and no counts are compared.
-    CopyUndrained,
-    /// Ranks drain, and then copy themselves, before all stand still; no counts are compared.
-    DrainBeforeAllStand,
-    /// A rank goes on with its program while the others drain; no counts are compared.
-    RunWhileDraining,
-    /// Copies are without messages that have found no room, or not for all of them.
-    CopyWithoutWaiting,
-    /// Copies are without messages of which a part has come.
-    CopyWithoutFilling,
-    /// A wave counts as complete when the first copy exists.
-    PromoteIncomplete,
-    /// When a wave is complete, one rank's copy of the wave before it is kept instead.
-    MixWaves,
-    /// A wave is dropped, and one of its copies is kept.
-    DropKeepsACopy,
-    /// A wave is dropped, and the ranks that stand still are not told.
-    DropSilently,
-    /// What a channel has carried since the wave is still there when all have returned.
-    KeepLostFuture,
-    /// A woken rank does not wait for the others.
-    RunWhenWoken,
-    /// All are let go when the first is ready.
-    GoWhenOneIsReady,
-    /// Ranks are given new processes while others are being made whose numbers are not known.
-    BeginBesideUnknown,
-    /// A process without a group of its own cannot be ended.
-    KillByGroupOnly,
-    /// The end of a process is forgotten when its number is not known yet.
-    ForgetUnclaimedEnds,
-    /// When a copy of the last complete wave is lost, what ranks say about the one under way is not heard any more.
-    LoseTwoWaves,
-    /// A new process closes the socket of its copy before it has made its part of the node memory what it was.
-    CloseBeforeRewinding,
-}
-
-impl Mutation {
-    /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 91] = {
-        use Mutation::*;
-        use Setting::{Blocking, InPlace, Node, Process};
-        [
-            (SkipHold, Node),
-            (SkipHold, InPlace),
-            (ReleaseOutOfOrder, InPlace),
-            (DeliverBeforeRedo, InPlace),
-            (IgnorePolls, InPlace),
-            (IgnoreLoggerLoss, InPlace),
-            (LoseDeterminants, InPlace),
-            (TrustOwnRecord, InPlace),
-            (AcknowledgeEarly, Node),
-            (ReleaseOutOfOrder, Node),
-            (ReleaseNever, Node),
-            (DeliverBeforeRedo, Process),
-            (DeliverBeforeRedo, Node),
-            (IgnorePolls, Process),
-            (IgnorePolls, Node),
-            (MiscountPolls, Process),
-            (MiscountPolls, Node),
-            (IgnoreSources, Process),
-            (IgnoreSources, Node),
-            (ForgetRecord, Process),
-            (ForgetRecord, Node),
-            (LoseDeterminants, Process),
-            (LoseDeterminants, Node),
-            (AcceptDuplicates, Node),
-            (IgnoreLoggerLoss, Node),
-            (ForgetRecordOnLoggerRestart, Node),
-            (ReplacementClaimsAll, Node),
-            (AnswerShort, Node),
-            (LoggerAcknowledgesAhead, Node),
-            (LoggerDoesNotFence, Node),
-            (ReceiverDoesNotFence, Node),
-            (AcceptStrays, Node),
-            (SeenMeansDelivered, Node),
-            (SeenForgetsBase, Node),
-            (ImageWithHeldFrames, Node),
-            (ImageWithHeldFrames, InPlace),
-            (ImageNotStable, Node),
-            (ImageNotStable, InPlace),
-            (ImageWithoutPolls, Process),
-            (ImageWithoutPolls, Node),
-            (ImageWithoutPolls, InPlace),
-            (ImageWithoutLogs, Node),
-            (LateImage, Process),
-            (LateImage, Node),
-            (LateImage, InPlace),
-            (KeepPassedOver, Process),
-            (KeepPassedOver, Node),
-            (KeepPassedOver, InPlace),
-            (CollectByNewest, Process),
-            (CollectByNewest, Node),
-            (CollectByNewest, InPlace),
-            (CollectBySingle, Process),
-            (CollectBySingle, Node),
-            (CollectBySingle, InPlace),
-            (CollectBeforeComplete, Process),
-            (CollectBeforeComplete, Node),
-            (CollectBeforeComplete, InPlace),
-            (DropDeterminantsEarly, Node),
-            (AskAboveImage, Node),
-            (ForgetBaseOnLoggerRestart, Node),
-            (ForgetBaseOnLoggerRestart, InPlace),
-            (AskFromBeginning, Node),
-            (AppendDropped, Process),
-            (AppendDropped, Node),
-            (AppendDropped, InPlace),
-            (CompareShifted, Process),
-            (CompareShifted, InPlace),
-            (KeepLogs, Process),
-            (KeepLogs, Node),
-            (KeepRecords, Process),
-            (KeepRecords, Node),
-            (KeepDeterminants, Node),
-            (KeepDeterminants, InPlace),
-            (DrainOnce, Blocking),
-            (CopyUndrained, Blocking),
-            (DrainBeforeAllStand, Blocking),
-            (RunWhileDraining, Blocking),
-            (CopyWithoutWaiting, Blocking),
-            (CopyWithoutFilling, Blocking),
-            (PromoteIncomplete, Blocking),
-            (MixWaves, Blocking),
-            (DropKeepsACopy, Blocking),
-            (DropSilently, Blocking),
-            (KeepLostFuture, Blocking),
-            (RunWhenWoken, Blocking),
-            (GoWhenOneIsReady, Blocking),
-            (BeginBesideUnknown, Blocking),
-            (KillByGroupOnly, Blocking),
-            (ForgetUnclaimedEnds, Blocking),
-            (LoseTwoWaves, Blocking),
-            (CloseBeforeRewinding, Blocking),
-        ]
-    };
-}
+use crate::logger;
+use crate::mutation::Mutation;
 
 /// One life of one rank, as [`Pessimistic`] describes it.
 #[derive(Debug, Clone)]
 pub struct Subject {
+    rank: Rank,
     protocol: Pessimistic,
+    /// Under causal logging, what stands beside it.
+    pub causal: Option<Causal>,
+    /// What it found wrong with the last delivery.
+    pub orphan: Option<Error>,
     mutation: Option<Mutation>,
     /// What the real protocol would have been told, for the variants that keep it from it.
     record: u64,
@@ -243,9 +28,19 @@ pub struct Subject {
 }
 
 impl Subject {
-    pub fn new(rank: Rank, size: usize, tolerate: Tolerate, mutation: Option<Mutation>) -> Self {
+    pub fn new(
+        rank: Rank,
+        size: usize,
+        tolerate: Tolerate,
+        mutation: Option<Mutation>,
+        causal: Option<Causal>,
+    ) -> Self {
+        let tolerate = if causal.is_some() { Tolerate::Process } else { tolerate };
         Self {
+            rank,
             protocol: Pessimistic::new(rank, size, tolerate),
+            causal,
+            orphan: None,
             mutation,
             record: 0,
             sent_before: vec![0; size],
@@ -275,7 +70,10 @@ impl Subject {
             protocol = Pessimistic::recovering(rank, size, Tolerate::Process, 0, vec![0; size]);
         }
         Self {
+            rank,
             protocol,
+            causal: None,
+            orphan: None,
             mutation,
             record: deliveries,
             sent_before,
@@ -356,7 +154,8 @@ impl Subject {
         }
     }
 
-    pub fn deliver(&mut self, source: Rank) -> (Determinant, bool) {
+    /// `antecedent`: see [`Causal::deliver`].
+    pub fn deliver(&mut self, source: Rank, antecedent: u64) -> (Determinant, bool) {
         if self.is(Mutation::IgnorePolls) {
             while self.protocol.next() == Next::Nothing {
                 self.protocol.begin_poll();
@@ -375,7 +174,84 @@ impl Subject {
         if self.blind() {
             new = determinant.rclock > self.record;
         }
+        if let Some(causal) = &mut self.causal {
+            self.orphan = causal.deliver(&determinant, antecedent).err();
+            if self.mutation == Some(Mutation::ForgetWhenLogged) {
+                causal.covered(determinant.receiver, determinant.rclock);
+            }
+        }
         (determinant, new)
+    }
+
+    pub fn piggyback(&mut self, to: Rank) -> Piggyback {
+        let Some(causal) = &mut self.causal else {
+            return Piggyback::default();
+        };
+        let mut piggyback = causal.piggyback(to);
+        match self.mutation {
+            Some(Mutation::PiggybackOwn) => piggyback.events.retain(|event| event.receiver == self.rank),
+            Some(Mutation::ReversePiggybacks) => piggyback.events.reverse(),
+            Some(Mutation::OneTableForAll) => {
+                for peer in 0..self.sent_before.len() as Rank {
+                    causal.piggyback(peer);
+                }
+            }
+            Some(Mutation::InferTooMuch) => piggyback.events.retain(|event| event.record.source != to),
+            _ => {}
+        }
+        piggyback
+    }
+
+    /// See [`Causal::everything`].
+    pub fn everything(&mut self, peer: Rank) -> Piggyback {
+        self.causal
+            .as_mut()
+            .map_or_else(Piggyback::default, |causal| causal.everything(peer))
+    }
+
+    /// See [`Causal::absorb`].
+    pub fn absorb(&mut self, from: Rank, piggyback: &Piggyback) -> Result<(), Error> {
+        self.causal
+            .as_mut()
+            .map_or(Ok(()), |causal| causal.absorb(from, piggyback))
+    }
+
+    /// See [`Causal::told`].
+    pub fn told(&mut self, from: Rank, known: &Piggyback) -> Result<(), Error> {
+        self.causal.as_mut().map_or(Ok(()), |causal| causal.told(from, known))
+    }
+
+    /// See [`Causal::connected`].
+    pub fn connected(&mut self, peer: Rank) {
+        if let Some(causal) = &mut self.causal {
+            causal.connected(peer);
+        }
+    }
+
+    /// See [`Causal::covered`].
+    pub fn covered(&mut self, rank: Rank, rclock: u64) {
+        if let Some(causal) = &mut self.causal {
+            causal.covered(rank, rclock);
+        }
+    }
+
+    /// Deliveries of all ranks that are stable.
+    pub fn stable(&mut self, clocks: &[u64]) {
+        if let Some(causal) = self
+            .causal
+            .as_mut()
+            .filter(|_| self.mutation != Some(Mutation::KeepEvents))
+        {
+            causal.acknowledge(clocks);
+        }
+    }
+
+    /// What the event logger is sent of the deliveries of `rank` after the first `above`.
+    pub fn to_log(&self, rank: Rank, above: u64, records: &[Recorded]) -> Vec<Event> {
+        match &self.causal {
+            Some(causal) => causal.to_log(above, records),
+            None => logger::events(rank, above, records),
+        }
     }
 
     pub fn send(&mut self, destination: Rank) -> Sending {
@@ -402,6 +278,9 @@ impl Subject {
     }
 
     pub fn first_unacknowledged(&self) -> u64 {
+        if self.causal.is_some() && !self.is(Mutation::ForgetRecordOnLoggerRestart) {
+            return 1;
+        }
         if self.is(Mutation::ForgetRecordOnLoggerRestart) {
             self.rclock() + 1
         } else {

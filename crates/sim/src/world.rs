@@ -2,18 +2,21 @@
 
 use std::collections::VecDeque;
 
-use resurgo_protocol::{EventLogger, Rank, Tolerate};
+use resurgo_protocol::causal::Reduction;
+use resurgo_protocol::{Causal, EventLogger, Rank, Tolerate};
 
+use crate::causal::{Flavour, Loggers, Piggybacks};
 use crate::checkers::{Checkers, LIVENESS, MAX_RANKS, Violation, violation};
 use crate::image::Image;
 use crate::log::{Cursor, Log};
 use crate::logger::{FromLogger, ToLogger};
+use crate::mutation::Mutation;
 use crate::network::{Packet, Wire};
 use crate::process::{Life, Process, Recovery, State};
 use crate::program::Job;
 use crate::queue::Queue;
 use crate::random::Random;
-use crate::subject::{Mutation, Subject};
+use crate::subject::Subject;
 
 /// Events after the last failure by which every rank must have finished.
 const PATIENCE: u64 = 200_000;
@@ -30,12 +33,22 @@ pub enum Setting {
     /// Nodes may fail, but what fails are processes: the record that survives them can be longer than what the
     /// event logger has.
     InPlace,
+    /// Nodes fail, and causal logging with this reduction survives it; with none, one or several event loggers.
+    Causal(Reduction),
     /// Processes fail, and all ranks return to the last complete wave (see [`crate::blocking`]).
     Blocking,
 }
 
 impl Setting {
-    pub const ALL: [Self; 4] = [Self::Process, Self::Node, Self::InPlace, Self::Blocking];
+    pub const ALL: [Self; 7] = [
+        Self::Process,
+        Self::Node,
+        Self::InPlace,
+        Self::Causal(Reduction::Vcausal),
+        Self::Causal(Reduction::Manetho),
+        Self::Causal(Reduction::LogOn),
+        Self::Blocking,
+    ];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -43,6 +56,9 @@ impl Setting {
             Self::Process => "process",
             Self::Node => "node",
             Self::InPlace => "node-in-place",
+            Self::Causal(Reduction::Vcausal) => "vcausal",
+            Self::Causal(Reduction::Manetho) => "manetho",
+            Self::Causal(Reduction::LogOn) => "logon",
             Self::Blocking => "blocking",
         }
     }
@@ -50,7 +66,7 @@ impl Setting {
     const fn tolerate(self) -> Tolerate {
         match self {
             Self::Process | Self::Blocking => Tolerate::Process,
-            Self::Node | Self::InPlace => Tolerate::Node,
+            Self::Node | Self::InPlace | Self::Causal(_) => Tolerate::Node,
         }
     }
 }
@@ -61,6 +77,8 @@ pub struct Options {
     pub setting: Setting,
     /// A protocol broken on purpose.
     pub mutation: Option<Mutation>,
+    /// Causal logging's event loggers; nothing: as the seed has it.
+    pub loggers: Option<Loggers>,
 }
 
 /// How a run ended.
@@ -88,6 +106,7 @@ pub struct Report {
     pub from_images: u64,
     /// Images found destroyed; waves dropped.
     pub fallbacks: u64,
+    pub piggybacks: Piggybacks,
     /// The last events, one a line; empty unless asked for.
     pub trace: Vec<String>,
 }
@@ -127,7 +146,19 @@ pub(crate) enum Event {
     ConnectLogger {
         rank: Rank,
     },
-    LoggerRestarts,
+    LoggerRestarts {
+        site: usize,
+    },
+    /// An event logger hears what another has.
+    LoggerClocks {
+        to: usize,
+        clocks: Vec<u64>,
+    },
+    /// A rank hears what an event logger has that is not its own.
+    Clocks {
+        rank: Rank,
+        clocks: Vec<u64>,
+    },
     Restart {
         rank: Rank,
     },
@@ -150,10 +181,21 @@ pub(crate) enum Event {
     },
 }
 
+/// The place of an event logger.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub state: Option<EventLogger>,
+    pub epoch: u64,
+    /// Clocks that others have last been told.
+    pub spread: Vec<u64>,
+}
+
 pub(crate) struct World {
     pub tolerate: Tolerate,
     /// A crash leaves the rank's logs and record behind.
     pub memory_survives: bool,
+    pub causal: Option<Flavour>,
+    pub piggybacks: Piggybacks,
     pub mutation: Option<Mutation>,
     pub random: Random,
     pub now: u64,
@@ -163,13 +205,13 @@ pub(crate) struct World {
     pub ranks: Vec<Process>,
     /// `wires[from][to]`.
     pub wires: Vec<Vec<Wire>>,
-    pub logger: Option<EventLogger>,
-    pub epoch: u64,
+    /// Rank r logs to number r modulo their count.
+    pub loggers: Vec<Site>,
     /// Last arrival on each rank's connection to the event logger, and back.
     pub to_logger: Vec<u64>,
     pub from_logger: Vec<u64>,
-    /// Epoch in which each rank last said what had been acknowledged to it.
-    pub declared: Vec<u64>,
+    /// Epoch in which each rank last said what had been acknowledged to it, and that.
+    pub declared: Vec<(u64, u64)>,
     /// The present event logger has had the whole history of the rank.
     pub whole: Vec<bool>,
     pub lost: Option<Rank>,
@@ -218,16 +260,28 @@ pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Fail
 
 impl World {
     fn new(seed: u64, options: Options, trace: bool) -> Self {
-        let Options { setting, mutation } = options;
+        let Options {
+            setting,
+            mutation,
+            loggers,
+        } = options;
+        let causal = match setting {
+            Setting::Causal(reduction) => Some(Flavour::new(seed, reduction, loggers)),
+            _ => None,
+        };
+        let sites = causal.map_or(usize::from(setting.tolerate() == Tolerate::Node), |causal| {
+            causal.loggers.count
+        });
         let tolerate = setting.tolerate();
-        let memory_survives = setting != Setting::Node;
+        let memory_survives = !matches!(setting, Setting::Node | Setting::Causal(_));
         let mut random = Random::new(crate::random::mix(seed, 1));
         let size = random.between(2, MAX_RANKS as u64) as usize;
         let job = Job::random(size, &mut random);
         let pick = |random: &mut Random, of: [u64; 4]| of[random.below(4) as usize];
         let ranks = (0..size as Rank)
             .map(|rank| {
-                let subject = Subject::new(rank, size, tolerate, mutation);
+                let first = causal.map(|causal| causal.first(rank, size));
+                let subject = Subject::new(rank, size, tolerate, mutation, first);
                 let program = job.start(rank);
                 Process::new(
                     rank,
@@ -249,14 +303,21 @@ impl World {
             queue: Queue::new(),
             job,
             memory_survives,
-            checkers: Checkers::new(size, tolerate, memory_survives),
+            causal,
+            piggybacks: Piggybacks::default(),
+            checkers: Checkers::new(size, tolerate, memory_survives, causal.is_some()),
             ranks,
             wires: vec![vec![Wire::default(); size]; size],
-            logger: (tolerate == Tolerate::Node).then(|| EventLogger::new(size)),
-            epoch: 1,
+            loggers: (0..sites)
+                .map(|_| Site {
+                    state: Some(EventLogger::new(size)),
+                    epoch: 1,
+                    spread: Vec::new(),
+                })
+                .collect(),
             to_logger: vec![0; size],
             from_logger: vec![0; size],
-            declared: vec![1; size],
+            declared: vec![(1, 0); size],
             whole: vec![true; size],
             lost: None,
             pace: pick(&mut random, [1, 3, 10, 30]),
@@ -296,6 +357,11 @@ impl World {
             }
         }
         world
+    }
+
+    /// The place of the event logger of `rank`.
+    pub(crate) fn site(&self, rank: Rank) -> Option<&Site> {
+        self.loggers.get(rank as usize % self.loggers.len().max(1))
     }
 
     pub(crate) fn is(&self, mutation: Mutation) -> bool {
@@ -339,6 +405,7 @@ impl World {
             };
             self.now = at;
             self.happen(event)?;
+            self.check_knowledge()?;
             events += 1;
             let provoked = self.provoked.take();
             if self.failures_left > 0 {
@@ -373,6 +440,7 @@ impl World {
             images: self.images,
             from_images: self.from_images,
             fallbacks: self.fallbacks,
+            piggybacks: self.piggybacks,
             trace: self.trace.take().unwrap_or_default().into(),
         })
     }
@@ -403,7 +471,9 @@ impl World {
                 self.rank_hears(rank, incarnation, epoch, message)?;
             }
             Event::ConnectLogger { rank } => self.connect_logger(rank),
-            Event::LoggerRestarts => self.restart_logger(),
+            Event::LoggerRestarts { site } => self.restart_logger(site),
+            Event::LoggerClocks { to, clocks } => self.logger_learns(to, &clocks)?,
+            Event::Clocks { rank, clocks } => self.hear_clocks(rank, &clocks),
             Event::Restart { rank } => self.restart(rank)?,
             Event::ImageComplete { rank, incarnation } => {
                 let late = self.is(Mutation::LateImage);
@@ -449,15 +519,22 @@ impl World {
                 // Losing the logger while it is the only one to know a rank's history is more than is tolerated.
                 let sole = !self.memory_survives && self.ranks.iter().any(|process| !process.knows_record());
                 if !sole || self.ruthless {
-                    self.logger_crashes += u64::from(self.logger.is_some());
-                    self.crash_logger();
+                    let site = match self.loggers.len() {
+                        0 => return,
+                        1 => 0,
+                        several => self.random.below(several as u64) as usize,
+                    };
+                    self.logger_crashes += u64::from(self.loggers[site].state.is_some());
+                    self.crash_logger(site);
                 }
             }
         }
     }
 
     fn crash(&mut self, rank: Rank) {
-        let told = self.logger.is_some() && self.whole[rank as usize];
+        let told = self
+            .site(rank)
+            .is_none_or(|site| site.state.is_some() && self.whole[rank as usize]);
         if self.ranks[rank as usize].is_down() || !self.memory_survives && !told && !self.ruthless {
             return;
         }
@@ -514,14 +591,23 @@ impl World {
                     above = image.cursor();
                 }
             }
-            process.state = State::Recovering(Recovery {
+            let collection = self.begin_collection(rank, image.as_deref());
+            let standing = image.as_ref().map(|image| &image.standing);
+            self.checkers.begins_from(rank, standing)?;
+            let collects = collection.is_some();
+            self.ranks[rank as usize].state = State::Recovering(Recovery {
                 image,
                 above,
                 record_from: None,
                 seen: vec![None; size],
                 asked: Vec::new(),
+                collection,
+                answered: 0,
             });
             self.connect_logger(rank);
+            if collects {
+                self.ask_all(rank);
+            }
             return Ok(());
         }
         let process = &mut self.ranks[rank as usize];
@@ -535,14 +621,26 @@ impl World {
         self.checkers.life_starts(rank, standing, &sent_before)?;
         // The record is what was made, which may be more than the event logger has acknowledged.
         let vouched = self.is(Mutation::TrustOwnRecord);
-        self.begin_life(rank, image, sent_before, vouched);
+        self.begin_life(rank, image, sent_before, vouched, None);
         self.connect_logger(rank);
         Ok(())
     }
 
     /// A later life begins to run its program. `vouched`: the event logger has all its record.
-    pub(crate) fn begin_life(&mut self, rank: Rank, image: Option<Box<Image>>, sent_before: Vec<u64>, vouched: bool) {
+    pub(crate) fn begin_life(
+        &mut self,
+        rank: Rank,
+        image: Option<Box<Image>>,
+        sent_before: Vec<u64>,
+        vouched: bool,
+        causal: Option<Causal>,
+    ) {
         let size = self.ranks.len();
+        let tolerate = if causal.is_some() {
+            Tolerate::Process
+        } else {
+            self.tolerate
+        };
         let process = &mut self.ranks[rank as usize];
         let deliveries = process.record.end();
         let mut life = match image {
@@ -552,7 +650,7 @@ impl World {
                 life
             }
             None => Life {
-                subject: Subject::recovering(rank, size, self.tolerate, self.mutation, deliveries, sent_before),
+                subject: Subject::recovering(rank, size, tolerate, self.mutation, deliveries, sent_before),
                 program: self.job.start(rank),
                 read: None,
                 acknowledged: 0,
@@ -564,9 +662,18 @@ impl World {
         }
         life.acknowledged = deliveries;
         life.logged = life.subject.first_unacknowledged() - 1;
+        if causal.is_some() {
+            life.subject.causal = causal;
+            // What the event logger has already is compared.
+            life.logged = process.record.base.rclock;
+        }
         process.state = State::Up(Box::new(life));
         let incarnation = process.incarnation;
+        let process_connected = process.logger_epoch != 0;
         self.provoked = Some(rank);
+        if self.causal.is_some() && process_connected {
+            self.tell_logger_base(rank, 0);
+        }
         self.log_deliveries(rank);
         self.schedule(0, Event::Step { rank, incarnation });
         self.resume_collection(rank);

@@ -7,11 +7,13 @@ use resurgo_sim::{Mutation, Options, Setting, Violation, simulate};
 /// Seeds within which a variant must be caught; the rare ones need a conspiracy of failures.
 fn seeds(mutation: Mutation) -> Range<u64> {
     match mutation {
+        Mutation::CompleteAtOnce => 3_400..3_500,
         Mutation::AcceptStrays => 18_000..19_000,
         Mutation::LateImage
         | Mutation::LoggerDoesNotFence
         | Mutation::ReceiverDoesNotFence
-        | Mutation::CloseBeforeRewinding => 0..2_000,
+        | Mutation::CloseBeforeRewinding
+        | Mutation::LoggerWithoutOrder => 0..2_000,
         _ => 0..400,
     }
 }
@@ -20,6 +22,7 @@ fn caught(mutation: Mutation, setting: Setting) -> Option<Violation> {
     let options = Options {
         setting,
         mutation: Some(mutation),
+        loggers: None,
     };
     seeds(mutation).find_map(|seed| Some(simulate(seed, options, false).err()?.violation))
 }

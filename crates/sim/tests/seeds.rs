@@ -1,6 +1,7 @@
 //! Thousands of random jobs with random failures: every invariant holds after every event.
 
-use resurgo_sim::{Options, Outcome, Setting, simulate};
+use resurgo_protocol::causal::Reduction;
+use resurgo_sim::{Loggers, Options, Outcome, Piggybacks, Setting, Spread, simulate};
 
 fn run(setting: Setting, seeds: std::ops::Range<u64>) {
     let (mut crashes, mut lost, mut from_images, mut fallbacks) = (0, 0, 0, 0);
@@ -8,6 +9,7 @@ fn run(setting: Setting, seeds: std::ops::Range<u64>) {
     let options = Options {
         setting,
         mutation: None,
+        loggers: None,
     };
     for seed in seeds {
         match simulate(seed, options, false) {
@@ -56,6 +58,49 @@ fn a_process_lost_where_nodes_may_be_ends_no_job() {
 }
 
 #[test]
+fn a_lost_node_ends_no_job_under_causal_logging() {
+    for reduction in [Reduction::Vcausal, Reduction::Manetho, Reduction::LogOn] {
+        run(Setting::Causal(reduction), 0..1500);
+    }
+}
+
+/// What the paper finds (Bouteiller 2005, §V): the graph leaves out events, partial order costs bytes, an event logger saves
+/// most of both.
+#[test]
+fn piggybacks_are_as_large_as_they_should_be() {
+    let total = |reduction, count| {
+        let options = Options {
+            setting: Setting::Causal(reduction),
+            mutation: None,
+            loggers: Some(Loggers {
+                count,
+                spread: Spread::Multicast,
+            }),
+        };
+        let mut total = Piggybacks::default();
+        (0..200).for_each(|seed| total.add(&simulate(seed, options, false).unwrap().piggybacks));
+        total
+    };
+    for count in [0, 1, 2] {
+        let (vcausal, manetho) = (total(Reduction::Vcausal, count), total(Reduction::Manetho, count));
+        let logon = total(Reduction::LogOn, count);
+        // Edges go with what is stable, and the two follow them at different times.
+        assert!(
+            manetho.events.abs_diff(logon.events) < logon.events / 100,
+            "{manetho:?} {logon:?}"
+        );
+        assert!(manetho.events < vcausal.events, "{manetho:?} {vcausal:?}");
+        assert!(manetho.bytes < logon.bytes, "{manetho:?} {logon:?}");
+    }
+    let (none, one) = (total(Reduction::Vcausal, 0), total(Reduction::Vcausal, 1));
+    assert!(
+        2 * one.events * none.messages < none.events * one.messages,
+        "{one:?} {none:?}"
+    );
+    assert!(one.largest_graph < none.largest_graph, "{one:?} {none:?}");
+}
+
+#[test]
 fn a_lost_process_sends_all_ranks_back_to_their_last_wave() {
     run(Setting::Blocking, 0..10_000);
 }
@@ -66,6 +111,7 @@ fn a_seed_gives_the_same_run_again() {
         let options = Options {
             setting,
             mutation: None,
+            loggers: None,
         };
         for seed in 0..50 {
             let (first, second) = (

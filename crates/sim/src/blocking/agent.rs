@@ -6,7 +6,7 @@ use resurgo_protocol::{Rank, Return, Step, Turn, Wave};
 use super::rank::{Memory, Phase};
 use super::{Event, ToAgent, ToRank, World};
 use crate::checkers::Violation;
-use crate::subject::Mutation;
+use crate::mutation::Mutation;
 
 #[derive(Debug)]
 pub(super) struct Agent {

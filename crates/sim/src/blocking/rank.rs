@@ -6,8 +6,8 @@ use resurgo_protocol::Rank;
 
 use super::{Event, Snapshot, ToAgent, ToRank, World};
 use crate::checkers::Violation;
+use crate::mutation::Mutation;
 use crate::program::{Action, Message, Program};
-use crate::subject::Mutation;
 
 /// Most deliveries of one completion-queue read.
 const READ_ENTRIES: u64 = 8;

@@ -1,0 +1,373 @@
+//! The ways in which the protocols are broken on purpose, to prove that the checkers see it.
+
+use resurgo_protocol::causal::Reduction;
+
+use crate::world::Setting;
+
+/// A way to break the protocol, or what stands around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutation {
+    /// Sends leave without waiting for the event logger.
+    SkipHold,
+    /// Deliveries count as stable when made.
+    AcknowledgeEarly,
+    /// Held frames leave last first.
+    ReleaseOutOfOrder,
+    /// Held frames never leave.
+    ReleaseNever,
+    /// A recovering rank delivers anything once its record is used up.
+    DeliverBeforeRedo,
+    /// A replay follows the order of deliveries and ignores the poll counts.
+    IgnorePolls,
+    /// Determinants count one read too many.
+    MiscountPolls,
+    /// A replay follows the poll counts and takes whatever source has something.
+    IgnoreSources,
+    /// A recovering rank starts as if it had never lived.
+    ForgetRecord,
+    /// Every seventh determinant is not recorded.
+    LoseDeterminants,
+    /// Receivers take frames twice.
+    AcceptDuplicates,
+    /// The loss of the event logger changes nothing for a rank.
+    IgnoreLoggerLoss,
+    /// A record that survived its process counts as stable, whatever the event logger has.
+    TrustOwnRecord,
+    /// After the loss of the event logger only later deliveries are logged.
+    ForgetRecordOnLoggerRestart,
+    /// A replacement of the event logger claims to know every history.
+    ReplacementClaimsAll,
+    /// The event logger forgets the last delivery when it is asked.
+    AnswerShort,
+    /// The event logger acknowledges one delivery more than it stores.
+    LoggerAcknowledgesAhead,
+    /// The event logger takes determinants of replaced lives.
+    LoggerDoesNotFence,
+    /// Receivers take frames of replaced lives of the sender.
+    ReceiverDoesNotFence,
+    /// Receivers take frames that were meant for their own former lives.
+    AcceptStrays,
+    /// A receiver asked what it has seen of a channel leaves out what it has not delivered yet.
+    SeenMeansDelivered,
+    /// A receiver asked what it has seen of a channel forgets what is before the beginning of its record.
+    SeenForgetsBase,
+    /// An image is taken while frames are held, which count as sent.
+    ImageWithHeldFrames,
+    /// An image is taken with deliveries that the event logger has not acknowledged.
+    ImageNotStable,
+    /// An image does not say how many reads have found nothing since the last delivery.
+    ImageWithoutPolls,
+    /// Where a node is lost, the logs of its rank are not in the image.
+    ImageWithoutLogs,
+    /// An image becomes complete when the next life has begun.
+    LateImage,
+    /// An image that a recovery could not read and passed over is used by a later one.
+    KeepPassedOver,
+    /// What the newer of two images covers is dropped.
+    CollectByNewest,
+    /// What the first image covers is dropped, although it is the only one.
+    CollectBySingle,
+    /// Collection counts on an image that is not complete.
+    CollectBeforeComplete,
+    /// The event logger drops what the newer image covers; logs and record follow the older one.
+    DropDeterminantsEarly,
+    /// A restored rank asks the event logger for the deliveries above its image and no others.
+    AskAboveImage,
+    /// A replacement of the event logger is not told what the images cover.
+    ForgetBaseOnLoggerRestart,
+    /// A restored rank asks its senders for their messages from the beginning.
+    AskFromBeginning,
+    /// A send that is redone is appended to the log although its entry has been dropped.
+    AppendDropped,
+    /// A send that is redone is compared with the entry that is now in the place its own had.
+    CompareShifted,
+    /// No log is ever shortened.
+    KeepLogs,
+    /// No record is ever shortened.
+    KeepRecords,
+    /// The event logger never drops anything.
+    KeepDeterminants,
+    /// One piggyback in eight is lost.
+    LosePiggybacks,
+    /// Messages carry the sender's own deliveries only.
+    PiggybackOwn,
+    /// What has been piggybacked to one peer is held for known by the next.
+    OneTableForAll,
+    /// A peer is held for knowing everything that its last known delivery's source has done.
+    InferTooMuch,
+    /// Piggybacks are in the wrong order.
+    ReversePiggybacks,
+    /// A rank's deliveries count as stable when made.
+    ForgetWhenLogged,
+    /// What images cover and loggers have is never forgotten.
+    KeepEvents,
+    /// A new life is told what its former ones have not been told.
+    TellNews,
+    /// A new life does not listen to one of the others.
+    AskAllButOne,
+    /// A new life takes only its own deliveries from what it is told.
+    CollectOwn,
+    /// The answers of a life that collects count as complete from the beginning.
+    CompleteAtOnce,
+    /// An image is without what the rank knows of others' deliveries.
+    ImageWithoutKnowledge,
+    /// The event logger stores deliveries whose past it has not.
+    LoggerWithoutOrder,
+    /// Waves drain one round, and no counts are compared.
+    DrainOnce,
+    /// Ranks copy themselves as soon as all stand still, and no counts are compared.
+    CopyUndrained,
+    /// Ranks drain, and then copy themselves, before all stand still; no counts are compared.
+    DrainBeforeAllStand,
+    /// A rank goes on with its program while the others drain; no counts are compared.
+    RunWhileDraining,
+    /// Copies are without messages that have found no room, or not for all of them.
+    CopyWithoutWaiting,
+    /// Copies are without messages of which a part has come.
+    CopyWithoutFilling,
+    /// A wave counts as complete when the first copy exists.
+    PromoteIncomplete,
+    /// When a wave is complete, one rank's copy of the wave before it is kept instead.
+    MixWaves,
+    /// A wave is dropped, and one of its copies is kept.
+    DropKeepsACopy,
+    /// A wave is dropped, and the ranks that stand still are not told.
+    DropSilently,
+    /// What a channel has carried since the wave is still there when all have returned.
+    KeepLostFuture,
+    /// A woken rank does not wait for the others.
+    RunWhenWoken,
+    /// All are let go when the first is ready.
+    GoWhenOneIsReady,
+    /// Ranks are given new processes while others are being made whose numbers are not known.
+    BeginBesideUnknown,
+    /// A process without a group of its own cannot be ended.
+    KillByGroupOnly,
+    /// The end of a process is forgotten when its number is not known yet.
+    ForgetUnclaimedEnds,
+    /// When a copy of the last complete wave is lost, what ranks say about the one under way is not heard any more.
+    LoseTwoWaves,
+    /// A new process closes the socket of its copy before it has made its part of the node memory what it was.
+    CloseBeforeRewinding,
+}
+
+impl Mutation {
+    /// All, with the settings in which each can do harm.
+    pub const ALL: [(Self, Setting); 208] = {
+        use Mutation::*;
+        use Setting::{Blocking, InPlace, Node, Process};
+        const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
+        const MANETHO: Setting = Setting::Causal(Reduction::Manetho);
+        const LOGON: Setting = Setting::Causal(Reduction::LogOn);
+        [
+            (SkipHold, Node),
+            (SkipHold, InPlace),
+            (ReleaseOutOfOrder, InPlace),
+            (DeliverBeforeRedo, InPlace),
+            (IgnorePolls, InPlace),
+            (IgnoreLoggerLoss, InPlace),
+            (LoseDeterminants, InPlace),
+            (TrustOwnRecord, InPlace),
+            (AcknowledgeEarly, Node),
+            (ReleaseOutOfOrder, Node),
+            (ReleaseNever, Node),
+            (DeliverBeforeRedo, Process),
+            (DeliverBeforeRedo, Node),
+            (IgnorePolls, Process),
+            (IgnorePolls, Node),
+            (MiscountPolls, Process),
+            (MiscountPolls, Node),
+            (IgnoreSources, Process),
+            (IgnoreSources, Node),
+            (ForgetRecord, Process),
+            (ForgetRecord, Node),
+            (LoseDeterminants, Process),
+            (LoseDeterminants, Node),
+            (AcceptDuplicates, Node),
+            (IgnoreLoggerLoss, Node),
+            (ForgetRecordOnLoggerRestart, Node),
+            (ReplacementClaimsAll, Node),
+            (AnswerShort, Node),
+            (LoggerAcknowledgesAhead, Node),
+            (LoggerDoesNotFence, Node),
+            (ReceiverDoesNotFence, Node),
+            (AcceptStrays, Node),
+            (SeenMeansDelivered, Node),
+            (SeenForgetsBase, Node),
+            (ImageWithHeldFrames, Node),
+            (ImageWithHeldFrames, InPlace),
+            (ImageNotStable, Node),
+            (ImageNotStable, InPlace),
+            (ImageWithoutPolls, Process),
+            (ImageWithoutPolls, Node),
+            (ImageWithoutPolls, InPlace),
+            (ImageWithoutLogs, Node),
+            (LateImage, Process),
+            (LateImage, Node),
+            (LateImage, InPlace),
+            (KeepPassedOver, Process),
+            (KeepPassedOver, Node),
+            (KeepPassedOver, InPlace),
+            (CollectByNewest, Process),
+            (CollectByNewest, Node),
+            (CollectByNewest, InPlace),
+            (CollectBySingle, Process),
+            (CollectBySingle, Node),
+            (CollectBySingle, InPlace),
+            (CollectBeforeComplete, Process),
+            (CollectBeforeComplete, Node),
+            (CollectBeforeComplete, InPlace),
+            (DropDeterminantsEarly, Node),
+            (AskAboveImage, Node),
+            (ForgetBaseOnLoggerRestart, Node),
+            (ForgetBaseOnLoggerRestart, InPlace),
+            (AskFromBeginning, Node),
+            (AppendDropped, Process),
+            (AppendDropped, Node),
+            (AppendDropped, InPlace),
+            (CompareShifted, Process),
+            (CompareShifted, InPlace),
+            (KeepLogs, Process),
+            (KeepLogs, Node),
+            (KeepRecords, Process),
+            (KeepRecords, Node),
+            (KeepDeterminants, Node),
+            (KeepDeterminants, InPlace),
+            (LosePiggybacks, VCAUSAL),
+            (LosePiggybacks, MANETHO),
+            (LosePiggybacks, LOGON),
+            (PiggybackOwn, VCAUSAL),
+            (PiggybackOwn, MANETHO),
+            (PiggybackOwn, LOGON),
+            (OneTableForAll, VCAUSAL),
+            (OneTableForAll, MANETHO),
+            (OneTableForAll, LOGON),
+            (InferTooMuch, VCAUSAL),
+            (InferTooMuch, MANETHO),
+            (InferTooMuch, LOGON),
+            (ReversePiggybacks, VCAUSAL),
+            (ReversePiggybacks, MANETHO),
+            (ReversePiggybacks, LOGON),
+            (ForgetWhenLogged, VCAUSAL),
+            (ForgetWhenLogged, MANETHO),
+            (ForgetWhenLogged, LOGON),
+            (KeepEvents, VCAUSAL),
+            (KeepEvents, MANETHO),
+            (KeepEvents, LOGON),
+            (TellNews, VCAUSAL),
+            (TellNews, MANETHO),
+            (TellNews, LOGON),
+            (AskAllButOne, VCAUSAL),
+            (AskAllButOne, MANETHO),
+            (AskAllButOne, LOGON),
+            (CollectOwn, VCAUSAL),
+            (CollectOwn, MANETHO),
+            (CollectOwn, LOGON),
+            (CompleteAtOnce, VCAUSAL),
+            (CompleteAtOnce, MANETHO),
+            (CompleteAtOnce, LOGON),
+            (ImageWithoutKnowledge, VCAUSAL),
+            (ImageWithoutKnowledge, MANETHO),
+            (ImageWithoutKnowledge, LOGON),
+            (LoggerWithoutOrder, VCAUSAL),
+            (LoggerWithoutOrder, MANETHO),
+            (LoggerWithoutOrder, LOGON),
+            (LoggerAcknowledgesAhead, VCAUSAL),
+            (LoggerAcknowledgesAhead, MANETHO),
+            (LoggerAcknowledgesAhead, LOGON),
+            (DeliverBeforeRedo, VCAUSAL),
+            (DeliverBeforeRedo, MANETHO),
+            (DeliverBeforeRedo, LOGON),
+            (IgnorePolls, VCAUSAL),
+            (IgnorePolls, MANETHO),
+            (IgnorePolls, LOGON),
+            (IgnoreSources, VCAUSAL),
+            (IgnoreSources, MANETHO),
+            (IgnoreSources, LOGON),
+            (MiscountPolls, VCAUSAL),
+            (MiscountPolls, MANETHO),
+            (MiscountPolls, LOGON),
+            (ForgetRecord, VCAUSAL),
+            (ForgetRecord, MANETHO),
+            (ForgetRecord, LOGON),
+            (SeenMeansDelivered, VCAUSAL),
+            (SeenMeansDelivered, MANETHO),
+            (SeenMeansDelivered, LOGON),
+            (SeenForgetsBase, VCAUSAL),
+            (SeenForgetsBase, MANETHO),
+            (SeenForgetsBase, LOGON),
+            (ReceiverDoesNotFence, VCAUSAL),
+            (ReceiverDoesNotFence, MANETHO),
+            (ReceiverDoesNotFence, LOGON),
+            (AcceptDuplicates, VCAUSAL),
+            (AcceptDuplicates, MANETHO),
+            (AcceptDuplicates, LOGON),
+            (LateImage, VCAUSAL),
+            (LateImage, MANETHO),
+            (LateImage, LOGON),
+            (KeepPassedOver, VCAUSAL),
+            (KeepPassedOver, MANETHO),
+            (KeepPassedOver, LOGON),
+            (CollectByNewest, VCAUSAL),
+            (CollectByNewest, MANETHO),
+            (CollectByNewest, LOGON),
+            (CollectBySingle, VCAUSAL),
+            (CollectBySingle, MANETHO),
+            (CollectBySingle, LOGON),
+            (CollectBeforeComplete, VCAUSAL),
+            (CollectBeforeComplete, MANETHO),
+            (CollectBeforeComplete, LOGON),
+            (ForgetRecordOnLoggerRestart, VCAUSAL),
+            (ForgetRecordOnLoggerRestart, MANETHO),
+            (ForgetRecordOnLoggerRestart, LOGON),
+            (ForgetBaseOnLoggerRestart, VCAUSAL),
+            (ForgetBaseOnLoggerRestart, MANETHO),
+            (ForgetBaseOnLoggerRestart, LOGON),
+            (ReplacementClaimsAll, VCAUSAL),
+            (ReplacementClaimsAll, MANETHO),
+            (ReplacementClaimsAll, LOGON),
+            (AnswerShort, VCAUSAL),
+            (AnswerShort, MANETHO),
+            (AnswerShort, LOGON),
+            (ImageWithoutLogs, VCAUSAL),
+            (ImageWithoutLogs, MANETHO),
+            (ImageWithoutLogs, LOGON),
+            (ImageWithoutPolls, VCAUSAL),
+            (ImageWithoutPolls, MANETHO),
+            (ImageWithoutPolls, LOGON),
+            (KeepLogs, VCAUSAL),
+            (KeepLogs, MANETHO),
+            (KeepLogs, LOGON),
+            (KeepRecords, VCAUSAL),
+            (KeepRecords, MANETHO),
+            (KeepRecords, LOGON),
+            (KeepDeterminants, VCAUSAL),
+            (KeepDeterminants, MANETHO),
+            (KeepDeterminants, LOGON),
+            (AppendDropped, VCAUSAL),
+            (AppendDropped, MANETHO),
+            (AppendDropped, LOGON),
+            (AskFromBeginning, VCAUSAL),
+            (AskFromBeginning, MANETHO),
+            (AskFromBeginning, LOGON),
+            (DrainOnce, Blocking),
+            (CopyUndrained, Blocking),
+            (DrainBeforeAllStand, Blocking),
+            (RunWhileDraining, Blocking),
+            (CopyWithoutWaiting, Blocking),
+            (CopyWithoutFilling, Blocking),
+            (PromoteIncomplete, Blocking),
+            (MixWaves, Blocking),
+            (DropKeepsACopy, Blocking),
+            (DropSilently, Blocking),
+            (KeepLostFuture, Blocking),
+            (RunWhenWoken, Blocking),
+            (GoWhenOneIsReady, Blocking),
+            (BeginBesideUnknown, Blocking),
+            (KillByGroupOnly, Blocking),
+            (ForgetUnclaimedEnds, Blocking),
+            (LoseTwoWaves, Blocking),
+            (CloseBeforeRewinding, Blocking),
+        ]
+    };
+}
