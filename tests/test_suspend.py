@@ -18,7 +18,8 @@ from harness import MANY, RESURGO, by_rank
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 SUSPENDED = 75
-HEAT = ("400", "400", "6000")
+HEAT = ("400", "400", "12000")
+LONG_HEAT = ("400", "400", "40000")
 
 
 class Chain:
@@ -87,13 +88,22 @@ def chain(jobs):
     return Chain(jobs)
 
 
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory):
-    """What heat prints in one undisturbed run."""
+def undisturbed(tmp_path_factory, words):
+    """One undisturbed run of heat."""
     launcher = harness.Launcher(tmp_path_factory.mktemp("calm"))
-    result = launcher.run(2, harness.PROGRAMS / "heat", *HEAT).ok()
+    result = launcher.run(2, harness.PROGRAMS / "heat", *words).ok()
     launcher.close()
     return result
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    return undisturbed(tmp_path_factory, HEAT)
+
+
+@pytest.fixture(scope="module")
+def long_calm(tmp_path_factory):
+    return undisturbed(tmp_path_factory, LONG_HEAT)
 
 
 def ready(job):
@@ -199,9 +209,9 @@ def test_the_first_suspension_can_be_resumed_until_there_is_another(jobs, chain,
     "victim, protocol",
     [("dispatcher", "pessimistic"), ("agent", "pessimistic"), ("user", "pessimistic"), ("user", "blocking")],
 )
-def test_whatever_dies_in_the_middle(jobs, chain, program, calm, rng, victim, protocol):
+def test_whatever_dies_in_the_middle(jobs, chain, program, long_calm, rng, victim, protocol):
     """Of a second suspension: the job is what it was at the first one, or at the second. Or it goes on."""
-    job = chain.start(2, *program("heat"), *HEAT, protocol=protocol)
+    job = chain.start(2, *program("heat"), *LONG_HEAT, protocol=protocol)
     ready(job)
     time.sleep(0.3)
     assert chain.suspend()
@@ -229,7 +239,7 @@ def test_whatever_dies_in_the_middle(jobs, chain, program, calm, rng, victim, pr
         assert (chain.directory / "suspended").exists()
     chain.resume(chain.directory)
     chain.end()
-    assert chain.out == calm.out
+    assert chain.out == long_calm.out
 
 
 @ROOT_ONLY
@@ -492,28 +502,28 @@ def test_spawned_ranks(jobs, chain, program):
     assert len(chain.runs) > 1 and sorted(chain.out.splitlines()) == sorted(calm.out.splitlines())
 
 
-def test_as_a_script_does_that_is_started_again(jobs, chain, program, calm):
+def test_as_a_script_does_that_is_started_again(jobs, chain, program, long_calm):
     """The same command each time: it begins, goes on twice and comes to its end; then it begins again."""
     options = ["--resume-if-any", "--time-limit", "1.4"]
     codes = []
     while codes[-1:] in ([], [SUSPENDED]) and len(codes) < 10:
-        codes.append(chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory, options=options).wait().code)
+        codes.append(chain.start(2, *program("heat"), *LONG_HEAT, cwd=jobs.directory, options=options).wait().code)
     assert codes[-1] == 0 and len(codes) > 1, codes
-    assert chain.out == calm.out and not list(chain.images.iterdir())
+    assert chain.out == long_calm.out and not list(chain.images.iterdir())
     chain.runs.clear()
-    job = chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory, options=["--resume-if-any"])
+    job = chain.start(2, *program("heat"), *LONG_HEAT, cwd=jobs.directory, options=["--resume-if-any"])
     ready(job)
     assert chain.suspend() and not job.result(0).of("resumed")
-    other = chain.start(3, *program("heat"), *HEAT, cwd=jobs.directory, options=["--resume-if-any"]).wait()
+    other = chain.start(3, *program("heat"), *LONG_HEAT, cwd=jobs.directory, options=["--resume-if-any"]).wait()
     assert other.code == 2 and "has 2 ranks, and 3 are asked for now" in other.errors, other.describe()
     other = chain.start(2, *program("heat"), "128", "128", "500", cwd=jobs.directory, options=["--resume-if-any"]).wait().ok()
     assert not other.of("resumed"), "another command is another job"
-    other = chain.start(2, *program("heat"), *HEAT, options=["--resume-if-any"]).wait().ok()
+    other = chain.start(2, *program("heat"), *LONG_HEAT, options=["--resume-if-any"]).wait().ok()
     assert not other.of("resumed") and "was started in" in other.errors, "so is one in another directory"
     options = ["--resume-if-any", "--checkpoint-every", "50ms"]
-    first = chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory, options=options)
+    first = chain.start(2, *program("heat"), *LONG_HEAT, cwd=jobs.directory, options=options)
     ready(first)
-    second = chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory, options=options).wait()
+    second = chain.start(2, *program("heat"), *LONG_HEAT, cwd=jobs.directory, options=options).wait()
     assert second.code == 2 and "is running" in second.errors, second.describe()
     chain.start(1, *program("heat"), "128", "128", "500", cwd=jobs.directory, options=options).wait().ok()
     same = first.wait().ok()

@@ -5,6 +5,7 @@ that of an undisturbed run. Programs that message logging cannot replay finish, 
 import contextlib
 import os
 import signal
+import subprocess
 import time
 
 import pytest
@@ -105,14 +106,29 @@ def test_all_return_and_what_they_had_done_is_lost(jobs, program):
 
 def test_threads_in_mpi(jobs, program, rng, kills):
     """What message logging refuses."""
-    command = program("threads") + ["4", "2000"]
+    command = program("threads") + ["4", "6000"]
     calm = jobs.run(3, *command, protocol="none").ok()
     job = start(jobs, 3, *command, period="100ms")
     job.until_event("wave_complete")
-    print(storm(job, rng, kills or 3, calm.seconds))
+    print(storm(job, rng, kills or 3, calm.seconds / 2))
     result = job.wait().ok()
     assert result.out == calm.out
     assert began_from_images(result), result.describe()
+
+
+def test_waves_that_follow_a_return_at_once(jobs, program):
+    """On a crowded machine a thread that has just returned is asked for the next wave while others of its rank have hardly begun."""
+    calm = jobs.run(3, *program("image/openmp")).ok()
+    crowd = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(4)]
+    try:
+        options = [*MANY, "--checkpoint-every", "10ms", "--fault", "random,seed=1,mean=60ms,count=16"]
+        result = jobs.run(3, *program("image/openmp"), protocol="blocking", options=options).ok()
+    finally:
+        for process in crowd:
+            process.kill()
+            process.wait()
+    assert result.out == calm.out and began_from_images(result), result.describe()
+    assert {failed["cause"] for failed in result.of("failed")} == {"killed by SIGKILL"}, result.describe()
 
 
 NONDETERMINISTIC = ["time", "random", "pid", "length", "tag", "destination", "threads", "multiple"]

@@ -238,7 +238,7 @@ fn go_on() -> Result<usize, Errno> {
     let parked = threads::parked();
     let mut renamed = [(0, 0); threads::MOST];
     let mut main = None;
-    threads::hold();
+    threads::expect(parked.len());
     for (index, thread) in parked.iter().enumerate() {
         let tid = if thread.is_main {
             main = Some(index);
@@ -250,7 +250,7 @@ fn go_on() -> Result<usize, Errno> {
         renamed[index] = (thread.tid, tid);
         if thread.tid_address != 0 {
             // glibc's copy of the number, by which any thread may send this one a signal.
-            // SAFETY: the word belongs to the thread that is made, and nobody runs.
+            // SAFETY: the word belongs to the thread that is made, and the program does not run.
             unsafe { *(thread.tid_address as *mut i32) = tid };
         }
     }
@@ -258,6 +258,5 @@ fn go_on() -> Result<usize, Errno> {
     let left_out = crate::capture::hooks().map_or(0..0, |hooks| (hooks.own_memory)());
     locks::rename(renamed, &left_out)?;
     timers::set(|tid| renamed.iter().find(|(old, _)| *old == tid).map_or(tid, |(_, new)| *new))?;
-    threads::let_go();
     main.ok_or(libc::ESRCH)
 }

@@ -133,7 +133,7 @@ pub fn park(context: usize) {
 /// # Safety
 /// The memory is that of the image, and no other thread has become this one.
 pub unsafe fn become_thread(index: usize) -> ! {
-    let thread = &parked()[index];
+    let thread = parked()[index];
     // SAFETY: as required: these areas belong to the thread that this one becomes.
     unsafe {
         let _ = call!(libc::SYS_set_tid_address, thread.tid_address);
@@ -155,6 +155,8 @@ pub unsafe fn become_thread(index: usize) -> ! {
             thread.affinity.as_ptr()
         );
         timers::raise_own(index);
+        // The first that goes on may be asked for the next image, which needs the tables anew.
+        wait_for_all();
         calls::heed_signals(thread.context);
         go_on(thread.context)
     }
@@ -173,17 +175,24 @@ const THREAD_FLAGS: i32 = libc::CLONE_VM
     | libc::CLONE_THREAD
     | libc::CLONE_SYSVSEM;
 
-/// 0: revived threads wait.
-static MAY_GO: AtomicU32 = AtomicU32::new(0);
+/// Threads that have still to become those of the table.
+static MISSING: AtomicU32 = AtomicU32::new(0);
 
-/// Threads that are revived wait for [`let_go`].
-pub fn hold() {
-    MAY_GO.store(0, Ordering::SeqCst);
+/// `count` threads are about to become those of the table: none goes on before all have.
+pub fn expect(count: usize) {
+    MISSING.store(count as u32, Ordering::SeqCst);
 }
 
-pub fn let_go() {
-    MAY_GO.store(1, Ordering::SeqCst);
-    sys::futex_wake(&MAY_GO);
+/// Counts the calling thread, which needs the tables no more, and waits for the others.
+fn wait_for_all() {
+    let mut missing = MISSING.fetch_sub(1, Ordering::SeqCst) - 1;
+    if missing == 0 {
+        sys::futex_wake(&MISSING);
+    }
+    while missing != 0 {
+        sys::futex_wait(&MISSING, missing, None);
+        missing = MISSING.load(Ordering::SeqCst);
+    }
 }
 
 /// Starts a thread that becomes the one of entry `index`, and returns its number. It begins on that thread's own stack,
@@ -193,9 +202,6 @@ pub fn let_go() {
 /// As for [`become_thread`].
 pub unsafe fn revive(index: usize) -> Result<i32, Errno> {
     extern "C" fn begin(index: usize) -> ! {
-        while MAY_GO.load(Ordering::SeqCst) == 0 {
-            sys::futex_wait(&MAY_GO, 0, None);
-        }
         // SAFETY: `revive` gave the number of an entry of the table.
         unsafe { become_thread(index) }
     }
