@@ -400,6 +400,16 @@ impl Checkers {
         history.image = 0;
     }
 
+    /// All ranks, which are down, return to where everything was as `known`.
+    pub fn returned(&mut self, known: Self) {
+        let former = std::mem::replace(self, known);
+        for (history, former) in self.histories.iter_mut().zip(former.histories) {
+            history.covered = history.covered.max(former.covered);
+            history.up = false;
+            history.knows_record = false;
+        }
+    }
+
     /// A later life of `rank`, restored from an image or from the beginning, has read its record, which starts
     /// after delivery `base`.
     pub fn recover(

@@ -58,22 +58,29 @@ impl World {
         }
     }
 
-    fn take_image(&mut self, rank: Rank) {
+    /// Copies the process for an image.
+    pub(crate) fn copy(&mut self, rank: Rank) {
         let standing = self.checkers.standing(rank);
         let process = &mut self.ranks[rank as usize];
         let State::Up(life) = &process.state else { return };
-        if !process.image_wanted || !life.subject.may_checkpoint() {
-            return;
-        }
         let mut life = Life::clone(life);
         life.subject.captured();
         let mut logs = process.logs.clone();
         if self.memory_survives || self.mutation == Some(Mutation::ImageWithoutLogs) {
             logs = vec![Log::default(); logs.len()];
         }
-        process.image_wanted = false;
         process.image_under_way = Some(Box::new(Image { life, logs, standing }));
+    }
+
+    fn take_image(&mut self, rank: Rank) {
+        let process = &mut self.ranks[rank as usize];
+        let State::Up(life) = &process.state else { return };
+        if !process.image_wanted || !life.subject.may_checkpoint() {
+            return;
+        }
+        process.image_wanted = false;
         let incarnation = process.incarnation;
+        self.copy(rank);
         let delay = 1 + self.random.below(self.image_time);
         self.provoked = Some(rank);
         self.note(|| format!("{rank} begins to write an image"));
@@ -206,7 +213,18 @@ impl World {
         let process = &mut self.ranks[rank as usize];
         // The only image there is after older ones were given up is not lost: that would be more than is tolerated.
         let spare = process.images.len() == KEPT_IMAGES || !process.collects;
-        let passed_over = if destroyed && spare { process.images.pop() } else { None };
+        let passed_over = if destroyed && spare {
+            process.images.last().cloned()
+        } else {
+            None
+        };
+        if passed_over.is_some() {
+            match self.waves {
+                Some(_) => self.lose_newest_wave(),
+                None => drop(self.ranks[rank as usize].images.pop()),
+            }
+        }
+        let process = &self.ranks[rank as usize];
         let image = process.images.last().cloned().map(Box::new);
         if let Some(passed_over) = passed_over {
             self.fallbacks += 1;
@@ -245,7 +263,9 @@ impl World {
         if process.finished && process.images_due == 0 {
             return;
         }
-        if process.finished && process.image_under_way.is_none() {
+        if self.waves.is_some() {
+            self.last_wave();
+        } else if process.finished && process.image_under_way.is_none() {
             process.image_wanted = true;
             self.take_image(rank);
         }

@@ -17,6 +17,7 @@ pub mod program;
 mod queue;
 pub mod random;
 pub mod subject;
+mod waves;
 mod world;
 
 pub use causal::{Loggers, Piggybacks, Spread};

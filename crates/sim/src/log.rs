@@ -58,6 +58,11 @@ impl Log {
         self.dropped += dropped;
     }
 
+    /// Drops what comes after message `ssn`.
+    pub fn cut(&mut self, ssn: u64) {
+        self.entries.truncate(ssn.saturating_sub(self.dropped) as usize);
+    }
+
     /// Drops what was held: it is not part of the history.
     pub fn drop_held(&mut self) {
         self.entries.retain(|entry| entry.released);
@@ -118,6 +123,11 @@ impl Record {
     pub fn of_source(&self, source: Rank) -> u64 {
         let here = self.entries.iter().filter(|record| record.source == source).count();
         self.base.delivered[source as usize] + here as u64
+    }
+
+    /// Drops what comes after delivery `rclock`.
+    pub fn cut(&mut self, rclock: u64) {
+        self.entries.truncate(rclock.saturating_sub(self.base.rclock) as usize);
     }
 
     /// No recovery begins before `base` any more.

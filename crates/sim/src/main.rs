@@ -7,7 +7,7 @@ use std::time::Instant;
 use resurgo_sim::{Failure, Loggers, Mutation, Options, Outcome, Piggybacks, Report, Setting, Spread, simulate};
 
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
-                   [--tolerate process|node|node-in-place|vcausal|manetho|logon|blocking|all] [--mutations]
+                   [--tolerate process|node|node-in-place|vcausal|manetho|logon|auto|blocking|all] [--mutations]
                    [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
 
   --seeds COUNT     run so many seeds (10000) and stop at the first that breaks an invariant
@@ -16,6 +16,7 @@ const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N 
   --trace           show them in any case
   --tolerate WHICH  the failure that must be survived (all); node-in-place: ready for the loss of nodes,
                     but only processes fail; vcausal, manetho, logon: causal logging, nodes fail;
+                    auto: processes fail, images are taken in waves, and sometimes all ranks return to one;
                     blocking: processes fail, and all ranks return to a wave
   --event-loggers   causal logging's (0 to 3, as the seed has it)
   --clock-spread    how ranks learn what the event loggers of others have (as the seed has it, or multicast)

@@ -147,15 +147,25 @@ pub enum Mutation {
     ForgetUnclaimedEnds,
     /// When a copy of the last complete wave is lost, what ranks say about the one under way is not heard any more.
     LoseTwoWaves,
+    /// Ranks copy themselves when each stops, and go on while others have not stopped.
+    CopyWhenStopped,
+    /// When all return, logs keep what came after the wave.
+    LogsKeepFuture,
+    /// When all return, records keep what came after the wave.
+    RecordKeepsFuture,
+    /// When all return, each cuts its logs and its record when it comes to it, and others may have read them.
+    CutWhenRestarted,
+    /// When all return, receivers still hear of messages sent after the wave.
+    RevealLostFuture,
     /// A new process closes the socket of its copy before it has made its part of the node memory what it was.
     CloseBeforeRewinding,
 }
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 208] = {
+    pub const ALL: [(Self, Setting); 220] = {
         use Mutation::*;
-        use Setting::{Blocking, InPlace, Node, Process};
+        use Setting::{Auto, Blocking, InPlace, Node, Process};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
         const MANETHO: Setting = Setting::Causal(Reduction::Manetho);
         const LOGON: Setting = Setting::Causal(Reduction::LogOn);
@@ -350,6 +360,18 @@ impl Mutation {
             (AskFromBeginning, VCAUSAL),
             (AskFromBeginning, MANETHO),
             (AskFromBeginning, LOGON),
+            (CopyWhenStopped, Auto),
+            (LogsKeepFuture, Auto),
+            (RecordKeepsFuture, Auto),
+            (CutWhenRestarted, Auto),
+            (RevealLostFuture, Auto),
+            (DropKeepsACopy, Auto),
+            (DeliverBeforeRedo, Auto),
+            (IgnorePolls, Auto),
+            (IgnoreSources, Auto),
+            (LoseDeterminants, Auto),
+            (CollectByNewest, Auto),
+            (CollectBySingle, Auto),
             (DrainOnce, Blocking),
             (CopyUndrained, Blocking),
             (DrainBeforeAllStand, Blocking),

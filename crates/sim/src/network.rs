@@ -86,7 +86,8 @@ impl World {
 
     fn reveal_later(&mut self, from: Rank, to: Rank) {
         let delay = self.arrival(from, to);
-        self.schedule(delay, Event::Reveal { from, to });
+        let connection = self.wires[from as usize][to as usize].connection;
+        self.schedule(delay, Event::Reveal { from, to, connection });
     }
 
     pub(crate) fn transmit(&mut self, from: Rank, to: Rank, body: Body) {

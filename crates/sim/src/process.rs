@@ -190,7 +190,11 @@ impl Process {
 impl World {
     /// Rank `rank` takes its next step; its next but one is scheduled unless it has finished.
     pub(crate) fn step(&mut self, rank: Rank) -> Result<(), Violation> {
-        self.consider_image(rank);
+        if self.waves.is_none() {
+            self.consider_image(rank);
+        } else if self.stands_still(rank) {
+            return Ok(());
+        }
         let process = &mut self.ranks[rank as usize];
         let State::Up(life) = &mut process.state else {
             return Ok(());

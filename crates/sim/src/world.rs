@@ -17,6 +17,7 @@ use crate::program::Job;
 use crate::queue::Queue;
 use crate::random::Random;
 use crate::subject::Subject;
+use crate::waves::Waves;
 
 /// Events after the last failure by which every rank must have finished.
 const PATIENCE: u64 = 200_000;
@@ -35,18 +36,21 @@ pub enum Setting {
     InPlace,
     /// Nodes fail, and causal logging with this reduction survives it; with none, one or several event loggers.
     Causal(Reduction),
+    /// Processes fail, images are taken in waves, and sometimes all ranks return to one (see [`crate::waves`]).
+    Auto,
     /// Processes fail, and all ranks return to the last complete wave (see [`crate::blocking`]).
     Blocking,
 }
 
 impl Setting {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Process,
         Self::Node,
         Self::InPlace,
         Self::Causal(Reduction::Vcausal),
         Self::Causal(Reduction::Manetho),
         Self::Causal(Reduction::LogOn),
+        Self::Auto,
         Self::Blocking,
     ];
 
@@ -59,13 +63,14 @@ impl Setting {
             Self::Causal(Reduction::Vcausal) => "vcausal",
             Self::Causal(Reduction::Manetho) => "manetho",
             Self::Causal(Reduction::LogOn) => "logon",
+            Self::Auto => "auto",
             Self::Blocking => "blocking",
         }
     }
 
     const fn tolerate(self) -> Tolerate {
         match self {
-            Self::Process | Self::Blocking => Tolerate::Process,
+            Self::Process | Self::Auto | Self::Blocking => Tolerate::Process,
             Self::Node | Self::InPlace | Self::Causal(_) => Tolerate::Node,
         }
     }
@@ -129,6 +134,7 @@ pub(crate) enum Event {
     Reveal {
         from: Rank,
         to: Rank,
+        connection: u64,
     },
     Arrive(Packet),
     ToLogger {
@@ -179,6 +185,9 @@ pub(crate) enum Event {
     LastImages {
         rank: Rank,
     },
+    WaveComplete {
+        number: u64,
+    },
 }
 
 /// The place of an event logger.
@@ -195,6 +204,8 @@ pub(crate) struct World {
     /// A crash leaves the rank's logs and record behind.
     pub memory_survives: bool,
     pub causal: Option<Flavour>,
+    /// Images are taken in waves.
+    pub waves: Option<Waves>,
     pub piggybacks: Piggybacks,
     pub mutation: Option<Mutation>,
     pub random: Random,
@@ -304,6 +315,7 @@ impl World {
             job,
             memory_survives,
             causal,
+            waves: (setting == Setting::Auto).then(Waves::default),
             piggybacks: Piggybacks::default(),
             checkers: Checkers::new(size, tolerate, memory_survives, causal.is_some()),
             ranks,
@@ -414,7 +426,10 @@ impl World {
                     && self.random.one_in(3)
                 {
                     self.failures_left -= 1;
-                    self.crash(rank);
+                    match self.waves {
+                        Some(_) if self.random.one_in(2) => self.return_all(),
+                        _ => self.crash(rank),
+                    }
                 } else if events > self.calm && self.random.one_in(self.crash_one_in) {
                     self.failures_left -= 1;
                     self.fail();
@@ -452,7 +467,10 @@ impl World {
                     self.step(rank)?;
                 }
             }
-            Event::Reveal { from, to } => self.wires[from as usize][to as usize].revealed += 1,
+            Event::Reveal { from, to, connection } => {
+                let wire = &mut self.wires[from as usize][to as usize];
+                wire.revealed += u64::from(wire.connection == connection);
+            }
             Event::Arrive(packet) => self.arrive(packet)?,
             Event::ToLogger {
                 rank,
@@ -488,6 +506,7 @@ impl World {
             }
             Event::DropEntries { from, to } => self.drop_entries(from, to),
             Event::LastImages { rank } => self.last_images(rank),
+            Event::WaveComplete { number } => self.complete_wave(number),
         }
         Ok(())
     }
@@ -496,7 +515,12 @@ impl World {
     fn fail(&mut self) {
         let size = self.ranks.len() as u64;
         let node = self.tolerate == Tolerate::Node;
-        match self.random.below(if node { 12 } else { 8 }) {
+        let kinds = match self.waves {
+            _ if node => 12,
+            Some(_) => 10,
+            None => 8,
+        };
+        match self.random.below(kinds) {
             0..=4 => {
                 let rank = self.random.below(size) as Rank;
                 self.crash(rank);
@@ -508,6 +532,7 @@ impl World {
                 }
             }
             7 => (0..size as Rank).for_each(|rank| self.crash(rank)),
+            8 | 9 if self.waves.is_some() => self.return_all(),
             8 | 9 => {
                 let from = self.random.below(size) as Rank;
                 let to = self.random.below(size) as Rank;
@@ -531,7 +556,7 @@ impl World {
         }
     }
 
-    fn crash(&mut self, rank: Rank) {
+    pub(crate) fn crash(&mut self, rank: Rank) {
         let told = self
             .site(rank)
             .is_none_or(|site| site.state.is_some() && self.whole[rank as usize]);
@@ -539,6 +564,7 @@ impl World {
             return;
         }
         self.note(|| format!("{rank} crashes"));
+        self.drop_wave();
         self.crashes += 1;
         self.checkers.crash(rank);
         let cut = self.now + self.random.below(3 * self.latency);
@@ -609,6 +635,9 @@ impl World {
                 self.ask_all(rank);
             }
             return Ok(());
+        }
+        if self.is(Mutation::CutWhenRestarted) {
+            self.cut(rank);
         }
         let process = &mut self.ranks[rank as usize];
         // What was held in the log is not part of the history: this life may send something else there.

@@ -48,6 +48,11 @@ fn a_lost_process_ends_no_job() {
 }
 
 #[test]
+fn ranks_return_alone_or_together() {
+    run(Setting::Auto, 0..3000);
+}
+
+#[test]
 fn a_lost_node_ends_no_job() {
     run(Setting::Node, 0..3000);
 }
