@@ -8,7 +8,9 @@ use std::time::Duration;
 use resurgo_runtime::dispatcher::Period;
 use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
-use resurgo_wire::node_memory::{MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT};
+use resurgo_wire::node_memory::{
+    MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT,
+};
 
 /// What to pass on of the environment of `resurgo run`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub struct Options {
     pub label: bool,
     pub protocol: u32,
     pub tolerate_node: bool,
+    /// What `--protocol auto` means for this job, when it was asked for by name.
+    pub choice: Option<&'static str>,
     pub max_restarts: u64,
     pub max_restarts_per_rank: u64,
     /// Bytes; chosen from the machine's memory when absent.
@@ -208,6 +212,7 @@ impl Options {
             label: false,
             protocol: PROTOCOL_PESSIMISTIC,
             tolerate_node: false,
+            choice: None,
             max_restarts: 64,
             max_restarts_per_rank: 16,
             log_memory: None,
@@ -376,9 +381,27 @@ fn read(options: &mut Options, arguments: Vec<OsString>, allowed: Option<&[&str]
     }
 }
 
+/// Logs and waves together, where that is possible. Returns why it is what it is.
+fn choose_protocol(options: &mut Options) -> &'static str {
+    let why = if options.tolerate_node {
+        "message logging alone: images are kept on the node that would be lost"
+    } else if options.spill_directory.is_some() {
+        "message logging alone: logs that have been spilled cannot be cut back to a wave"
+    } else {
+        return "message logging, so that a failed rank recovers alone, and waves, to which all ranks return if the program \
+                does not repeat what it did";
+    };
+    options.protocol = PROTOCOL_PESSIMISTIC;
+    why
+}
+
 /// Whether the options go together.
 fn check(options: &mut Options) -> Result<(), String> {
     let size = options.size();
+    if options.protocol == PROTOCOL_AUTO {
+        let why = choose_protocol(options);
+        options.choice = options.choice.and(Some(why));
+    }
     if size > MAX_RANKS {
         return Err(format!("{size} ranks: a node can hold at most {MAX_RANKS}"));
     }
@@ -505,7 +528,10 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         "q" | "quiet" => options.quiet = true,
         "protocol" => {
             options.protocol = match PROTOCOLS.iter().position(|name| *name == value) {
-                Some(number) => number as u32,
+                Some(number) => {
+                    options.choice = (number as u32 == PROTOCOL_AUTO).then_some("");
+                    number as u32
+                }
                 None => {
                     let hint = match nearest(value, &PROTOCOLS) {
                         Some(near) => format!("did you mean {near}?"),

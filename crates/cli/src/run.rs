@@ -152,6 +152,9 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
             format!("--spill-dir {}: not a directory", directory.display()),
         ));
     }
+    if let Some(choice) = options.choice.filter(|_| !options.quiet) {
+        eprintln!("resurgo: note: --protocol auto: {choice}");
+    }
     // Lives of ranks may have other working directories.
     let checkpoint_directory = options
         .checkpoint_directory

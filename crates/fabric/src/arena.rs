@@ -41,7 +41,7 @@ impl Arena {
     pub fn new(node: &Node) -> Self {
         let taken = node.own(arena::SLOTS_TAKEN).load(Ordering::Acquire) as usize;
         let mut arena = Arena {
-            retains: node.pessimistic,
+            retains: node.logs,
             serial: node.own(arena::NEXT_SERIAL).load(Ordering::Acquire),
             taken,
             populated: taken,

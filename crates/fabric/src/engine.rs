@@ -204,7 +204,7 @@ impl Engine {
         let mut record = Cursor::start(&node);
         let mut protocol = None;
         let mut logger = None;
-        if node.pessimistic {
+        if node.logs {
             let rank = node.rank as u32;
             let tolerate = if node.tolerate_node {
                 resurgo_protocol::Tolerate::Node
@@ -347,6 +347,12 @@ impl Engine {
                 .store(2, Ordering::Relaxed);
         }
         if self.thread_changes > THREAD_CHANGES && self.protocol.is_some() {
+            if self.node.waves {
+                self.node
+                    .control_u32(self.node.rank, control::THREADS)
+                    .store(nm::MANY_THREADS, Ordering::Relaxed);
+                return;
+            }
             self.node.report(&format!(
                 "rank {} calls MPI from several threads: the order of their calls cannot be replayed. Let one \
                  thread make all MPI calls, or run with --protocol blocking, which replays nothing",

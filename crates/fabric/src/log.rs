@@ -270,6 +270,18 @@ impl Writer {
         self.outstanding.clear();
     }
 
+    /// Something has been written.
+    pub fn has_begun(&self) -> bool {
+        !self.segment.is_null()
+    }
+
+    /// The log ends here: what has been written behind this place is void. The segment is still there, because no receiver
+    /// has an image that has read beyond this place.
+    pub fn cut_off(&self) {
+        // SAFETY: the place of a mark in an own segment.
+        unsafe { atomic(self.segment.add(self.place)) }.store(0, Ordering::Release);
+    }
+
     /// True when the channel may take another segment (without retention a channel is bounded).
     pub fn has_room(&mut self, arena: &mut Arena, node: &Node) -> bool {
         if arena.retains() || !self.is_full() {
@@ -595,7 +607,7 @@ impl Reader {
             }
             let kind = KINDS[(word & 0xff) as usize - 1];
             if kind == Kind::Jump {
-                if !node.pessimistic {
+                if !node.logs {
                     node.consumed(self.source, self.destination)
                         .fetch_add(1, Ordering::SeqCst);
                     crate::doorbell::wake(node, self.source);

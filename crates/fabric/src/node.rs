@@ -10,9 +10,10 @@ pub struct Node {
     pub rank: usize,
     /// Ranks that there is room for; see [`Node::ranks`].
     pub size: usize,
-    pub pessimistic: bool,
-    /// Coordinated waves; the data path is that of `none`.
-    pub blocking: bool,
+    /// Messages and the order of their deliveries are logged.
+    pub logs: bool,
+    /// Images are taken in waves. Without logging the data path is that of `none`.
+    pub waves: bool,
     pub tolerate_node: bool,
     pub spill: bool,
     pub spin_ns: u64,
@@ -104,8 +105,8 @@ impl Node {
             layout,
             rank,
             size,
-            pessimistic: half(header::PROTOCOL) == nm::PROTOCOL_PESSIMISTIC,
-            blocking: half(header::PROTOCOL) == nm::PROTOCOL_BLOCKING,
+            logs: nm::logs(half(header::PROTOCOL)),
+            waves: nm::has_waves(half(header::PROTOCOL)),
             tolerate_node: half(header::TOLERATE_NODE) != 0,
             spill: half(header::SPILL) != 0,
             spin_ns: word(header::SPIN_NS),
@@ -272,8 +273,18 @@ impl Node {
         }
     }
 
+    /// This life begins together with those of all other ranks: they return to a wave.
+    pub fn begins_together(&self) -> bool {
+        self.control(self.rank, control::TOGETHER).load(Ordering::Acquire) != 0
+    }
+
     /// Leaves `text` for the agent and ends the process: the job ends with this text.
     pub fn report(&self, text: &str) -> ! {
+        self.report_and_exit(text, nm::EXIT_REPORT)
+    }
+
+    /// As [`Node::report`], with `code`.
+    pub fn report_and_exit(&self, text: &str, code: i32) -> ! {
         let text = &text.as_bytes()[..text.len().min(control::REPORT_BYTES)];
         let place = self.layout.control(self.rank) + control::REPORT;
         // SAFETY: the report area of the own control, long enough for REPORT_BYTES.
@@ -282,7 +293,7 @@ impl Node {
         }
         self.u32_at(place).store(text.len() as u32, Ordering::Release);
         // SAFETY: ends the process at once; the program's exit handlers must not run in a state that is not its own.
-        unsafe { libc::_exit(nm::EXIT_REPORT) }
+        unsafe { libc::_exit(code) }
     }
 }
 
@@ -315,8 +326,8 @@ pub mod tests {
             layout,
             rank,
             size: 2,
-            pessimistic,
-            blocking: false,
+            logs: pessimistic,
+            waves: false,
             tolerate_node: false,
             spill: false,
             spin_ns: 0,

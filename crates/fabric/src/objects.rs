@@ -127,7 +127,7 @@ unsafe extern "C" fn open_domain(
             return -FI_EOTHER;
         }
     };
-    if node.pessimistic {
+    if node.logs {
         crate::imports::fix_clock_and_pid(&node);
     }
     crate::engine::images::enable(&node);

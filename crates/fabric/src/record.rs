@@ -59,6 +59,15 @@ impl Cursor {
         }
     }
 
+    /// The record ends here: what has been recorded behind this place is void.
+    pub fn cut_off(&self, node: &Node) {
+        if self.segment.is_null() {
+            node.own(arena::DETERMINANTS).store(0, Ordering::Release);
+            return;
+        }
+        (self.index..=WORDS).for_each(|index| self.word(index).store(0, Ordering::Relaxed));
+    }
+
     fn word(&self, index: usize) -> &AtomicU64 {
         // SAFETY: `index` is at most WORDS, the last word of the segment.
         unsafe { &*self.segment.add(index) }

@@ -32,8 +32,9 @@ pub struct Hooks {
     pub drain: fn() -> u64,
     /// As many messages have been taken as were announced.
     pub is_drained: fn() -> bool,
-    /// This process has woken up; no thread of the program runs yet.
-    pub woken: fn(),
+    /// This process has woken up; no thread of the program runs yet. True when all ranks return to a wave: then it waits for
+    /// them.
+    pub woken: fn() -> bool,
 }
 
 struct Place<T>(UnsafeCell<T>);
@@ -263,7 +264,6 @@ fn copy(request: &Datagram) -> Result<(i32, i32), Refusal> {
     }
     timers::note().map_err(refuse)?;
     snapshot::note_actions();
-    snapshot::note_wave(in_wave);
     mappings::make_private().map_err(refuse)?;
     descriptors::note(&[changes::descriptor()])?;
     let (own, others) = talk::pair().map_err(|_| refuse("it has no descriptor left for a socket"))?;

@@ -5,7 +5,6 @@
 //! learns of its end as of any rank's. It shares memory with the original until either writes.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
@@ -21,17 +20,6 @@ struct Actions(UnsafeCell<[stop::KernelAction; SIGNALS]>);
 // SAFETY: only the capturing thread uses it.
 unsafe impl Sync for Actions {}
 static ACTIONS: Actions = Actions(UnsafeCell::new([stop::KernelAction::DEFAULT; SIGNALS]));
-
-/// The image that is being taken is part of a wave, and so is a process that is rebuilt from it.
-static OF_WAVE: AtomicBool = AtomicBool::new(false);
-
-pub fn note_wave(in_wave: bool) {
-    OF_WAVE.store(in_wave, Ordering::Relaxed);
-}
-
-pub fn is_of_wave() -> bool {
-    OF_WAVE.load(Ordering::Relaxed)
-}
 
 /// Keeps what is done with signals, which a process that is rebuilt from a file does not inherit.
 pub fn note_actions() {
@@ -208,21 +196,19 @@ fn wake(socket: i32, agent: i32, request: &Received) -> ! {
         let _ = talk::send(socket, &failed.with_text(text.as_str()), &[]);
         exit(1);
     }
-    become_rank(Some(socket), request.datagram.b != 0)
+    become_rank(Some(socket))
 }
 
 /// In a process that has the memory and the descriptors of an image: goes on where its threads stopped. `socket` is the
-/// snapshot's; `in_wave`: with all other ranks.
-pub fn become_rank(socket: Option<i32>, in_wave: bool) -> ! {
+/// snapshot's.
+pub fn become_rank(socket: Option<i32>) -> ! {
     gate::set_restored();
-    if let Some(hooks) = crate::capture::hooks() {
-        (hooks.woken)();
-    }
+    let with_others = crate::capture::hooks().is_some_and(|hooks| (hooks.woken)());
     // The agent takes the end of this socket for the end of all that was done to the node memory.
     if let Some(socket) = socket {
         sys::close(socket);
     }
-    if in_wave && !others_are_ready() {
+    if with_others && !others_are_ready() {
         exit(1);
     }
     calls::go_on_from_now();

@@ -110,6 +110,8 @@ struct Dispatcher {
     protocol: u32,
     /// All ranks are being returned to a wave.
     returning: bool,
+    /// The program does not repeat what it does: all ranks return to a wave after every failure, although they log.
+    together: bool,
     events: Events,
     start: Instant,
     /// Name of the job's key-value space.
@@ -326,7 +328,7 @@ impl Dispatcher {
                 let decision = self.policy.ended(&ended);
                 if decision == Decision::Finished {
                     self.events.finished(&ended);
-                    if self.is_coordinated() {
+                    if self.has_waves() {
                         self.checkpoints.give_up(0, &finished(rank));
                     } else {
                         self.checkpoints.left(rank);
@@ -345,7 +347,7 @@ impl Dispatcher {
                         self.events.restarting(rank);
                         let messages = ended.statistics.deliveries + ended.statistics.sends;
                         let fault_at_messages = self.faults.next_life(rank, messages);
-                        if self.is_coordinated() {
+                        if self.all_return(&ended) {
                             self.returning = true;
                             self.pids.fill(None);
                             self.tell(ToAgent::Return {

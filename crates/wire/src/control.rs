@@ -24,7 +24,7 @@ pub struct Job {
     pub programs: Vec<Program>,
     /// Most ranks the job can ever have.
     pub most_ranks: usize,
-    /// [`crate::node_memory::PROTOCOL_NONE`] or [`crate::node_memory::PROTOCOL_PESSIMISTIC`].
+    /// [`crate::node_memory::PROTOCOL_NONE`] and following.
     pub protocol: u32,
     pub tolerate_node: bool,
     /// Most segments of log a rank holds in memory.
@@ -143,8 +143,18 @@ pub struct Ended {
     /// It had said `finalize` in this life.
     pub finalised: bool,
     pub statistics: LifeStatistics,
-    /// Why it ended itself, when it exited with [`crate::node_memory::EXIT_REPORT`].
+    /// Why it ended itself, when it exited with [`crate::node_memory::EXIT_REPORT`] or
+    /// [`crate::node_memory::EXIT_DIVERGED`].
     pub report: Option<String>,
+    /// As far as is known, every rank can be replayed.
+    pub repeats: bool,
+}
+
+impl Ended {
+    /// It has found that it does not repeat what a former life did.
+    pub fn diverged(&self) -> bool {
+        self.end == End::Exited(crate::node_memory::EXIT_DIVERGED) && self.report.is_some()
+    }
 }
 
 /// Dispatcher to agent.

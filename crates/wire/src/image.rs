@@ -41,8 +41,8 @@ pub enum Kind {
     /// socket to talk to it.
     Taken = 6,
     /// Agent to snapshot: copy yourself and let the copy go on as the rank, whose standard output, standard error, PMI
-    /// socket, image socket and (if there is a fifth) standard input come beside it. `b` is 1 when all ranks return to a
-    /// wave: the copy says [`Kind::Ready`] on its image socket and waits for [`Kind::Go`] there.
+    /// socket, image socket and (if there is a fifth) standard input come beside it. Where
+    /// all ranks return to a wave the copy says [`Kind::Ready`] on its image socket and waits for [`Kind::Go`] there.
     Wake = 7,
     /// Snapshot to agent: the rank lives again as process `b`.
     Woken = 8,

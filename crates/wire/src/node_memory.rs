@@ -83,9 +83,20 @@ pub mod header {
 pub const PROTOCOL_NONE: u32 = 0;
 pub const PROTOCOL_PESSIMISTIC: u32 = 1;
 pub const PROTOCOL_BLOCKING: u32 = 2;
+pub const PROTOCOL_AUTO: u32 = 3;
 
 /// Names of the protocols, by number.
-pub const PROTOCOLS: [&str; 3] = ["none", "pessimistic", "blocking"];
+pub const PROTOCOLS: [&str; 4] = ["none", "pessimistic", "blocking", "auto"];
+
+/// Messages and the order of their deliveries are logged: a rank can recover alone.
+pub const fn logs(protocol: u32) -> bool {
+    matches!(protocol, PROTOCOL_PESSIMISTIC | PROTOCOL_AUTO)
+}
+
+/// Images of all ranks are taken at one moment, to which all can return.
+pub const fn has_waves(protocol: u32) -> bool {
+    matches!(protocol, PROTOCOL_BLOCKING | PROTOCOL_AUTO)
+}
 
 /// Offset of the first rank control.
 pub const CONTROL_BASE: usize = header::BYTES;
@@ -103,6 +114,9 @@ pub mod control {
     /// `u64` the rank asks the agent for an image of itself when it has made this many sends and deliveries; 0: never.
     pub const IMAGE_AT_MESSAGES: usize = 16;
 
+    /// `u64` 1: this life begins together with those of all other ranks, which return to a wave; 0: alone.
+    pub const TOGETHER: usize = 24;
+
     // Written by other ranks.
 
     /// `u32` futex word the rank sleeps on.
@@ -118,7 +132,8 @@ pub mod control {
 
     /// `u32` see [`super::PHASE_START`] and following.
     pub const PHASE: usize = 768;
-    /// `u32` threads that have called the provider.
+    /// `u32` threads that have called the provider: 0 or 1, 2 when MPI has been handed from one to another, and
+    /// [`super::MANY_THREADS`] when several call MPI all the time, in an order that cannot be replayed.
     pub const THREADS: usize = 772;
     /// `u64` deliveries in this life (the rank's rclock).
     pub const DELIVERIES: usize = 776;
@@ -153,6 +168,13 @@ pub mod control {
 
 /// Exit code of a rank that ended itself and left a report in [`control::REPORT`]: it is not restarted, the job ends.
 pub const EXIT_REPORT: i32 = 119;
+
+/// Exit code of a rank that has found, in its replay, that the program does not repeat what it did; with a report as with
+/// [`EXIT_REPORT`]. Where there are waves all ranks can return to the last one, else the job ends.
+pub const EXIT_DIVERGED: i32 = 120;
+
+/// See [`control::THREADS`].
+pub const MANY_THREADS: u32 = 3;
 
 /// The provider has not been opened yet.
 pub const PHASE_START: u32 = 0;

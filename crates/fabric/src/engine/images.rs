@@ -13,7 +13,7 @@ static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(null_mut());
 /// Lets the agent take images of this process; it asks as soon as the phase says that the rank is live, so this comes
 /// before there is an engine.
 pub fn enable(node: &Node) {
-    if node.blocking || (node.pessimistic && !node.tolerate_node) {
+    if node.waves || (node.logs && !node.tolerate_node) {
         resurgo_image::enable(resurgo_image::Hooks {
             own_memory: || crate::HEAP.used(),
             refuses,
@@ -44,7 +44,7 @@ fn refuses() -> Option<&'static str> {
     if engine.endpoints == 0 {
         return Some("it has no endpoint");
     }
-    if engine.node.blocking {
+    if !engine.node.logs {
         return None;
     }
     // It may have woken up from an image and not looked around yet.
@@ -63,8 +63,8 @@ fn refuses() -> Option<&'static str> {
 
 fn note_cursors(slot: u64) {
     let Some(engine) = engine() else { return };
-    if engine.node.blocking {
-        // An image of a wave needs nothing of it.
+    if !engine.node.logs {
+        // Channels keep nothing.
         return;
     }
     let slot = slot as usize;
@@ -89,10 +89,12 @@ fn announce() {
     }
 }
 
-/// Takes everything that the channels to this rank hold. All ranks stand still, so nothing is added but answers to what is
+/// Takes everything that the channels to this rank hold, unless logs keep it for who returns. All ranks stand still, so nothing is added but answers to what is
 /// taken: they are announced, too.
 fn drain() -> u64 {
-    let Some(engine) = engine() else { return 0 };
+    let Some(engine) = engine().filter(|engine| !engine.node.logs) else {
+        return 0;
+    };
     let mut moved = 0;
     for source in 0..engine.node.size {
         if engine.node.channel(source, engine.node.rank).load(Ordering::Acquire) == 0 {
@@ -112,17 +114,24 @@ fn drain() -> u64 {
 
 fn is_drained() -> bool {
     let Some(engine) = engine() else { return false };
-    (0..engine.node.size)
-        .all(|source| engine.taken[source] == engine.node.announced(source, engine.node.rank).load(Ordering::Acquire))
+    let announced = |source| engine.node.announced(source, engine.node.rank).load(Ordering::Acquire);
+    engine.node.logs || (0..engine.node.size).all(|source| engine.taken[source] == announced(source))
 }
 
-/// A woken process, before any thread of the program runs.
-fn woken() {
-    let Some(engine) = engine() else { return };
-    if engine.node.blocking {
+/// A woken process, before any thread of the program runs. True when it must wait for all others that return.
+fn woken() -> bool {
+    let Some(engine) = engine() else { return false };
+    let together = engine.node.begins_together();
+    if engine.node.logs {
+        // The rest is done in the first call, as for a rank that has failed alone: see `restored`.
+        if together {
+            engine.cut_off();
+        }
+    } else {
         resurgo_image::take_restored();
         engine.returned_to_wave();
     }
+    together
 }
 
 impl Engine {
@@ -133,6 +142,20 @@ impl Engine {
         let incoming = self.incoming.iter_mut().flatten();
         incoming.for_each(|incoming| incoming.reader.restart());
         self.begin_again();
+    }
+
+    /// All ranks return to the wave of this image: what the own logs and the record hold beyond it is void.
+    fn cut_off(&mut self) {
+        for destination in 0..self.node.ranks() {
+            match &self.outgoing[destination] {
+                Some(writer) if writer.has_begun() => writer.cut_off(),
+                _ => self
+                    .node
+                    .channel(self.node.rank, destination)
+                    .store(0, Ordering::Release),
+            }
+        }
+        self.record.cut_off(&self.node);
     }
 
     /// Words of this rank's control that belong to a life.

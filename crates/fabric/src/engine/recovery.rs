@@ -161,7 +161,7 @@ impl Engine {
             }
             _ => format!("no tag, an internal message of MPI ({bytes} bytes)"),
         };
-        self.node.report(&format!(
+        let text = format!(
             "the program is not piecewise deterministic: in its replay rank {} sent something else to rank {destination} as \
              send number {ssn}; {what} differs: before the failure {}, now {}. Messages must not depend on measured time, \
              unseeded random numbers, process ids or several threads calling MPI; find the source of that message, or run \
@@ -169,6 +169,8 @@ impl Engine {
             self.node.rank,
             describe(before.envelope, before.total),
             describe(now.envelope, now.total as u64),
-        ));
+        );
+        self.node
+            .report_and_exit(&text, resurgo_wire::node_memory::EXIT_DIVERGED)
     }
 }

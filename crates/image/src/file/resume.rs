@@ -29,5 +29,5 @@ pub extern "C" fn resume(restorer: usize, bytes: usize) -> ! {
     }
     snapshot::set_actions();
     let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::Restored, 0, 0, 0), &[]);
-    snapshot::become_rank(None, snapshot::is_of_wave())
+    snapshot::become_rank(None)
 }

@@ -72,7 +72,7 @@ impl Agent {
         if let Some(work) = &mut self.work {
             work.ranks[rank].images.writing = None;
             work.store.iter().for_each(|store| store.give_up(rank));
-            if work.is_coordinated() {
+            if work.has_waves() {
                 work.tidy_waves();
             }
         }
@@ -119,7 +119,7 @@ impl Agent {
     /// The file that was being written is complete: an older one goes.
     fn keep_file(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        let coordinated = work.is_coordinated();
+        let in_waves = work.has_waves();
         let images = &mut work.ranks[rank].images;
         let Some(file) = images.writing.take() else {
             return Ok(());
@@ -132,8 +132,9 @@ impl Agent {
             write_ns: file.write_ns,
         };
         images.files.push(file);
-        if coordinated {
+        if in_waves {
             work.tidy_waves();
+            work.forget_before_waves()?;
             return self.send(&written);
         }
         while images.files.len() > KEPT {

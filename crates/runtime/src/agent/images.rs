@@ -227,7 +227,7 @@ impl Images {
     }
 
     /// Asks the snapshot for a new life.
-    pub fn wake(&mut self, life: Life, theirs: super::life::Theirs, in_wave: bool) -> io::Result<()> {
+    pub fn wake(&mut self, life: Life, theirs: super::life::Theirs) -> io::Result<()> {
         let Some(image) = &self.newest else {
             return Err(io::ErrorKind::NotFound.into());
         };
@@ -236,7 +236,7 @@ impl Images {
         beside.extend(theirs.stdin.as_ref().map(|stdin| stdin.as_fd()));
         image
             .socket
-            .send(&Datagram::new(Kind::Wake, image.number, u64::from(in_wave), 0), &beside)?;
+            .send(&Datagram::new(Kind::Wake, image.number, 0, 0), &beside)?;
         self.waking = Some(life);
         Ok(())
     }
@@ -339,12 +339,12 @@ impl Agent {
         if matches!(datagram.kind, Kind::Restored | Kind::Failed) {
             return self.restore_said(rank, datagram);
         }
-        let coordinated = work.is_coordinated();
+        let in_waves = work.has_waves();
         let images = &mut work.ranks[rank].images;
         if (images.taking.is_none() && datagram.kind != Kind::Drained) || datagram.a != images.asked {
             return Ok(());
         }
-        if coordinated {
+        if in_waves {
             return self.said_in_wave(rank, datagram, snapshot);
         }
         match (datagram.kind, snapshot) {
@@ -408,7 +408,7 @@ impl Agent {
         let images = &mut work.ranks[rank].images;
         images.newest = Some(image);
         // With files, what is needed is what they need: see `files.rs`.
-        if !work.is_coordinated() && work.store.is_none() {
+        if work.logs() && work.store.is_none() {
             work.ranks[rank].images.begun = true;
             work.memory.set_oldest_image(rank, slot)?;
         }
@@ -503,10 +503,11 @@ impl Agent {
         let number = images.number();
         images.newest = None;
         let waking = images.waking.take().is_some();
-        let coordinated = work.is_coordinated();
+        // A rank that logs can begin elsewhere alone.
+        let together = work.is_returning() || !work.logs();
         let reason = why.to_string();
         self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
-        if coordinated {
+        if together {
             return self.wave_lost(rank);
         }
         self.stop_writing(rank)?;
@@ -538,7 +539,7 @@ impl Agent {
     pub(super) fn end_images_of_life(&mut self, rank: usize) -> io::Result<()> {
         self.image_event(rank)?;
         let Some(work) = &mut self.work else { return Ok(()) };
-        if work.is_coordinated() {
+        if work.has_waves() {
             return self.drop_wave(rank, "it died meanwhile");
         }
         if work.ranks[rank].images.taking.take().is_some() {

@@ -70,11 +70,19 @@ impl NodeMemory {
     }
 
     /// Writes what a new life of `rank` finds in its control.
-    pub fn begin_life(&self, rank: usize, life: u64, fault_at_messages: u64, output_behind: u64) -> io::Result<()> {
+    pub fn begin_life(
+        &self,
+        rank: usize,
+        life: u64,
+        fault_at_messages: u64,
+        output_behind: u64,
+        together: bool,
+    ) -> io::Result<()> {
         let base = self.layout.control(rank);
         self.write_u64(base + control::INCARNATION, life)?;
         self.write_u64(base + control::FAULT_AT_MESSAGES, fault_at_messages)?;
         self.write_u64(base + control::OUTPUT_BEHIND, output_behind)?;
+        self.write_u64(base + control::TOGETHER, u64::from(together))?;
         // The rank's own words, not the doorbell and ready bits: neighbours go on writing those.
         let own = [0u8; control::OUTPUT_BEHIND - control::PHASE];
         self.file.write_all_at(&own, (base + control::PHASE) as u64)?;
@@ -120,6 +128,19 @@ impl NodeMemory {
             sleeps: word(control::SLEEPS),
             held_ns: word(control::HELD_NS),
         })
+    }
+
+    /// None of the first `ranks` ranks has said that it cannot be replayed.
+    pub fn repeats(&self, ranks: usize) -> io::Result<bool> {
+        for rank in 0..ranks {
+            let mut word = [0u8; 4];
+            self.file
+                .read_exact_at(&mut word, (self.layout.control(rank) + control::THREADS) as u64)?;
+            if u32::from_le_bytes(word) == nm::MANY_THREADS {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Why `rank` ended itself, if it has said so.
@@ -226,7 +247,7 @@ mod tests {
             memory.write_u64(base + field, 99).unwrap();
         }
         assert_eq!(memory.statistics(2).unwrap().deliveries, 99);
-        memory.begin_life(2, 5, 0, 1234).unwrap();
+        memory.begin_life(2, 5, 0, 1234, false).unwrap();
         assert_eq!(memory.statistics(2).unwrap(), LifeStatistics::default());
         let mut word = [0u8; 8];
         for (field, value) in [

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::unistd::Pid;
 use resurgo_wire::control::{End, Ended, Stream, ToDispatcher};
-use resurgo_wire::node_memory::{EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
+use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 
 use super::images::{Images, Restoring};
 use super::life::{Life, Surroundings};
@@ -144,7 +144,7 @@ impl Agent {
             return Ok(());
         };
         let place = work.server.place(rank);
-        let coordinated = work.is_coordinated();
+        let together = work.is_returning();
         let halting = work.is_halting();
         let this = &mut work.ranks[rank];
         if this.life.is_some() || this.images.is_waking() || halting {
@@ -162,25 +162,22 @@ impl Agent {
             taken.restarted(printed);
         }
         // Ranks that return to a wave repeat nothing that would have to be the same.
-        this.replaying = this.number > 1 && !coordinated;
+        this.replaying = this.number > 1 && !together;
         this.finished = false;
         this.quiet_since = None;
-        let behind = if coordinated { 0 } else { this.taken[0].behind() };
+        let behind = if together { 0 } else { this.taken[0].behind() };
         leftovers::remove(&place.kvs_name, place.rank);
-        work.memory.begin_life(rank, this.number, fault_at_messages, behind)?;
+        work.memory
+            .begin_life(rank, this.number, fault_at_messages, behind, together)?;
         let image_at = work.job.image_at_messages.iter().find(|at| at.0 == rank);
         work.memory.set_image_at(rank, image_at.map_or(0, |at| at.1))?;
         work.server.restarted(rank, from.pmi);
         let input = if start.is_snapshot {
             let (life, theirs, input) = Life::connect(&work.job, rank)?;
-            if let Err(error) = this.images.wake(life, theirs, coordinated) {
+            if let Err(error) = this.images.wake(life, theirs) {
                 // It has just died.
                 self.snapshot_lost(rank, &error.to_string())?;
-                return if coordinated {
-                    Ok(())
-                } else {
-                    self.begin_elsewhere(rank)
-                };
+                return if together { Ok(()) } else { self.begin_elsewhere(rank) };
             }
             input
         } else {
@@ -306,7 +303,7 @@ impl Agent {
         // MPICH says "finalize" to PMI only when the process exits by way of its exit handlers: one that has been through
         // MPI_Finalize and leaves by _exit has finished as well.
         progress.finalised |= statistics.phase == PHASE_CLOSED;
-        let coordinated = work.is_coordinated();
+        let keeps_images = work.has_waves();
         let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised);
         if work.is_halting() && !orderly {
             return self.ended_while_halting(rank);
@@ -319,7 +316,7 @@ impl Agent {
         this.ended_well = orderly && end == End::Exited(0);
         let number = this.number;
         if orderly {
-            if !coordinated {
+            if !keeps_images {
                 this.images.forget();
             }
             children::reap(life.pid);
@@ -328,9 +325,10 @@ impl Agent {
         }
         work.end_input(rank);
         let report = match end {
-            End::Exited(EXIT_REPORT) => work.memory.report(rank)?,
+            End::Exited(EXIT_REPORT | EXIT_DIVERGED) => work.memory.report(rank)?,
             _ => None,
         };
+        let repeats = work.memory.repeats(work.ranks.len())?;
         let ended = Ended {
             rank,
             life: number,
@@ -340,6 +338,7 @@ impl Agent {
             finalised: progress.finalised,
             statistics,
             report,
+            repeats,
         };
         drop(life);
         if orderly {

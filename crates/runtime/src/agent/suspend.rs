@@ -111,8 +111,8 @@ impl Work {
                 unneeded: Vec::new(),
             })
         };
-        // Images of a wave need nothing of it.
-        let mut memory = whole((!self.is_coordinated()).then(|| self.memory.file()))?;
+        // Without logs, images of a wave need nothing of it.
+        let mut memory = whole(self.logs().then(|| self.memory.file()))?;
         memory.unneeded = self.memory.free_segments(self.ranks.len())?;
         let sections = vec![
             memory,
@@ -214,7 +214,7 @@ impl Agent {
     pub(super) fn go_on_after_halt(&mut self) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         work.halt = Halt::No;
-        if work.is_coordinated() {
+        if !work.logs() {
             return self.return_to_wave(0);
         }
         for rank in 0..work.ranks.len() {

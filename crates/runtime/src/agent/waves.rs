@@ -1,4 +1,4 @@
-//! Coordinated waves (`--protocol blocking`): images of all ranks at one moment, and the return of all ranks to the last
+//! Coordinated waves (`--protocol blocking`, and `auto` beside its logs): images of all ranks at one moment, and the return of all ranks to the last
 //! complete wave.
 
 use std::io;
@@ -9,7 +9,7 @@ use resurgo_image::Socket;
 use resurgo_protocol::{Return, Step, Turn, Wave};
 use resurgo_wire::control::{End, ToDispatcher};
 use resurgo_wire::image::{Datagram, IN_WAVE, Kind};
-use resurgo_wire::node_memory::{PHASE_LIVE, PROTOCOL_BLOCKING};
+use resurgo_wire::node_memory::{self as nm, PHASE_LIVE};
 
 use super::files::KEPT;
 use super::ranks::Rank;
@@ -43,8 +43,14 @@ impl Waves {
 }
 
 impl Work {
-    pub(super) fn is_coordinated(&self) -> bool {
-        self.job.protocol == PROTOCOL_BLOCKING
+    /// Ranks have images together.
+    pub(super) fn has_waves(&self) -> bool {
+        nm::has_waves(self.job.protocol)
+    }
+
+    /// A rank can recover alone.
+    pub(super) fn logs(&self) -> bool {
+        nm::logs(self.job.protocol)
     }
 
     /// All ranks return to a wave: the ends of their processes are no failures.
@@ -118,6 +124,18 @@ impl Work {
             stay.push(next);
         }
         self.drop_files(|number| !stay.contains(&number));
+    }
+
+    /// With logs, once there are enough waves in files: what is before the oldest will not be asked for again.
+    pub(super) fn forget_before_waves(&mut self) -> io::Result<()> {
+        if !self.logs() || self.waves_in_files().len() < KEPT {
+            return Ok(());
+        }
+        for (rank, this) in self.ranks.iter_mut().enumerate() {
+            this.images.begun = true;
+            self.memory.set_oldest_image(rank, this.images.files[0].slot)?;
+        }
+        Ok(())
     }
 
     fn drop_files(&mut self, goes: impl Fn(u64) -> bool) {
@@ -300,8 +318,11 @@ impl Agent {
     fn begin_again(&mut self) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let size = work.ranks.len();
-        work.memory.reset(&work.job, size)?;
         let wave = work.choose_wave();
+        // Where there are logs each rank cuts its own off where it was.
+        if wave == 0 || !work.logs() {
+            work.memory.reset(&work.job, size)?;
+        }
         if wave == 0 {
             if work.ranks.iter().any(|rank| rank.images.begun) {
                 let reason = "there is no wave whose images can all be used".to_string();

@@ -241,6 +241,19 @@ impl Events {
         self.record("returned", json!({"wave": wave, "lost_seconds": lost.as_secs_f64()}));
     }
 
+    /// The program has turned out not to repeat what it does.
+    pub fn all_return_from_now_on(&mut self, ended: &Ended) {
+        self.coordinated = true;
+        let why = match &ended.report {
+            Some(report) => report.split(". ").next().unwrap_or_default(),
+            None => "MPI is called from several threads, and the order of their calls cannot be replayed",
+        };
+        self.say(&format!(
+            "{why}: from now on all ranks return to the last wave when one has failed"
+        ));
+        self.record("returns_together", json!({"rank": ended.rank, "reason": why}));
+    }
+
     /// `is_expected`: the user asked for images, or the job needs them.
     pub fn not_checkpointed(&mut self, rank: usize, reason: &str, is_expected: bool, now: Instant) {
         let refusals = &mut self.refusals[rank];
@@ -546,6 +559,7 @@ mod tests {
             finalised: false,
             statistics,
             report: None,
+            repeats: true,
         }
     }
 
@@ -625,6 +639,7 @@ mod tests {
             finalised: false,
             statistics: LifeStatistics::default(),
             report: None,
+            repeats: true,
         };
         events.failed(&ended, now);
         events.restarting(3);

@@ -1,8 +1,8 @@
 //! Asking for images, of single ranks or of all at one moment, and answering those who wait for them.
 
 use resurgo_wire::console::Reply;
-use resurgo_wire::control::ToAgent;
-use resurgo_wire::node_memory::PROTOCOL_BLOCKING;
+use resurgo_wire::control::{Ended, ToAgent};
+use resurgo_wire::node_memory as nm;
 
 use super::checkpoints::Outcome;
 use super::{Dispatcher, suspend};
@@ -15,7 +15,7 @@ impl Dispatcher {
         }
         let runs = self.runs();
         if let Some(rank) = self.checkpoints.next(self.start.elapsed(), runs) {
-            let request = if self.is_coordinated() {
+            let request = if self.has_waves() {
                 ToAgent::Wave
             } else {
                 ToAgent::Checkpoint { rank }
@@ -28,7 +28,7 @@ impl Dispatcher {
     pub(super) fn want_images(&mut self, client: Option<u64>) {
         let now = self.start.elapsed();
         let ranks = 0..self.pids.len();
-        if !self.is_coordinated() {
+        if !self.has_waves() {
             let wanted = ranks.filter(|rank| !self.policy.has_finished(*rank));
             self.checkpoints.want(wanted, client, now);
             return;
@@ -49,9 +49,9 @@ impl Dispatcher {
         }
         let Outcome { clients, failed } = outcome;
         let reply = match failed.first() {
-            None if self.is_coordinated() => Reply::Done("a wave is complete".to_string()),
+            None if self.has_waves() => Reply::Done("a wave is complete".to_string()),
             None => Reply::Done("every rank has a new image".to_string()),
-            Some((_, why)) if self.is_coordinated() => Reply::Refused(format!("no wave can be taken: {why}")),
+            Some((_, why)) if self.has_waves() => Reply::Refused(format!("no wave can be taken: {why}")),
             Some((_, why)) => Reply::Refused(format!("no image can be taken: {why}")),
         };
         for client in clients {
@@ -60,21 +60,34 @@ impl Dispatcher {
     }
 
     /// Ranks have images together, in waves.
-    pub(super) fn is_coordinated(&self) -> bool {
-        self.protocol == PROTOCOL_BLOCKING
+    pub(super) fn has_waves(&self) -> bool {
+        nm::has_waves(self.protocol)
+    }
+
+    /// Whether all ranks return to the last wave because of this failure. Where there are logs that is only so when the
+    /// program has turned out not to repeat what it does, from then on.
+    pub(super) fn all_return(&mut self, ended: &Ended) -> bool {
+        if !self.has_waves() || !nm::logs(self.protocol) {
+            return self.has_waves();
+        }
+        if !self.together && (ended.diverged() || !ended.repeats) {
+            self.together = true;
+            self.events.all_return_from_now_on(ended);
+        }
+        self.together
     }
 
     /// What [`Checkpoints`] knows `rank` as: with waves the job is one.
     pub(super) fn unit(&self, rank: usize) -> usize {
-        if self.is_coordinated() { 0 } else { rank }
+        if self.has_waves() { 0 } else { rank }
     }
 
     /// Which of what [`Checkpoints`] knows can have an image: single ranks, or the job.
     pub(super) fn runs(&self) -> impl Fn(usize) -> bool + use<> {
         let running: Vec<bool> = self.pids.iter().map(Option::is_some).collect();
         let all = running.iter().all(|runs| *runs) && !self.returning;
-        let coordinated = self.is_coordinated();
-        move |rank| if coordinated { all } else { running[rank] }
+        let in_waves = self.has_waves();
+        move |rank| if in_waves { all } else { running[rank] }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 use resurgo_wire::control::{End, Ended};
-use resurgo_wire::node_memory::{EXIT_REPORT, PROTOCOL_NONE};
+use resurgo_wire::node_memory::{self as nm, EXIT_REPORT, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC};
 use serde::{Deserialize, Serialize};
 
 /// A rank that fails so many times in a row by the same cause at the same place is not started again.
@@ -56,6 +56,7 @@ pub fn signal_name(number: i32) -> String {
 /// "was killed by SIGKILL".
 pub fn describe(ended: &Ended) -> String {
     match ended.end {
+        _ if ended.diverged() => "did not repeat what it had done".to_string(),
         _ if ended.report.is_some() => "ended itself".to_string(),
         End::Signalled(signal) => format!("killed by {}", signal_name(signal)),
         End::Exited(code) if ended.initialised => format!("exited with code {code} without MPI_Finalize"),
@@ -77,6 +78,11 @@ impl Policy {
     /// Goes on from `before`, within the present limits.
     pub fn resume(&mut self, before: Policy) {
         (self.ranks, self.restarts) = (before.ranks, before.restarts);
+    }
+
+    /// There are no waves any more that all ranks could return to.
+    pub fn only_logs(&mut self) {
+        self.protocol = PROTOCOL_PESSIMISTIC;
     }
 
     /// Restarts so far.
@@ -118,7 +124,9 @@ impl Policy {
         let rank = ended.rank;
         let record = &mut self.ranks[rank];
         record.ever_initialised |= ended.initialised;
-        if let Some(report) = &ended.report {
+        if let Some(report) = &ended.report
+            && !(ended.diverged() && nm::has_waves(self.protocol))
+        {
             return Decision::EndJob {
                 code: EXIT_REPORT,
                 reason: report.clone(),
@@ -189,7 +197,7 @@ impl Policy {
 mod tests {
     use super::*;
     use resurgo_wire::control::LifeStatistics;
-    use resurgo_wire::node_memory::PROTOCOL_PESSIMISTIC;
+    use resurgo_wire::node_memory::{EXIT_DIVERGED, PROTOCOL_AUTO};
 
     const LIMITS: Limits = Limits {
         restarts: 5,
@@ -207,6 +215,7 @@ mod tests {
             finalised,
             statistics,
             report: None,
+            repeats: true,
         }
     }
 
@@ -331,5 +340,19 @@ mod tests {
                 reason
             }
         );
+    }
+
+    #[test]
+    fn a_program_that_does_not_repeat_ends_the_job_unless_there_are_waves() {
+        let mut diverged = ended(1, End::Exited(EXIT_DIVERGED), true, false);
+        diverged.report = Some("it diverged".into());
+        assert!(matches!(
+            policy().ended(&diverged),
+            Decision::EndJob { code: EXIT_REPORT, .. }
+        ));
+        let mut auto = Policy::new(3, PROTOCOL_AUTO, LIMITS);
+        assert_eq!(auto.ended(&diverged), Decision::Restart);
+        auto.only_logs();
+        assert!(matches!(auto.ended(&diverged), Decision::EndJob { .. }));
     }
 }

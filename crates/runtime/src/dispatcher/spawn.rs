@@ -1,7 +1,7 @@
 //! What ranks spawn: found, numbered, and handed to the agent; or refused, and the rank lives on.
 
 use resurgo_wire::control::{Program, ToAgent, WantedProgram};
-use resurgo_wire::node_memory::MAX_RANKS;
+use resurgo_wire::node_memory::{MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_PESSIMISTIC};
 
 use super::Dispatcher;
 use crate::{FILES_PER_RANK, OWN_FILES, leftovers};
@@ -15,6 +15,10 @@ impl Dispatcher {
         if self.verdict.is_some() {
             return;
         }
+        if self.returning {
+            // Whoever asked is no more.
+            return;
+        }
         let programs = match self.prepare_spawn(wanted) {
             Ok(programs) => programs,
             Err(reason) => {
@@ -23,6 +27,12 @@ impl Dispatcher {
                 return;
             }
         };
+        if self.protocol == PROTOCOL_AUTO {
+            // All ranks would return to a wave that some of them are not in.
+            self.protocol = PROTOCOL_PESSIMISTIC;
+            self.policy.only_logs();
+            self.together = false;
+        }
         let first = self.pids.len();
         let ranks = first + programs.iter().map(|program| program.ranks).sum::<usize>();
         self.spawned_worlds.push(first);

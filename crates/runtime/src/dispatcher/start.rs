@@ -13,7 +13,7 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use resurgo_wire::control::{Job, Stream, ToAgent};
-use resurgo_wire::node_memory::{PROTOCOL_BLOCKING, PROTOCOLS};
+use resurgo_wire::node_memory::{self as nm, PROTOCOLS};
 
 use super::checkpoints::Checkpoints;
 use super::console::Console;
@@ -109,12 +109,13 @@ impl Dispatcher {
             // A wave is one image of the whole job.
             checkpoints: Checkpoints::new(
                 settings.checkpoint_period,
-                if job.protocol == PROTOCOL_BLOCKING { 1 } else { size },
+                if nm::has_waves(job.protocol) { 1 } else { size },
             ),
             console: Console::start(),
             command: command_line(job),
             protocol: job.protocol,
             returning: false,
+            together: false,
             events,
             start,
             name: job.name.clone(),
