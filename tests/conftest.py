@@ -57,9 +57,12 @@ def built():
 
 
 @pytest.fixture
-def jobs(tmp_path):
-    """A launcher; nothing may be left of its jobs when the test is over."""
+def jobs(tmp_path, request):
+    """A launcher; nothing may be left of its jobs when the test is over. The mark `protocol` names the protocol of jobs that are
+    given none."""
     launcher = harness.Launcher(tmp_path)
+    mark = request.node.get_closest_marker("protocol")
+    launcher.protocol = mark and mark.args[0]
     yield launcher
     launcher.close()
 

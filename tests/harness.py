@@ -292,6 +292,7 @@ class Launcher:
         self.jobs = []
         self.shared_memory = set(os.listdir("/dev/shm"))
         self.number = 0
+        self.protocol = None
 
     def command(self, command, **options):
         """Starts any command."""
@@ -308,7 +309,7 @@ class Launcher:
         """Starts `resurgo run`; `program` is the command line of the program."""
         events = self.directory / f"events{self.number + 1}.json"
         command = [RESURGO, "run", "-n", n, "--json-events", events]
-        if protocol:
+        if protocol := protocol or self.protocol:
             command += ["--protocol", protocol]
         return self.command([*command, *options, *program], events=events, **more)
 

@@ -18,6 +18,7 @@ from catalogue import BY_NAME, arguments
 from harness import MANY
 from survival import snapshots
 
+pytestmark = pytest.mark.protocol("pessimistic")
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 HEAT = ("400", "400", "6000")
 LONG = ("400", "400", "24000")  # more than two seconds

@@ -25,6 +25,7 @@ from survival import (
     without_the_one_or_the_other,
 )
 
+pytestmark = pytest.mark.protocol("pessimistic")
 SOME = ["cg", "master_worker", "comm_churn", "rma_halo", "mpiio", "heat_f08", "futures_pi.py"]
 
 

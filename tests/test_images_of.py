@@ -9,6 +9,8 @@ import pytest
 import harness
 from harness import MANY
 
+pytestmark = pytest.mark.protocol("pessimistic")
+
 # Robust and priority-inheriting mutexes have their owner in the lock word itself.
 LOCKS = ["recursive", "errorcheck", "robust", "pi", "rwlock", "condition"]
 MORE_LOCKS = ["normal", "recursive_robust", "errorcheck_robust", "recursive_pi", "errorcheck_pi", "robust_pi",

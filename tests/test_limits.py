@@ -26,7 +26,7 @@ def test_images_let_the_log_forget(jobs, program):
     options = ["--log-memory", "4M"]
     result = jobs.run(4, *program("transpose"), *BUSY, options=options, timeout=60).ok()
     assert result.out == calm.out
-    assert result.of("log_fills") and result.of("checkpointed"), result.describe()
+    assert result.of("log_fills") and result.of("wave_complete"), result.describe()
     options += ["--fault", "random,seed=5,mean=200ms,count=4"]
     result = jobs.run(4, *program("transpose"), *BUSY, options=options, timeout=60).ok()
     assert result.out == calm.out

@@ -3,6 +3,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.protocol("pessimistic")
+
 
 def run(jobs, program, variant, n=3, victim=1, **more):
     marker = jobs.directory / "marker"
@@ -19,7 +21,7 @@ def test_a_different_message_is_detected(jobs, program, variant):
         assert word in result.errors, f"{word!r} should be there\n{result.describe()}"
     if variant != "tag":
         assert "tag 1" in result.errors, result.describe()
-    assert "--protocol blocking" in result.errors and "find the source" in result.errors, result.describe()
+    assert "--protocol auto" in result.errors and "find the source" in result.errors, result.describe()
 
 
 def test_other_destinations_are_detected(jobs, program):
@@ -33,7 +35,7 @@ def test_threads_are_detected_or_refused(jobs, program, variant):
     marker = jobs.directory / "marker"
     result = jobs.run(3, *program("nondeterministic"), variant, "1", "100", marker, "300")
     assert result.code != 0 and "done" not in result.text, result.describe()
-    assert "thread" in result.errors and "--protocol blocking" in result.errors, result.describe()
+    assert "thread" in result.errors and "--protocol auto" in result.errors, result.describe()
 
 
 @pytest.mark.parametrize("variant", ["none", "address"])

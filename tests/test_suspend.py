@@ -125,6 +125,9 @@ def ready(job):
         ("cg", "blocking"),
         ("messages", "blocking"),
         ("numpy_cg.py", "blocking"),
+        ("heat", "auto"),
+        ("master_worker", "auto"),
+        ("messages", "auto"),
     ],
 )
 def test_again_and_again(jobs, chain, program, rng, name, protocol):
@@ -177,7 +180,7 @@ def test_it_is_shown_and_can_be_removed(chain, program):
     assert chain.suspend()
     number = job.process.pid
     row = chain.suspended()[number]
-    assert re.search(r" 2 suspended  pessimistic +\d+\.\d m?s +0 +- +\d+\.\d m?s +\S+heat 400", row), row
+    assert re.search(r" 2 suspended  auto +\d+\.\d m?s +0 +- +\d+\.\d m?s +\S+heat 400", row), row
     told = chain.resurgo("kill", number)
     assert told.code == 0 and "its files in" in told.text
     assert not list(chain.images.iterdir()) and chain.suspended() == {}
@@ -388,9 +391,10 @@ def test_somebody_elses_job(chain, program):
 def test_an_image_after_so_many_messages(jobs, program):
     """Of one rank, and of all; in a wave."""
     words = [*program("heat"), *HEAT]
-    result = jobs.run(2, *words, options=["--checkpoint-at", "rank=1,messages=2000"]).ok()
+    result = jobs.run(2, *words, options=["--checkpoint-at", "rank=1,messages=2000"], protocol="pessimistic").ok()
     assert [event["rank"] for event in result.of("checkpointed")] == [1]
-    result = jobs.run(2, *words, options=["--checkpoint-at", "rank=all,messages=1000", "--fault", "rank=0,messages=2000"])
+    options = ["--checkpoint-at", "rank=all,messages=1000", "--fault", "rank=0,messages=2000"]
+    result = jobs.run(2, *words, options=options, protocol="pessimistic")
     assert sorted(event["rank"] for event in result.ok().of("checkpointed")) == [0, 1]
     assert [event["image"] for event in result.of("started")] == [0, 0, 1]
     at = ["--checkpoint-at", "rank=0,messages=500"]
@@ -527,7 +531,7 @@ def test_as_a_script_does_that_is_started_again(jobs, chain, program, long_calm)
     assert second.code == 2 and "is running" in second.errors, second.describe()
     chain.start(1, *program("heat"), "128", "128", "500", cwd=jobs.directory, options=options).wait().ok()
     same = first.wait().ok()
-    assert same.of("resumed") and same.of("checkpointed")
+    assert same.of("resumed") and same.of("wave_complete")
 
 
 def test_the_limit_of_slurm(chain, program):

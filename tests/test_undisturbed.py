@@ -64,7 +64,7 @@ def test_threads_are_refused_by_pessimistic(jobs, program):
     result = jobs.run(2, *program("threads"), "4", "300", protocol="pessimistic")
     assert result.code != 0
     assert "thread" in result.errors, result.describe()
-    assert "--protocol blocking" in result.errors, f"the way out should be named\n{result.describe()}"
+    assert "--protocol auto" in result.errors, f"the way out should be named\n{result.describe()}"
 
 
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])

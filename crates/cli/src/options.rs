@@ -210,7 +210,7 @@ impl Options {
             inherit: Inherit::All,
             environment: Vec::new(),
             label: false,
-            protocol: PROTOCOL_PESSIMISTIC,
+            protocol: PROTOCOL_AUTO,
             tolerate_node: false,
             choice: None,
             max_restarts: 64,

@@ -17,7 +17,9 @@ use crate::run::prepare_program;
 pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Result<Program, String> {
     if options.protocol == PROTOCOL_BLOCKING {
         // All ranks would return to a wave that some of them are not in.
-        return Err("ranks cannot spawn others under --protocol blocking; pessimistic and none allow it".to_string());
+        return Err(
+            "ranks cannot spawn others under --protocol blocking; auto, pessimistic and none allow it".to_string(),
+        );
     }
     let key = |name: &str| {
         let mut pairs = wanted.info.iter();

@@ -355,7 +355,8 @@ impl Engine {
             }
             self.node.report(&format!(
                 "rank {} calls MPI from several threads: the order of their calls cannot be replayed. Let one \
-                 thread make all MPI calls, or run with --protocol blocking, which replays nothing",
+                 thread make all MPI calls, or run with --protocol auto, under which all ranks return to images of \
+                 one moment instead",
                 self.node.rank
             ));
         }

@@ -304,6 +304,7 @@ impl Agent {
                     self.send(&ToDispatcher::Failed { reason })?;
                 }
             }
+            ToAgent::OnlyLogs => self.end_waves()?,
             ToAgent::SpawnRefused { by } => self.refuse_spawn(by),
             ToAgent::End { grace_ms, finished } => {
                 self.finished |= finished;

@@ -26,7 +26,7 @@ use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, Stream, ToAgent, ToDispatcher};
-use resurgo_wire::node_memory::{PROTOCOL_NONE, PROTOCOLS};
+use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOL_NONE, PROTOCOLS};
 
 use crate::children;
 use crate::connection::Connection;
@@ -409,7 +409,11 @@ impl Dispatcher {
                 let why = format!("rank {rank}: {reason}");
                 let is_expected = self.checkpoints.is_expected(unit);
                 self.checkpoints.answered(unit, self.start.elapsed(), Err(&why));
-                self.events.not_checkpointed(rank, &reason, is_expected, now);
+                let lasts = self.events.not_checkpointed(rank, &reason, is_expected, now);
+                if lasts && self.protocol == PROTOCOL_AUTO && !self.together {
+                    // One rank must not keep all others from having images.
+                    self.only_logs(&why);
+                }
             }
             ToDispatcher::ImageWritten {
                 rank,

@@ -162,6 +162,8 @@ impl Ended {
 pub enum ToAgent {
     /// Start all ranks.
     Launch(Box<Job>),
+    /// There are no waves any more: ranks have images alone.
+    OnlyLogs,
     /// Start a rank again, whose end the agent has reported.
     Restart {
         rank: usize,

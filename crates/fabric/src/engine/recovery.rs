@@ -165,7 +165,7 @@ impl Engine {
             "the program is not piecewise deterministic: in its replay rank {} sent something else to rank {destination} as \
              send number {ssn}; {what} differs: before the failure {}, now {}. Messages must not depend on measured time, \
              unseeded random numbers, process ids or several threads calling MPI; find the source of that message, or run \
-             with --protocol blocking, which replays nothing",
+             with --protocol auto, under which all ranks return to images of one moment instead",
             self.node.rank,
             describe(before.envelope, before.total),
             describe(now.envelope, now.total as u64),

@@ -6,7 +6,6 @@
 use std::io;
 
 use resurgo_wire::control::Program;
-use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOL_PESSIMISTIC};
 
 use super::Agent;
 use super::ranks::Rank;
@@ -22,14 +21,9 @@ pub(super) fn appnums(programs: &[Program]) -> Vec<u32> {
 impl Agent {
     /// Starts what rank `by` has asked for, and tells it.
     pub(super) fn spawn(&mut self, by: usize, programs: Vec<Program>, faults: &[(usize, u64)]) -> io::Result<()> {
-        self.drop_wave(by, "ranks are spawned")?;
         let Some(work) = &mut self.work else {
             return Ok(());
         };
-        // No wave has what is spawned in it, so that there can be no return to one.
-        if work.job.protocol == PROTOCOL_AUTO {
-            work.job.protocol = PROTOCOL_PESSIMISTIC;
-        }
         let first = work.ranks.len();
         let first_program = work.job.programs.len();
         let appnums = appnums(&programs);

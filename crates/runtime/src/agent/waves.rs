@@ -254,6 +254,15 @@ impl Agent {
         self.send(&ToDispatcher::NotCheckpointed { rank, reason })
     }
 
+    /// From now on ranks have images alone; those that they have stay good for that.
+    pub(super) fn end_waves(&mut self) -> io::Result<()> {
+        self.drop_wave(0, "there are no waves any more")?;
+        if let Some(work) = &mut self.work {
+            work.job.protocol = nm::PROTOCOL_PESSIMISTIC;
+        }
+        Ok(())
+    }
+
     /// All ranks return to the last complete wave, or to the beginning if there is none.
     pub(super) fn return_to_wave(&mut self, rank: usize) -> io::Result<()> {
         self.drop_wave(rank, "it has failed")?;

@@ -254,8 +254,8 @@ impl Events {
         self.record("returns_together", json!({"rank": ended.rank, "reason": why}));
     }
 
-    /// `is_expected`: the user asked for images, or the job needs them.
-    pub fn not_checkpointed(&mut self, rank: usize, reason: &str, is_expected: bool, now: Instant) {
+    /// `is_expected`: the user asked for images, or the job needs them. True when it has been so for long.
+    pub fn not_checkpointed(&mut self, rank: usize, reason: &str, is_expected: bool, now: Instant) -> bool {
         let refusals = &mut self.refusals[rank];
         if !is_expected || is_in_passing(reason) {
             refusals.since = None;
@@ -264,6 +264,7 @@ impl Events {
             self.say(&format!("warning: no image of rank {rank} can be taken: {reason}"));
         }
         self.record("not_checkpointed", json!({"rank": rank, "reason": reason}));
+        self.refusals[rank].told
     }
 
     /// `by` has spawned the ranks that come next, so that there are `ranks` now.

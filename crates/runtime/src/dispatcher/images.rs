@@ -64,6 +64,16 @@ impl Dispatcher {
         nm::has_waves(self.protocol)
     }
 
+    /// There are to be no more waves, for this reason: from now on ranks have images alone, and a program that does not repeat
+    /// what it does ends the job.
+    pub(super) fn only_logs(&mut self, why: &str) {
+        self.protocol = nm::PROTOCOL_PESSIMISTIC;
+        self.policy.only_logs();
+        self.checkpoints.give_up(0, why);
+        self.checkpoints.grow(self.pids.len(), self.start.elapsed());
+        self.tell(ToAgent::OnlyLogs);
+    }
+
     /// Whether all ranks return to the last wave because of this failure. Where there are logs that is only so when the
     /// program has turned out not to repeat what it does, from then on.
     pub(super) fn all_return(&mut self, ended: &Ended) -> bool {

@@ -154,7 +154,7 @@ impl Policy {
         };
         if self.protocol == PROTOCOL_NONE {
             let reason = format!(
-                "rank {rank} {}; with --protocol pessimistic it would have been restarted and the job gone on",
+                "rank {rank} {}; with --protocol auto it would have been restarted and the job gone on",
                 describe(ended)
             );
             return Decision::EndJob { code, reason };
@@ -281,7 +281,7 @@ mod tests {
             panic!("the job goes on");
         };
         assert_eq!(code, 139);
-        assert!(reason.contains("rank 2 killed by SIGSEGV") && reason.contains("--protocol pessimistic"));
+        assert!(reason.contains("rank 2 killed by SIGSEGV") && reason.contains("--protocol auto"));
         let mut p = Policy::new(3, PROTOCOL_NONE, LIMITS);
         assert!(matches!(
             p.ended(&ended(0, End::Exited(0), true, false)),

@@ -1,7 +1,7 @@
 //! What ranks spawn: found, numbered, and handed to the agent; or refused, and the rank lives on.
 
 use resurgo_wire::control::{Program, ToAgent, WantedProgram};
-use resurgo_wire::node_memory::{MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_PESSIMISTIC};
+use resurgo_wire::node_memory::{MAX_RANKS, PROTOCOL_AUTO};
 
 use super::Dispatcher;
 use crate::{FILES_PER_RANK, OWN_FILES, leftovers};
@@ -29,9 +29,7 @@ impl Dispatcher {
         };
         if self.protocol == PROTOCOL_AUTO {
             // All ranks would return to a wave that some of them are not in.
-            self.protocol = PROTOCOL_PESSIMISTIC;
-            self.policy.only_logs();
-            self.together = false;
+            self.only_logs("ranks are spawned");
         }
         let first = self.pids.len();
         let ranks = first + programs.iter().map(|program| program.ranks).sum::<usize>();

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs and waves together (`--protocol auto`): a failed rank recovers alone; when the program turns out not to repeat what it
+did, all ranks return to the last wave instead, and the job goes on."""
+
+import signal
+import time
+
+import pytest
+
+import harness
+from harness import MANY, by_rank, storm
+from survival import PROGRAMS, began_from_images, every, kill_snapshots, of_catalogue, soak, survive, undisturbed
+
+OFTEN = every("20ms")
+
+
+def start(jobs, size, *command, options=(), **more):
+    return jobs.start(size, *command, options=[*MANY, *options], protocol="auto", **more)
+
+
+def test_the_choice_is_told(jobs, program, tmp_path):
+    told = jobs.run(2, *program("hello"), protocol="auto").ok()
+    assert "--protocol auto: message logging, so that" in told.errors
+    told = jobs.run(2, *program("hello"), protocol="auto", options=["--spill-dir", tmp_path]).ok()
+    assert "--protocol auto: message logging alone: logs that have been spilled" in told.errors
+    assert told.of("job_started")[0]["protocol"] == "pessimistic"
+    told = jobs.run(2, *program("hello"), protocol="auto", options=["--tolerate", "node"]).ok()
+    assert "--protocol auto: message logging alone: images are kept on the node" in told.errors
+    assert jobs.run(2, *program("hello"), protocol="auto", options=["-q"]).ok().errors == ""
+
+
+@pytest.mark.parametrize("name", ["cg", "master_worker", "rma_halo", "comm_churn", "messages", "numpy_cg.py"])
+def test_ranks_recover_alone(jobs, program, rng, kills, name):
+    entry, command = of_catalogue(program, name)
+    expected = undisturbed(jobs, command, entry, 4)
+    period = rng.choice(["20ms", "50ms", "200ms"])
+    result = survive(jobs, rng, command, entry, 4, kills or 4, expected, every(period), protocol="auto")
+    assert not result.of("returned"), result.describe()
+
+
+NONDETERMINISTIC = ["time", "random", "pid", "length", "tag", "destination", "threads", "multiple"]
+
+
+@pytest.mark.parametrize("period", [None, "20ms"], ids=["without waves", "with waves"])
+@pytest.mark.parametrize("variant", NONDETERMINISTIC)
+def test_programs_that_do_not_repeat(jobs, program, rng, variant, period):
+    """A rank dies of itself once, and some are killed at random besides; in the end every message has come to its receiver."""
+    marker = jobs.directory / "marker"
+    command = program("nondeterministic") + [variant, "1", "3000", marker, "20000"]
+    job = start(jobs, 4, *command, options=every(period) if period else [])
+    storm(job, rng, 3, 0.5)
+    result = job.wait().ok()
+    assert result.text == f"nondeterministic {variant} iterations=20000 done\n"
+    assert marker.exists(), result.describe()
+    if variant in ("random", "length", "tag", "destination") and not period:
+        assert result.of("returns_together") and result.of("returned")[0]["wave"] == 0, result.describe()
+
+
+@pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
+def test_kills_while_all_return(jobs, program, rng, victims):
+    """Whoever is killed again on the way back, or just before."""
+    marker = jobs.directory / "marker"
+    command = program("nondeterministic") + ["random", "1", "3000", marker, "200000"]
+    job = start(jobs, 3, *command, options=OFTEN)
+    for _ in range(12):
+        waves = [event["event"] for event in job.events].count("wave_complete")
+        if not job.until(lambda: [event["event"] for event in job.events].count("wave_complete") > waves):
+            break
+        job.kill([rng.randrange(3)])
+        time.sleep(rng.uniform(0, 0.03))
+        job.kill(victims)
+        time.sleep(rng.uniform(0, 0.03))
+    result = job.wait().ok()
+    assert result.text == "nondeterministic random iterations=200000 done\n"
+    assert result.of("returns_together") and began_from_images(result), result.describe()
+    assert any(event["wave"] > 0 for event in result.of("returned")), result.describe()
+
+
+@pytest.mark.parametrize("name, variant", [("heat", None), ("nondeterministic", "random"), ("nondeterministic", "multiple")])
+def test_images_in_files(jobs, program, rng, name, variant):
+    """Ranks are killed with all that sleeps, alone or together: they go on from files."""
+    if variant:
+        command = program(name) + [variant, "1", "3000", jobs.directory / "marker", "200000"]
+    else:
+        command = program(name) + ["400", "400", "20000"]
+    calm = None if variant else jobs.run(3, *command).ok()
+    job = start(jobs, 3, *command, options=[*every("100ms"), "--checkpoint-dir", jobs.directory / "images"])
+    for _ in range(5):
+        written = len([event for event in job.events if event["event"] == "image_written"])
+        if not job.until(lambda: len([e for e in job.events if e["event"] == "image_written"]) >= written + 6):
+            break
+        kill_snapshots(job)
+        job.kill(rng.choice([[0], [1], [0, 2], [0, 1, 2]]))
+        time.sleep(rng.uniform(0, 0.1))
+    result = job.wait().ok()
+    if calm:
+        assert result.out == calm.out and not result.of("returned"), result.describe()
+    else:
+        assert result.text == f"nondeterministic {variant} iterations=200000 done\n"
+        assert any(event["wave"] > 0 for event in result.of("returned")), result.describe()
+    assert any(event["from_file"] for event in result.of("started")), result.describe()
+
+
+def test_output_exactly_once(jobs, program, rng, kills):
+    command = program("output") + ["400", "1000"]
+    calm = jobs.run(3, *command).ok()
+    job = start(jobs, 3, *command, options=every("50ms"))
+    storm(job, rng, kills or 4, calm.seconds)
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert by_rank(result.program_errors) == by_rank(calm.program_errors)
+
+
+def test_a_full_log_brings_waves(jobs, program):
+    """And these let the logs forget."""
+    result = jobs.run(4, *program("transpose"), "128", "200", protocol="auto", options=["--log-memory", "4M"]).ok()
+    assert result.of("log_fills") and result.of("wave_complete"), result.describe()
+
+
+def test_an_image_is_lost(jobs, program):
+    """Where none is in a file, the rank that needs it ends the job; the others' failures do not."""
+    command = program("crash") + ["99", "kill", "0", "always", "100000"]
+    job = start(jobs, 3, *command)
+    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.process.send_signal(signal.SIGUSR1)
+    job.until_event("wave_complete")
+    assert kill_snapshots(job, 2) == 1
+    job.until_event("image_lost")
+    job.kill([0])
+    job.until(lambda: [event["event"] for event in job.events].count("started") > 3)
+    job.kill([2])
+    result = job.wait()
+    assert result.code == 1 and "cannot start rank 2 again: its last image is lost" in result.errors, result.describe()
+
+
+ONE_WITH_A_SOCKET = """
+import socket, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+if world.rank == 1:
+    kept = socket.socket()
+total = 0
+for number in range(800):
+    total += world.allreduce(number * world.rank)
+    time.sleep(0.01)
+print("rank", world.rank, total)
+"""
+
+
+def test_one_rank_that_cannot_be_in_a_wave(jobs):
+    """Does not keep the others from having images: after a while each has its own."""
+    calm = jobs.run(3, harness.PYTHON, "-c", ONE_WITH_A_SOCKET).ok()
+    job = start(jobs, 3, harness.PYTHON, "-c", ONE_WITH_A_SOCKET, options=every("200ms"))
+    for rank in (0, 2):
+        job.until_event("checkpointed", rank=rank)
+    for victims in ([0], [1], [0, 1, 2]):
+        job.kill(victims)
+        time.sleep(0.2)
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert "no image of rank 1 can be taken: it has an open socket" in result.errors, result.describe()
+    assert {event["rank"] for event in began_from_images(result)} == {0, 2} and not result.of("wave_complete")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("period", ["50ms", "1s"])
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("entry", PROGRAMS, ids=str)
+def test_soak(jobs, program, rng, kills, request, entry, size, period):
+    soak(jobs, program, rng, request, entry, size, kills or 6, every(period), protocol="auto")
