@@ -4,6 +4,7 @@
 //! Everything follows from one seed. [`checkers`] watch what must always hold and share no code with the
 //! protocol; [`subject`] breaks the protocol on purpose to show that they see it.
 
+mod auto;
 mod blocking;
 pub mod causal;
 pub mod checkers;
@@ -17,7 +18,6 @@ pub mod program;
 mod queue;
 pub mod random;
 pub mod subject;
-mod waves;
 mod world;
 
 pub use causal::{Loggers, Piggybacks, Spread};

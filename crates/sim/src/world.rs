@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use resurgo_protocol::causal::Reduction;
 use resurgo_protocol::{Causal, EventLogger, Rank, Tolerate};
 
+use crate::auto::Waves;
 use crate::causal::{Flavour, Loggers, Piggybacks};
 use crate::checkers::{Checkers, LIVENESS, MAX_RANKS, Violation, violation};
 use crate::image::Image;
@@ -17,7 +18,6 @@ use crate::program::Job;
 use crate::queue::Queue;
 use crate::random::Random;
 use crate::subject::Subject;
-use crate::waves::Waves;
 
 /// Events after the last failure by which every rank must have finished.
 const PATIENCE: u64 = 200_000;
