@@ -89,8 +89,8 @@ fn announce() {
     }
 }
 
-/// Takes everything that the channels to this rank hold, unless logs keep it for who returns. All ranks stand still, so nothing is added but answers to what is
-/// taken: they are announced, too.
+/// Takes everything that the channels to this rank hold, unless logs keep it for who returns. All ranks stand still, so
+/// nothing is added but answers to what is taken: they are announced, too.
 fn drain() -> u64 {
     let Some(engine) = engine().filter(|engine| !engine.node.logs) else {
         return 0;

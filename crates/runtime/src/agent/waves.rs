@@ -1,5 +1,5 @@
-//! Coordinated waves (`--protocol blocking`, and `auto` beside its logs): images of all ranks at one moment, and the return of all ranks to the last
-//! complete wave.
+//! Coordinated waves (`--protocol blocking`, and `auto` beside its logs): images of all ranks at one moment, and the return
+//! of all ranks to the last complete wave.
 
 use std::io;
 use std::time::Instant;
