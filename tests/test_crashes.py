@@ -67,7 +67,7 @@ def test_with_protocol_none_the_job_ends(jobs, program, how, code):
     result, died = crash(jobs, program, 3, "1", how, "100", protocol="none")
     assert died == [1]
     assert result.code == code, result.describe()
-    assert "rank 1" in result.errors and "pessimistic" in result.errors, result.describe()
+    assert "rank 1" in result.errors and "--protocol auto" in result.errors, result.describe()
     what = {139: "SIGSEGV", 137: "SIGKILL", 134: "SIGABRT", 3: "code 3"}[code]
     assert what in result.errors, result.describe()
 

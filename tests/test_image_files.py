@@ -98,7 +98,7 @@ def killed_after_changes(jobs, rng, directory, kills=3, before=()):
     whether the newest file was given only a part of its bytes."""
     events = jobs.directory / f"changed{jobs.number + 1}.json"
     options = ["--checkpoint-every", f"{rng.choice([20, 30, 50])}ms", "--checkpoint-dir", directory, "--json-events", events]
-    job = jobs.command([*before, harness.RESURGO, "run", "-n", 2, *MANY, *options, CHANGED], events=events)
+    job = jobs.command([*before, harness.RESURGO, "run", "-n", 2, "--protocol", "pessimistic", *MANY, *options, CHANGED], events=events)
     partly = []
     for _ in range(kills):
         rank, count = rng.randrange(2), rng.randrange(5, 9)
