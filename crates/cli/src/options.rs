@@ -64,6 +64,9 @@ pub struct Options {
     pub faults: Vec<String>,
     pub quiet: bool,
     pub json_events: Option<PathBuf>,
+    /// Print the measurements at the end, and write them into a file.
+    pub stats: bool,
+    pub stats_json: Option<PathBuf>,
     pub event_logger: SocketAddrV4,
     /// Chosen from the number of cores when absent.
     pub spin: Option<Duration>,
@@ -121,6 +124,8 @@ const OPTIONS: &[(&str, usize)] = &[
     ("q", 0),
     ("quiet", 0),
     ("json-events", 1),
+    ("stats", 0),
+    ("stats-json", 1),
     ("event-logger", 1),
     ("spin", 1),
     ("h", 0),
@@ -148,6 +153,8 @@ const IN_ENVIRONMENT: &[&str] = &[
     "fault",
     "quiet",
     "json-events",
+    "stats",
+    "stats-json",
     "event-logger",
     "spin",
 ];
@@ -168,13 +175,15 @@ const AT_RESUME: &[&str] = &[
     "q",
     "quiet",
     "json-events",
+    "stats",
+    "stats-json",
     "h",
     "help",
     "version",
 ];
 
 /// The options that are on or off.
-const SWITCHES: &[&str] = &["label", "quiet", "checkpoint-keep", "resume-if-any"];
+const SWITCHES: &[&str] = &["label", "quiet", "stats", "checkpoint-keep", "resume-if-any"];
 
 /// Options of other launchers that mean something we cannot do.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -228,6 +237,8 @@ impl Options {
             faults: Vec::new(),
             quiet: false,
             json_events: None,
+            stats: false,
+            stats_json: None,
             event_logger: SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0),
             spin: None,
         }
@@ -273,7 +284,7 @@ pub fn parse_resume(
     })?;
     read(&mut options, origin.arguments, None)?;
     // These belong to the former run.
-    (options.faults, options.json_events) = (Vec::new(), None);
+    (options.faults, options.json_events, options.stats_json) = (Vec::new(), None, None);
     options.checkpoint_at.clear();
     let programs = std::mem::take(&mut options.programs);
     read(&mut options, arguments, Some(AT_RESUME))?;
@@ -410,6 +421,9 @@ fn check(options: &mut Options) -> Result<(), String> {
         return Err(format!(
             "--tolerate node needs --protocol pessimistic; {protocol} does not tolerate the loss of a node"
         ));
+    }
+    if options.stats_json.is_some() && options.stats_json == options.json_events {
+        return Err("--stats-json and --json-events need files of their own".to_string());
     }
     let checkpoints = options.checkpoint_period != Period::Never;
     if checkpoints && options.protocol == PROTOCOL_NONE {
@@ -590,6 +604,8 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         }
         "spill-dir" => options.spill_directory = Some(PathBuf::from(value)),
         "fault" => options.faults.push(value.to_string()),
+        "stats" => options.stats = true,
+        "stats-json" => options.stats_json = Some(PathBuf::from(value)),
         "json-events" => options.json_events = Some(PathBuf::from(value)),
         "event-logger" => {
             options.event_logger = value
@@ -717,6 +733,7 @@ mod tests {
             ("--tolerate node --protocol none ./a", "does not tolerate"),
             ("--event-logger here ./a", "not an IPv4 address"),
             ("--spin soon ./a", "not a duration"),
+            ("--stats-json a --json-events a ./a", "files of their own"),
             ("--checkpoint-every now ./a", "not a duration"),
             ("--checkpoint-every 1ms ./a", "too often"),
             ("--mtbf 1h ./a", "is for --checkpoint-every daly"),

@@ -129,6 +129,8 @@ fn settings(
         label: options.label,
         quiet: options.quiet,
         json_events: options.json_events.clone(),
+        stats: options.stats,
+        stats_json: options.stats_json.clone(),
         event_logger: options.event_logger,
         checkpoint_period: options.checkpoint_period,
         time_limit: time_limit(&options)?,

@@ -5,7 +5,8 @@
 //! ones go to the spill file, if there is one.
 
 use crate::node::Node;
-use resurgo_wire::node_memory::{self as nm, SEGMENT, arena, control};
+use resurgo_wire::counters::Cost;
+use resurgo_wire::node_memory::{self as nm, SEGMENT, arena};
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
 
@@ -27,7 +28,6 @@ pub struct Arena {
     free: Vec<usize>,
     /// Full segments in memory, oldest first: serial and slot. Kept only when there is a spill file.
     full: VecDeque<(u64, usize)>,
-    spilled: u64,
     /// Segments taken since the agent was last told that the log grows, and when that was.
     grown: usize,
     told_ns: u64,
@@ -47,14 +47,22 @@ impl Arena {
             populated: taken,
             free: Vec::new(),
             full: VecDeque::new(),
-            spilled: 0,
             grown: 0,
             told_ns: 0,
         };
         let ahead = taken + node.prefault_segments;
         node.populate(taken, ahead);
         arena.populated = ahead.min(node.layout.log_segments);
+        arena.count(node);
         arena
+    }
+
+    /// Shows how much memory the log holds.
+    #[inline]
+    fn count(&self, node: &Node) {
+        let bytes = ((self.taken - self.free.len()) * SEGMENT) as u64;
+        node.put(Cost::LogBytes, bytes);
+        node.most(Cost::MostLogBytes, bytes);
     }
 
     /// The process has returned to a wave: the arena is empty. No thread of the program runs yet, so nothing of the C library
@@ -117,7 +125,6 @@ impl Arena {
             }
             self.taken += 1;
             node.own(arena::SLOTS_TAKEN).store(self.taken as u64, Ordering::Release);
-            node.set(control::SEGMENTS, self.taken as u64);
             slot
         } else if self.retains && node.spill {
             self.spill_oldest(node)
@@ -128,6 +135,7 @@ impl Arena {
         self.serial += 1;
         node.own(arena::NEXT_SERIAL).store(self.serial, Ordering::Release);
         node.serial_in(node.rank, slot).store(serial + 1, Ordering::Release);
+        self.count(node);
         Some((nm::reference(serial, slot), slot))
     }
 
@@ -142,8 +150,9 @@ impl Arena {
     }
 
     /// A receiver has read the segment in `slot` to its end and nothing is retained.
-    pub fn free(&mut self, slot: usize) {
+    pub fn free(&mut self, node: &Node, slot: usize) {
         self.free.push(slot);
+        self.count(node);
     }
 
     /// Nobody can ask for segment `serial` again; if it has not been spilled, its slot is free.
@@ -151,7 +160,7 @@ impl Arena {
         let lies_in = node.serial_in(node.rank, slot);
         if lies_in.load(Ordering::Relaxed) == serial + 1 {
             lies_in.store(0, Ordering::Relaxed);
-            self.free.push(slot);
+            self.free(node, slot);
         }
     }
 
@@ -219,8 +228,7 @@ impl Arena {
                 node.rank
             ));
         }
-        self.spilled += 1;
-        node.set(control::SPILLED_SEGMENTS, self.spilled);
+        node.add(Cost::SpilledBytes, SEGMENT as u64);
         node.spilled_to(node.rank, serial)
             .store(number as u32 + 1, Ordering::Release);
         node.serial_in(node.rank, slot).store(0, Ordering::SeqCst);

@@ -21,6 +21,7 @@ use crate::rma::Rma;
 use recovery::Survey;
 use resurgo_image::Guard;
 use resurgo_protocol::{Next, Pessimistic, Recorded, Sending};
+use resurgo_wire::counters::{self, Cost};
 use resurgo_wire::node_memory::{self as nm, control};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -130,9 +131,8 @@ pub struct Engine {
     forgotten: Vec<u64>,
     /// Where determinants must be before a send leaves, when the loss of a node is tolerated.
     logger: Option<EventLogger>,
-    held: VecDeque<(u32, HeldMark)>,
-    held_since: u64,
-    held_ticks: u64,
+    /// With the ticks at which each was held.
+    held: VecDeque<(u32, HeldMark, u64)>,
     waiting: VecDeque<Waiting>,
     /// Per source, messages taken from its channel (without a logging protocol; waves announce them).
     taken: Vec<u64>,
@@ -148,8 +148,9 @@ pub struct Engine {
     /// In this life.
     has_delivered: bool,
     deliveries: u64,
+    delivered_bytes: u64,
     sends: u64,
-    sent_bytes: u64,
+    sizes: counters::Sizes,
     fault_at: u64,
     image_at: u64,
     /// The smaller of the two.
@@ -162,7 +163,6 @@ pub struct Engine {
     spin_ticks: u64,
     /// No core is given away before.
     yields_from: u64,
-    sleeps: u64,
 }
 
 pub fn monotonic_ns() -> u64 {
@@ -198,6 +198,7 @@ fn channels_with_entries(node: &Node) -> VecDeque<u32> {
 impl Engine {
     /// Takes over the rank's part of the node memory: new in a first life, as the former life left it in a later one.
     pub fn new(node: Node) -> Engine {
+        let began_ns = monotonic_ns();
         let size = node.size;
         let mut arena = Arena::new(&node);
         let mut found = Survey::nothing(size);
@@ -250,8 +251,6 @@ impl Engine {
             forgotten: found.forgotten,
             logger,
             held: VecDeque::new(),
-            held_since: 0,
-            held_ticks: 0,
             waiting: VecDeque::new(),
             taken: vec![0; size],
             matching: Matching::default(),
@@ -263,8 +262,9 @@ impl Engine {
             output_gate,
             has_delivered: false,
             deliveries: 0,
+            delivered_bytes: 0,
             sends: 0,
-            sent_bytes: 0,
+            sizes: counters::Sizes::default(),
             fault_at: node.fault_at(),
             image_at: node.image_at(),
             event_at: node.fault_at().min(node.image_at()),
@@ -275,14 +275,21 @@ impl Engine {
             idle_since: 0,
             spin_ticks: ticks_per_us * node.spin_ns / 1000,
             yields_from: 0,
-            sleeps: 0,
             node,
         };
         for &source in &engine.ready {
             engine.queued[source as usize] = true;
         }
+        engine.collected(began_ns);
         engine.publish_phase();
         engine
+    }
+
+    /// The life knows what it has to repeat; finding that out began at `began_ns`.
+    fn collected(&self, began_ns: u64) {
+        let now = monotonic_ns();
+        self.node.set(control::COLLECTED_NS, now);
+        self.node.set(control::COLLECTING_NS, now - began_ns);
     }
 
     fn publish_phase(&self) {
@@ -372,6 +379,7 @@ impl Engine {
     #[cold]
     fn event_is_due(&mut self) {
         if self.deliveries + self.sends >= self.fault_at {
+            self.node.set(control::KILLED_NS, monotonic_ns());
             // SAFETY: the injected fault.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }

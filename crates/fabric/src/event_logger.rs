@@ -1,10 +1,13 @@
 //! The rank's connection to the event logger (`--tolerate node`): hands it every new determinant and takes its
 //! acknowledgements. The frames are `resurgo_wire`'s; here is the socket.
 
+use crate::engine::monotonic_ns;
 use crate::node::Node;
 use resurgo_protocol::Recorded;
+use resurgo_wire::counters::Cost;
 use resurgo_wire::event_logger::{Client, ClientEvent, Identity};
 use resurgo_wire::node_memory::control;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 /// File descriptors from here on are used, so that the program's own numbers stay what they are without a logger.
@@ -21,6 +24,8 @@ pub struct EventLogger {
     first_pending: u64,
     /// Everything up to this rclock is acknowledged.
     acknowledged: u64,
+    /// What is on its way: the last rclock of each part that was handed over, and when that was.
+    under_way: VecDeque<(u64, u64)>,
 }
 
 fn lost(node: &Node, what: &str) -> ! {
@@ -85,6 +90,7 @@ impl EventLogger {
             pending: Vec::new(),
             first_pending: 1,
             acknowledged: 0,
+            under_way: VecDeque::new(),
         };
         let ClientEvent::Admitted { stored, .. } = logger.wait_event(node) else {
             lost(node, "it did not admit this rank");
@@ -120,13 +126,24 @@ impl EventLogger {
             self.client.log(self.first_pending, &self.pending);
             self.first_pending += self.pending.len() as u64;
             self.pending.clear();
+            self.under_way.push_back((self.first_pending - 1, monotonic_ns()));
         }
         self.write(node);
         self.read(node);
         while let Some(event) = self.event(node) {
             if let ClientEvent::Ack { rclock } = event {
                 self.acknowledged = self.acknowledged.max(rclock);
+                self.count_round_trips(node);
             }
+        }
+    }
+
+    fn count_round_trips(&mut self, node: &Node) {
+        let now = monotonic_ns();
+        while let Some((_, since)) = self.under_way.pop_front_if(|(last, _)| *last <= self.acknowledged) {
+            node.add(Cost::LoggerRoundTrips, 1);
+            node.add(Cost::LoggerNs, now - since);
+            node.most(Cost::MostLoggerNs, now - since);
         }
     }
 

@@ -319,7 +319,7 @@ impl Writer {
                 .outstanding
                 .pop_front()
                 .expect("only segments handed over are consumed");
-            arena.free(slot);
+            arena.free(node, slot);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The node memory as a rank sees it: mapped at a fixed address, the arenas of other ranks read-only.
 
+use resurgo_wire::counters::Cost;
 use resurgo_wire::node_memory::{self as nm, Layout, SEGMENT, arena, control, header};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -153,6 +154,31 @@ impl Node {
     #[inline]
     pub fn set(&self, field: usize, value: u64) {
         self.control(self.rank, field).store(value, Ordering::Relaxed);
+    }
+
+    fn cost(&self, cost: Cost) -> &AtomicU64 {
+        self.control(self.rank, control::COSTS + cost as usize * 8)
+    }
+
+    /// Adds to what this rank's lives have counted.
+    #[inline]
+    pub fn add(&self, cost: Cost, more: u64) {
+        // Nobody else writes there.
+        self.put(cost, self.cost(cost).load(Ordering::Relaxed) + more);
+    }
+
+    /// Notes it if it is the greatest so far.
+    #[inline]
+    pub fn most(&self, cost: Cost, value: u64) {
+        if value > self.cost(cost).load(Ordering::Relaxed) {
+            self.put(cost, value);
+        }
+    }
+
+    /// Sets a cost that is what it is now.
+    #[inline]
+    pub fn put(&self, cost: Cost, value: u64) {
+        self.cost(cost).store(value, Ordering::Relaxed);
     }
 
     /// Deliveries and sends of this life after which an injected fault strikes.

@@ -287,8 +287,10 @@ impl Agent {
                 }
             }
             ToAgent::Kill { rank } => {
-                let life = self.work.as_ref().and_then(|work| work.ranks.get(rank)?.life.as_ref());
-                if let Some(life) = life {
+                if let Some(this) = self.work.as_mut().and_then(|work| work.ranks.get_mut(rank))
+                    && let Some(life) = &this.life
+                {
+                    this.killed_ns = crate::monotonic_ns();
                     life.signal(Signal::SIGKILL);
                 }
             }

@@ -10,6 +10,7 @@ mod lines;
 mod policy;
 mod spawn;
 mod start;
+mod stats;
 mod suspend;
 mod writer;
 
@@ -58,6 +59,9 @@ pub struct Settings {
     pub label: bool,
     pub quiet: bool,
     pub json_events: Option<PathBuf>,
+    /// Print the measurements at the end, and write them into a file.
+    pub stats: bool,
+    pub stats_json: Option<PathBuf>,
     /// Where the event logger listens.
     pub event_logger: std::net::SocketAddrV4,
     /// How often an image of each rank is taken.
@@ -299,6 +303,8 @@ impl Dispatcher {
                 pid,
                 image,
                 from_file,
+                asked_ns,
+                runs_ns,
             } => {
                 self.pids[rank] = Some(pid);
                 if self.verdict.is_none() {
@@ -306,6 +312,7 @@ impl Dispatcher {
                         image,
                         from_file,
                         together: self.returning,
+                        ns: (asked_ns, runs_ns),
                     };
                     self.events.started(rank, life, pid, how);
                 }
@@ -345,7 +352,7 @@ impl Dispatcher {
                 match decision {
                     Decision::Restart => {
                         self.events.restarting(rank);
-                        let messages = ended.statistics.deliveries + ended.statistics.sends;
+                        let messages = ended.statistics.deliveries + ended.statistics.sends();
                         let fault_at_messages = self.faults.next_life(rank, messages);
                         if self.all_return(&ended) {
                             self.returning = true;

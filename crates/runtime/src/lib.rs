@@ -19,6 +19,13 @@ pub const OWN_FILES: u64 = 40;
 /// Descriptors the agent uses for a rank, and a few while it starts one.
 pub const FILES_PER_RANK: u64 = 6;
 
+/// CLOCK_MONOTONIC, in nanoseconds: the same clock in all processes of the machine.
+fn monotonic_ns() -> u64 {
+    use nix::time::{ClockId, clock_gettime};
+    // It cannot fail for this clock.
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+}
+
 /// What to check when the system has refused something for want of resources.
 fn hint(error: &std::io::Error) -> &'static str {
     use nix::errno::Errno;

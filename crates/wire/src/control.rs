@@ -12,6 +12,8 @@ use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
 
+use crate::counters::{Cost, Costs, Sizes};
+
 /// Longest frame accepted, in bytes.
 pub const MAX_FRAME: usize = 64 << 20;
 
@@ -119,16 +121,35 @@ pub enum End {
 pub struct LifeStatistics {
     pub phase: u32,
     pub deliveries: u64,
-    pub sends: u64,
-    pub sent_bytes: u64,
+    pub delivered_bytes: u64,
     pub replay_deliveries: u64,
-    /// CLOCK_MONOTONIC nanoseconds, 0: not yet.
+    /// CLOCK_MONOTONIC nanoseconds, 0: not yet. So are the next four.
     pub first_delivery_ns: u64,
     pub caught_up_ns: u64,
-    pub segments: u64,
-    pub spilled_segments: u64,
-    pub sleeps: u64,
-    pub held_ns: u64,
+    pub killed_ns: u64,
+    pub replayed_ns: u64,
+    pub collected_ns: u64,
+    pub collecting_ns: u64,
+    /// What it has sent.
+    pub sizes: Sizes,
+    /// Of all lives.
+    pub costs: Costs,
+}
+
+impl LifeStatistics {
+    /// Messages sent.
+    pub fn sends(&self) -> u64 {
+        self.sizes.iter().map(|[messages, _]| messages).sum()
+    }
+
+    /// Payload bytes sent.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sizes.iter().map(|[_, bytes]| bytes).sum()
+    }
+
+    pub fn cost(&self, cost: Cost) -> u64 {
+        self.costs[cost as usize]
+    }
 }
 
 /// The end of one life of a rank.
@@ -148,6 +169,10 @@ pub struct Ended {
     pub report: Option<String>,
     /// As far as is known, every rank can be replayed.
     pub repeats: bool,
+    /// CLOCK_MONOTONIC nanoseconds at which the agent saw that it had ended, and at which an injected fault had struck it (0:
+    /// it died of something else, and nobody knows when).
+    pub noticed_ns: u64,
+    pub killed_ns: u64,
 }
 
 impl Ended {
@@ -238,6 +263,9 @@ pub enum ToDispatcher {
         image: u64,
         /// The image was a file, not a sleeping process.
         from_file: bool,
+        /// CLOCK_MONOTONIC nanoseconds at which the agent was told to start it, and at which it could run.
+        asked_ns: u64,
+        runs_ns: u64,
     },
     /// The job cannot be run on this node; nothing is left running.
     Failed {
@@ -501,6 +529,8 @@ mod tests {
                 pid: 77,
                 image: 4,
                 from_file: true,
+                asked_ns: 1,
+                runs_ns: u64::MAX,
             },
             ToDispatcher::Output {
                 rank: 70000,

@@ -5,6 +5,7 @@
 pub mod console;
 #[cfg(feature = "control")]
 pub mod control;
+pub mod counters;
 pub mod event_logger;
 pub mod image;
 pub mod node_memory;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0                 node header            one page, written by the agent before any rank starts
-//! CONTROL_BASE      rank controls          CONTROL_STRIDE bytes a rank; other ranks may write here
+//! CONTROL_BASE      rank controls          CONTROL_STRIDE bytes a rank; other ranks may write to the first page of one
 //! arena_base        arenas                 arena_stride bytes a rank; written by its own rank only
 //! ```
 //!
@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -101,10 +101,12 @@ pub const fn has_waves(protocol: u32) -> bool {
 /// Offset of the first rank control.
 pub const CONTROL_BASE: usize = header::BYTES;
 /// Bytes of a rank control.
-pub const CONTROL_STRIDE: usize = 4096;
+pub const CONTROL_STRIDE: usize = 8192;
 
 /// Fields of a rank control, relative to its start.
 pub mod control {
+    use crate::counters::Sizes;
+
     // Written by the agent before each start of the rank.
 
     /// `u64` the rank's incarnation, from 1.
@@ -135,26 +137,24 @@ pub mod control {
     /// `u32` threads that have called the provider: 0 or 1, 2 when MPI has been handed from one to another, and
     /// [`super::MANY_THREADS`] when several call MPI all the time, in an order that cannot be replayed.
     pub const THREADS: usize = 772;
-    /// `u64` deliveries in this life (the rank's rclock).
+    /// `u64` deliveries, with those before the image that this life began from (the rank's rclock).
     pub const DELIVERIES: usize = 776;
-    /// `u64` messages sent in this life.
-    pub const SENDS: usize = 784;
-    /// `u64` payload bytes sent in this life.
-    pub const SENT_BYTES: usize = 792;
+    /// `u64` payload bytes of the messages delivered, counted like them.
+    pub const DELIVERED_BYTES: usize = 784;
+    /// `u64` CLOCK_MONOTONIC nanoseconds at which the injected fault [`FAULT_AT_MESSAGES`] struck.
+    pub const KILLED_NS: usize = 792;
     /// `u64` deliveries that this life repeats from the record.
     pub const REPLAY_DELIVERIES: usize = 800;
     /// `u64` CLOCK_MONOTONIC nanoseconds of the life's first delivery (or its first live one when nothing is replayed).
     pub const FIRST_DELIVERY_NS: usize = 808;
     /// `u64` CLOCK_MONOTONIC nanoseconds at which the replay had caught up.
     pub const CAUGHT_UP_NS: usize = 816;
-    /// `u64` segments in use in memory.
-    pub const SEGMENTS: usize = 824;
-    /// `u64` segments written to the spill file.
-    pub const SPILLED_SEGMENTS: usize = 832;
-    /// `u64` times the rank went to sleep waiting for a message.
-    pub const SLEEPS: usize = 840;
-    /// `u64` nanoseconds that sends were held for the event logger.
-    pub const HELD_NS: usize = 848;
+    /// `u64` CLOCK_MONOTONIC nanoseconds at which the last delivery of the record had been repeated, 0: there is none.
+    pub const REPLAYED_NS: usize = 824;
+    /// `u64` CLOCK_MONOTONIC nanoseconds at which the life knew what it has to repeat.
+    pub const COLLECTED_NS: usize = 832;
+    /// `u64` nanoseconds that it took to find that out: own logs, record, and event logger.
+    pub const COLLECTING_NS: usize = 840;
 
     /// `u64` what the agent has forwarded of the rank's standard output in earlier lives and not yet seen again in this one,
     /// in bytes: the rank makes no new delivery before it is 0. Written by the agent.
@@ -164,6 +164,13 @@ pub mod control {
     /// report exits with [`super::EXIT_REPORT`].
     pub const REPORT: usize = 1024;
     pub const REPORT_BYTES: usize = 3000;
+
+    // Counters, on a page of their own: written by the rank only, read by the agent. See [`crate::counters`].
+
+    /// [`crate::counters::Sizes`]: `u64` messages and `u64` bytes of each class, as far as this life has come.
+    pub const SIZES: usize = 4096;
+    /// [`crate::counters::Costs`]: a `u64` each, over all lives of the rank in this run of the job.
+    pub const COSTS: usize = SIZES + size_of::<Sizes>();
 }
 
 /// Exit code of a rank that ended itself and left a report in [`control::REPORT`]: it is not restarted, the job ends.
@@ -348,6 +355,8 @@ mod tests {
         assert!(layout.serials() + 8000 <= layout.spill_table());
         assert!(layout.segments().is_multiple_of(SEGMENT) && layout.arena(3).is_multiple_of(SEGMENT));
         const { assert!(control::READY + 512 <= control::PHASE) };
-        const { assert!(control::REPORT + 4 + control::REPORT_BYTES <= CONTROL_STRIDE) };
+        const { assert!(control::REPORT + 4 + control::REPORT_BYTES <= control::SIZES) };
+        const { assert!(control::SIZES.is_multiple_of(64) && control::COSTS.is_multiple_of(64)) };
+        const { assert!(control::COSTS + size_of::<crate::counters::Costs>() <= CONTROL_STRIDE) };
     }
 }

@@ -172,8 +172,8 @@ impl Engine {
         self.node.control_u32(own, control::SLEEPING).store(0, Ordering::SeqCst);
         doorbell::begin_life(&self.node);
         self.node.set(control::DELIVERIES, self.deliveries);
-        self.node.set(control::SENDS, self.sends);
-        self.node.set(control::SENT_BYTES, self.sent_bytes);
+        self.node.set(control::DELIVERED_BYTES, self.delivered_bytes);
+        (0..counters::CLASSES).for_each(|class| self.show_sizes(class));
         self.has_delivered = false;
         self.idle_since = ticks();
         self.last_read = self.idle_since;
@@ -184,6 +184,7 @@ impl Engine {
     /// has everybody else.
     #[cold]
     pub(super) fn restored(&mut self) {
+        let began_ns = monotonic_ns();
         let protocol = self.protocol.as_mut().expect("only logging protocols have images");
         self.arena = Arena::new(&self.node);
         let found = Survey::of(&self.node, &mut self.arena, |destination| {
@@ -204,6 +205,7 @@ impl Engine {
         for &source in &self.ready {
             self.queued[source as usize] = true;
         }
+        self.collected(began_ns);
         self.begin_again();
     }
 }

@@ -140,7 +140,7 @@ impl Engine {
         if entry.envelope.kind == Kind::More {
             self.go_on(&mut incoming, source, entry);
         } else {
-            self.count_delivery(source as u32);
+            self.count_delivery(source as u32, entry.total);
             self.begin(&mut incoming, source, entry);
             // Under a logging protocol a message is delivered whole: when its pieces become visible depends on time.
             while self.protocol.is_some() && !matches!(incoming.filling, Filling::Nothing) {
@@ -157,7 +157,7 @@ impl Engine {
     }
 
     #[inline]
-    pub(super) fn count_delivery(&mut self, source: u32) {
+    pub(super) fn count_delivery(&mut self, source: u32, bytes: u64) {
         if let Some(protocol) = &mut self.protocol {
             let (determinant, new) = protocol.deliver(source);
             if new {
@@ -177,8 +177,18 @@ impl Engine {
             self.node.set(control::FIRST_DELIVERY_NS, monotonic_ns());
         }
         self.deliveries += 1;
+        self.delivered_bytes += bytes;
         self.node.set(control::DELIVERIES, self.deliveries);
+        self.node.set(control::DELIVERED_BYTES, self.delivered_bytes);
         self.count_event();
+        if self.replaying
+            && self
+                .protocol
+                .as_ref()
+                .is_some_and(|protocol| protocol.rclock() == protocol.recorded())
+        {
+            self.node.set(control::REPLAYED_NS, monotonic_ns());
+        }
         if self.replaying && self.protocol.as_ref().is_some_and(|protocol| !protocol.is_replaying()) {
             // Behind the last recorded delivery: the record goes on where reading it ended.
             self.settle();

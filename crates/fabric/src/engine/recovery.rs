@@ -54,7 +54,7 @@ impl Survey {
         Cursor::slots(node, |slot| linked[slot] = true);
         for (slot, linked) in linked.iter().enumerate() {
             if !linked {
-                arena.free(slot);
+                arena.free(node, slot);
             }
         }
         if node.spill {

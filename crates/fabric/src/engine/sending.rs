@@ -57,11 +57,8 @@ impl Engine {
             Some(Sending::Redo { ssn }) => self.redo(destination, ssn, message),
             Some(Sending::Hold { .. }) => {
                 let held = self.append(destination, message, &mut progress, true).1;
-                if self.held.is_empty() {
-                    self.held_since = ticks();
-                }
                 self.held
-                    .push_back((destination as u32, held.expect("the first mark is held")));
+                    .push_back((destination as u32, held.expect("the first mark is held"), ticks()));
             }
             Some(Sending::Now { .. }) => {
                 self.append(destination, message, &mut progress, false);
@@ -114,27 +111,36 @@ impl Engine {
         logger.pump(&self.node);
         protocol.acknowledge(logger.acknowledged());
         while protocol.release().is_some() {
-            let (destination, mark) = self
+            let (destination, mark, since) = self
                 .held
                 .pop_front()
                 .expect("the protocol and the queue hold the same sends");
             mark.publish();
             doorbell::ring(&self.node, destination as usize);
-            if self.held.is_empty() {
-                self.held_ticks += ticks() - self.held_since;
-                self.node
-                    .set(control::HELD_NS, self.held_ticks * 1000 / self.ticks_per_us);
-            }
+            let held_ns = (ticks() - since) * 1000 / self.ticks_per_us;
+            self.node.add(Cost::HeldSends, 1);
+            self.node.add(Cost::HeldNs, held_ns);
+            self.node.most(Cost::MostHeldNs, held_ns);
         }
     }
 
     #[inline]
     pub(super) fn count_send(&mut self, total: usize) {
         self.sends += 1;
-        self.sent_bytes += total as u64;
-        self.node.set(control::SENDS, self.sends);
-        self.node.set(control::SENT_BYTES, self.sent_bytes);
+        let class = counters::class(total);
+        let [messages, bytes] = &mut self.sizes[class];
+        *messages += 1;
+        *bytes += total as u64;
+        self.show_sizes(class);
         self.count_event();
+    }
+
+    #[inline]
+    pub(super) fn show_sizes(&self, class: usize) {
+        let place = control::SIZES + class * size_of::<[u64; 2]>();
+        let [messages, bytes] = self.sizes[class];
+        self.node.set(place, messages);
+        self.node.set(place + size_of::<u64>(), bytes);
     }
 
     pub(super) fn writer_has_room(&mut self, destination: usize) -> bool {

@@ -84,8 +84,7 @@ impl Engine {
     }
 
     pub(super) fn doze(&mut self, longest_ns: u64) {
-        self.sleeps += 1;
-        self.node.set(control::SLEEPS, self.sleeps);
+        self.node.add(Cost::Sleeps, 1);
         let hot = self.hot as usize;
         let mut incoming = self.incoming[hot].take();
         let node = &self.node;

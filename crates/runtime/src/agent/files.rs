@@ -188,13 +188,7 @@ impl Agent {
         let image = restoring.number;
         this.images.restoring = None;
         let Some(life) = &this.life else { return Ok(()) };
-        let started = ToDispatcher::Started {
-            rank,
-            life: this.number,
-            pid: life.pid.as_raw(),
-            image,
-            from_file: true,
-        };
+        let started = this.started(rank, life.pid.as_raw(), image, true);
         self.send(&started)
     }
 

@@ -275,7 +275,7 @@ impl Work {
 impl Agent {
     pub(super) fn ask_for_image(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        let phase = work.memory.statistics(rank)?.phase;
+        let phase = work.memory.phase(rank)?;
         let how = work.bit_for_files();
         let this = &mut work.ranks[rank];
         let reason = match &this.life {

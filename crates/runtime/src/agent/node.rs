@@ -10,6 +10,7 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use resurgo_wire::control::{Job, LifeStatistics};
+use resurgo_wire::counters::{Costs, Sizes};
 use resurgo_wire::node_memory::{self as nm, Layout, control, header};
 
 /// The node memory of one job.
@@ -32,11 +33,48 @@ impl NodeMemory {
         Ok(memory)
     }
 
-    /// Empties the memory: no rank is running, and there are `ranks` of them again.
+    /// Empties the memory, but for what ranks have cost: no rank is running, and there are `ranks` of them again.
     pub fn reset(&self, job: &Job, ranks: usize) -> io::Result<()> {
+        let costs = (0..ranks)
+            .map(|rank| self.costs(rank))
+            .collect::<io::Result<Vec<_>>>()?;
         self.file.set_len(0)?;
         self.file.set_len(self.layout.total() as u64)?;
-        self.write_header(job, ranks)
+        self.write_header(job, ranks)?;
+        (0..ranks).try_for_each(|rank| self.set_costs(rank, &costs[rank]))
+    }
+
+    /// A new run of the job counts its costs anew.
+    pub fn forget_costs(&self, ranks: usize) -> io::Result<()> {
+        (0..ranks).try_for_each(|rank| self.set_costs(rank, &Costs::default()))
+    }
+
+    fn costs(&self, rank: usize) -> io::Result<Costs> {
+        let mut bytes = [0u8; size_of::<Costs>()];
+        let at = self.layout.control(rank) + control::COSTS;
+        self.file.read_exact_at(&mut bytes, at as u64)?;
+        let mut costs = Costs::default();
+        costs
+            .iter_mut()
+            .zip(words(&bytes))
+            .for_each(|(cost, word)| *cost = word);
+        Ok(costs)
+    }
+
+    fn set_costs(&self, rank: usize, costs: &Costs) -> io::Result<()> {
+        let base = self.layout.control(rank) + control::COSTS;
+        let mut places = (base..).step_by(8).zip(costs);
+        places.try_for_each(|(at, cost)| self.write_u64(at, *cost))
+    }
+
+    fn sizes(&self, rank: usize) -> io::Result<Sizes> {
+        let mut bytes = [0u8; size_of::<Sizes>()];
+        let at = self.layout.control(rank) + control::SIZES;
+        self.file.read_exact_at(&mut bytes, at as u64)?;
+        let mut sizes = Sizes::default();
+        let places = sizes.iter_mut().flatten();
+        places.zip(words(&bytes)).for_each(|(place, word)| *place = word);
+        Ok(sizes)
     }
 
     fn write_header(&self, job: &Job, ranks: usize) -> io::Result<()> {
@@ -86,6 +124,8 @@ impl NodeMemory {
         // The rank's own words, not the doorbell and ready bits: neighbours go on writing those.
         let own = [0u8; control::OUTPUT_BEHIND - control::PHASE];
         self.file.write_all_at(&own, (base + control::PHASE) as u64)?;
+        self.file
+            .write_all_at(&[0u8; size_of::<Sizes>()], (base + control::SIZES) as u64)?;
         self.write_u32(base + control::REPORT, 0)
     }
 
@@ -104,6 +144,24 @@ impl NodeMemory {
         self.write_u32(self.layout.arena(rank) + nm::arena::OLDEST_IMAGE, 1 + slot as u32)
     }
 
+    /// See [`control::PHASE`].
+    pub fn phase(&self, rank: usize) -> io::Result<u32> {
+        let mut bytes = [0u8; 4];
+        let at = self.layout.control(rank) + control::PHASE;
+        self.file.read_exact_at(&mut bytes, at as u64)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// Payload bytes and messages that have been delivered to `rank`.
+    pub fn delivered(&self, rank: usize) -> io::Result<(u64, u64)> {
+        let mut bytes = [0u8; 16];
+        let at = self.layout.control(rank) + control::DELIVERIES;
+        self.file.read_exact_at(&mut bytes, at as u64)?;
+        let mut words = words(&bytes);
+        let deliveries = words.next().unwrap_or(0);
+        Ok((words.next().unwrap_or(0), deliveries))
+    }
+
     /// What the present life of `rank` has counted so far.
     pub fn statistics(&self, rank: usize) -> io::Result<LifeStatistics> {
         let mut bytes = [0u8; control::OUTPUT_BEHIND - control::PHASE];
@@ -118,15 +176,16 @@ impl NodeMemory {
         Ok(LifeStatistics {
             phase: word(control::PHASE) as u32,
             deliveries: word(control::DELIVERIES),
-            sends: word(control::SENDS),
-            sent_bytes: word(control::SENT_BYTES),
+            delivered_bytes: word(control::DELIVERED_BYTES),
             replay_deliveries: word(control::REPLAY_DELIVERIES),
             first_delivery_ns: word(control::FIRST_DELIVERY_NS),
             caught_up_ns: word(control::CAUGHT_UP_NS),
-            segments: word(control::SEGMENTS),
-            spilled_segments: word(control::SPILLED_SEGMENTS),
-            sleeps: word(control::SLEEPS),
-            held_ns: word(control::HELD_NS),
+            killed_ns: word(control::KILLED_NS),
+            replayed_ns: word(control::REPLAYED_NS),
+            collected_ns: word(control::COLLECTED_NS),
+            collecting_ns: word(control::COLLECTING_NS),
+            sizes: self.sizes(rank)?,
+            costs: self.costs(rank)?,
         })
     }
 
@@ -191,6 +250,13 @@ impl NodeMemory {
     }
 }
 
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(8).map(|word| {
+        let word = word.first_chunk::<8>();
+        word.map_or(0, |word| u64::from_le_bytes(*word))
+    })
+}
+
 /// Opens the file that full segments are written to. It never has a name, so nothing is left behind
 /// however the job ends.
 pub fn open_spill_file(directory: &OsStr) -> io::Result<File> {
@@ -213,6 +279,7 @@ pub fn open_spill_file(directory: &OsStr) -> io::Result<File> {
 mod tests {
     use super::*;
     use resurgo_wire::control::Stdin;
+    use resurgo_wire::counters::Cost;
 
     fn job() -> Job {
         Job {
@@ -243,12 +310,33 @@ mod tests {
     fn a_new_life_starts_with_clean_counters_and_keeps_its_neighbours_words() {
         let memory = NodeMemory::create(&job(), 3).unwrap();
         let base = memory.layout.control(2);
-        for field in [control::DOORBELL, control::READY, control::DELIVERIES, control::HELD_NS] {
+        let held = Cost::HeldSends as usize;
+        for field in [
+            control::DOORBELL,
+            control::READY,
+            control::DELIVERIES,
+            control::COLLECTING_NS,
+            control::SIZES + 16,
+            control::COSTS + held * 8,
+        ] {
             memory.write_u64(base + field, 99).unwrap();
         }
-        assert_eq!(memory.statistics(2).unwrap().deliveries, 99);
+        let former = memory.statistics(2).unwrap();
+        assert_eq!((former.deliveries, former.sends(), former.sizes[1]), (99, 99, [99, 0]));
         memory.begin_life(2, 5, 0, 1234, false).unwrap();
-        assert_eq!(memory.statistics(2).unwrap(), LifeStatistics::default());
+        let mut expected = LifeStatistics::default();
+        expected.costs[held] = 99;
+        assert_eq!(memory.statistics(2).unwrap(), expected, "costs are those of all lives");
+        memory.reset(&job(), 3).unwrap();
+        assert_eq!(
+            memory.statistics(2).unwrap(),
+            expected,
+            "also when all ranks return to a wave"
+        );
+        memory.begin_life(2, 5, 0, 1234, false).unwrap();
+        for field in [control::DOORBELL, control::READY] {
+            memory.write_u64(base + field, 99).unwrap();
+        }
         let mut word = [0u8; 8];
         for (field, value) in [
             (control::DOORBELL, 99),

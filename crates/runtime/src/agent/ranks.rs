@@ -14,7 +14,7 @@ use super::life::{Life, Surroundings};
 use super::suspend::RankState;
 use super::taken::{Printed, Taken};
 use super::{Agent, PATIENCE, Source, Work};
-use crate::{children, leftovers};
+use crate::{children, leftovers, monotonic_ns};
 
 /// How long a rank that is live again may take to repeat its output before it is no longer waited for.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
@@ -43,6 +43,10 @@ pub(super) struct Rank {
     pub images: Images,
     /// The injected fault of its present life.
     pub fault_at_messages: u64,
+    /// CLOCK_MONOTONIC nanoseconds at which its present life was killed on purpose, 0: it was not; and at which it was to be
+    /// started.
+    pub killed_ns: u64,
+    asked_ns: u64,
     /// Since when a live rank's output is behind with nothing arriving.
     quiet_since: Option<Instant>,
 }
@@ -68,6 +72,8 @@ impl Rank {
             ended_well: false,
             images: Images::default(),
             fault_at_messages: 0,
+            killed_ns: 0,
+            asked_ns: 0,
             quiet_since: None,
         }
     }
@@ -103,6 +109,19 @@ impl Rank {
             ended_well: state.ended_well,
             images: Images::from_state(state.images, directory),
             ..Rank::new(state.program)
+        }
+    }
+
+    /// What is told when a life begins.
+    pub fn started(&self, rank: usize, pid: i32, image: u64, from_file: bool) -> ToDispatcher {
+        ToDispatcher::Started {
+            rank,
+            life: self.number,
+            pid,
+            image,
+            from_file,
+            asked_ns: self.asked_ns,
+            runs_ns: monotonic_ns(),
         }
     }
 
@@ -158,6 +177,7 @@ impl Agent {
         let from = start.account;
         this.number += 1;
         this.fault_at_messages = fault_at_messages;
+        (this.killed_ns, this.asked_ns) = (0, monotonic_ns());
         for (taken, printed) in this.taken.iter_mut().zip(from.printed) {
             taken.restarted(printed);
         }
@@ -235,13 +255,7 @@ impl Agent {
         let this = &mut work.ranks[rank];
         this.outputs = [life.stdout.take(), life.stderr.take()];
         this.watched = [false; 2];
-        let started = ToDispatcher::Started {
-            rank,
-            life: this.number,
-            pid: life.pid.as_raw(),
-            image,
-            from_file: false,
-        };
+        let started = this.started(rank, life.pid.as_raw(), image, false);
         this.life = Some(life);
         // A process that is being rebuilt tells when it is.
         if this.images.restoring.is_none() {
@@ -282,6 +296,7 @@ impl Agent {
     }
 
     pub(super) fn rank_ended(&mut self, rank: usize, end: End) -> io::Result<()> {
+        let noticed_ns = monotonic_ns();
         if self.work.as_ref().is_some_and(Work::is_returning) {
             // What it said before it ended counts.
             self.image_event(rank)?;
@@ -312,6 +327,7 @@ impl Agent {
         let Some(life) = this.life.take() else {
             return Ok(());
         };
+        let killed_ns = this.killed_ns;
         this.finished = orderly;
         this.ended_well = orderly && end == End::Exited(0);
         let number = this.number;
@@ -339,6 +355,8 @@ impl Agent {
             statistics,
             report,
             repeats,
+            noticed_ns,
+            killed_ns: killed_ns.max(statistics.killed_ns),
         };
         drop(life);
         if orderly {
@@ -513,7 +531,7 @@ impl Agent {
         };
         for rank in replaying {
             let Some(work) = &self.work else { break };
-            let phase = work.memory.statistics(rank)?.phase;
+            let phase = work.memory.phase(rank)?;
             if phase == PHASE_LIVE || phase == PHASE_CLOSED {
                 self.caught_up(rank)?;
                 self.mind_missing_output(rank)?;

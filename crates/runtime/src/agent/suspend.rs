@@ -263,6 +263,9 @@ fn load(job: Job, directory: &Path, id: &str) -> Result<Work, String> {
     };
     let mut section = |file| reader.section(file).map_err(|error| error.to_string());
     section(Some(memory.file()))?;
+    memory
+        .forget_costs(state.ranks.len())
+        .map_err(|error| format!("cannot use the node memory: {error}"))?;
     section(spill.as_ref())?;
     let input = section(spool.as_ref().map(Spool::file))?;
     if let Some(spool) = &mut spool {

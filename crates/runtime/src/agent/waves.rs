@@ -156,7 +156,7 @@ impl Agent {
         let Some(work) = &mut self.work else { return Ok(()) };
         let mut obstacle = None;
         for (number, rank) in work.ranks.iter().enumerate() {
-            let live = work.memory.statistics(number)?.phase == PHASE_LIVE;
+            let live = work.memory.phase(number)? == PHASE_LIVE;
             if rank.life.is_none() || !live || rank.images.is_taking() {
                 obstacle = Some(number);
             }

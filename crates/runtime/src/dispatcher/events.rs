@@ -6,10 +6,12 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use resurgo_wire::control::{End, Ended, LifeStatistics, Stream};
-use resurgo_wire::node_memory::{PROTOCOL_BLOCKING, PROTOCOLS};
+use resurgo_wire::counters::Cost;
+use resurgo_wire::node_memory::{PROTOCOL_BLOCKING, PROTOCOLS, SEGMENT};
 use serde_json::{Map, Value, json};
 
 use super::policy::describe;
+use super::stats::{Outcome, Stats};
 use crate::units::{grouped, readable_duration, readable_size};
 
 /// How long a rank can be without an image before the user is told why.
@@ -32,6 +34,17 @@ pub struct Beginning {
     pub from_file: bool,
     /// All ranks do.
     pub together: bool,
+    /// When it was asked for and when it could run, in nanoseconds of CLOCK_MONOTONIC.
+    pub ns: (u64, u64),
+}
+
+/// What is to become of the measurements at the end.
+#[derive(Default)]
+pub struct Wanted {
+    /// A table for people.
+    pub table: bool,
+    /// JSON, into this file.
+    pub file: Option<File>,
 }
 
 /// A rank of which no image can be taken.
@@ -49,79 +62,40 @@ pub struct Events {
     start: Instant,
     /// Text for standard error, taken by [`Events::take_text`].
     text: Vec<u8>,
-    failures: u64,
-    restarts: Vec<u64>,
+    stats: Stats,
+    statistics: Wanted,
     /// Which rank has spawned each one.
     spawned_by: Vec<Option<usize>>,
-    /// When ranks failed that have not caught up since.
-    failed_at: Vec<Option<Instant>>,
     /// Ranks in a later life that has not caught up.
     behind: Vec<bool>,
-    /// Most that any former life of each rank had sent: bytes and messages. A life that is ended in its replay has
-    /// counted less than the log holds.
-    sent: Vec<(u64, u64)>,
-    lost: Duration,
-    replay: Duration,
-    replayed_deliveries: u64,
-    images: u64,
-    last_image: Option<Instant>,
-    waves: u64,
-    wave_time: Duration,
-    longest_stall: Duration,
     refusals: Vec<Refusals>,
-    image_bytes: u64,
     /// The last image could not be written.
     files_fail: bool,
-    /// How often and how long ranks stood still for images, all together.
-    stall_count: u64,
-    stalls: Duration,
-    /// How long they did so in the mean of all ranks.
-    mean_stalls: Duration,
-    /// All ranks return when one has failed.
-    coordinated: bool,
-    /// What the ranks have done since then is not lost yet: it began with a wave or a return.
-    work_since: Instant,
 }
 
 impl Events {
-    pub fn new(size: usize, quiet: bool, json: Option<File>, start: Instant) -> Events {
+    pub fn new(size: usize, quiet: bool, json: Option<File>, statistics: Wanted, start: Instant) -> Events {
         Events {
             quiet,
             json,
             start,
             text: Vec::new(),
-            failures: 0,
-            restarts: vec![0; size],
+            stats: Stats::new(size, start),
+            statistics,
             spawned_by: vec![None; size],
-            failed_at: vec![None; size],
             behind: vec![false; size],
-            sent: vec![(0, 0); size],
-            lost: Duration::ZERO,
-            replay: Duration::ZERO,
-            replayed_deliveries: 0,
-            images: 0,
-            last_image: None,
-            waves: 0,
-            wave_time: Duration::ZERO,
-            longest_stall: Duration::ZERO,
             refusals: vec![Refusals::default(); size],
-            image_bytes: 0,
             files_fail: false,
-            stall_count: 0,
-            stalls: Duration::ZERO,
-            mean_stalls: Duration::ZERO,
-            coordinated: false,
-            work_since: start,
         }
     }
 
     /// Images (or complete waves) so far, and when the last was taken.
     pub fn images(&self) -> (u64, Option<Instant>) {
-        (self.images + self.waves, self.last_image)
+        (self.stats.images + self.stats.waves, self.stats.last_image)
     }
 
     pub fn restarts(&self) -> u64 {
-        self.restarts.iter().sum()
+        self.stats.restarts()
     }
 
     /// Text to be written to standard error.
@@ -152,7 +126,8 @@ impl Events {
     }
 
     pub fn job_started(&mut self, size: usize, protocol: &str) {
-        self.coordinated = protocol == PROTOCOLS[PROTOCOL_BLOCKING as usize];
+        let coordinated = protocol == PROTOCOLS[PROTOCOL_BLOCKING as usize];
+        self.stats.job_started(protocol, coordinated);
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
@@ -168,7 +143,9 @@ impl Events {
             image,
             from_file,
             together,
+            ns,
         } = how;
+        self.stats.started(rank, life, image, from_file, ns);
         // Others go on after a suspension.
         if self.behind[rank] && !together {
             let from = match image {
@@ -184,14 +161,14 @@ impl Events {
         );
     }
 
+    /// The rank is asked for an image now.
+    pub fn image_asked(&mut self, rank: usize) {
+        self.stats.image_asked(rank, Instant::now());
+    }
+
     pub fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration) {
-        self.images += 1;
-        self.last_image = Some(Instant::now());
+        self.stats.checkpointed(rank, number, stall, Instant::now());
         self.refusals[rank].since = None;
-        self.longest_stall = self.longest_stall.max(stall);
-        self.stall_count += 1;
-        self.stalls += stall;
-        self.mean_stalls += stall / self.restarts.len() as u32;
         self.record(
             "checkpointed",
             json!({"rank": rank, "image": number, "stall_seconds": stall.as_secs_f64()}),
@@ -205,15 +182,8 @@ impl Events {
     /// `total`: from the request to the last rank; `longest` and `mean`: standstill of a rank (Gao 2007, §V: total and
     /// individual checkpoint time).
     pub fn wave_complete(&mut self, number: u64, total: Duration, longest: Duration, mean: Duration) {
-        self.waves += 1;
+        self.stats.wave_complete(number, total, longest, mean, Instant::now());
         self.refusals.iter_mut().for_each(|refusals| refusals.since = None);
-        self.last_image = Some(Instant::now());
-        self.work_since = Instant::now();
-        self.wave_time += total;
-        self.longest_stall = self.longest_stall.max(longest);
-        self.stall_count += self.restarts.len() as u64;
-        self.stalls += mean * self.restarts.len() as u32;
-        self.mean_stalls += mean;
         self.record(
             "wave_complete",
             json!({
@@ -225,15 +195,8 @@ impl Events {
 
     /// All ranks go on from `wave`, 0: the beginning.
     pub fn returned(&mut self, wave: u64, now: Instant) {
-        self.failed_at.fill(None);
         self.behind.fill(false);
-        let lost = match wave {
-            // Everything; some of it was lost before.
-            0 => now.duration_since(self.start).saturating_sub(self.lost),
-            _ => now.saturating_duration_since(self.work_since),
-        };
-        self.lost += lost;
-        self.work_since = now;
+        let lost = self.stats.returned(wave, now);
         self.say(&match wave {
             0 => "all ranks begin again: there was no complete wave".to_string(),
             _ => format!("all ranks go on from wave {wave}"),
@@ -271,11 +234,9 @@ impl Events {
     pub fn spawned(&mut self, by: usize, ranks: usize, programs: &[&str]) {
         let first = self.spawned_by.len();
         self.spawned_by.resize(ranks, Some(by));
-        self.restarts.resize(ranks, 0);
-        self.failed_at.resize(ranks, None);
+        self.stats.grow(ranks);
         self.behind.resize(ranks, false);
         self.refusals.resize(ranks, Refusals::default());
-        self.sent.resize(ranks, (0, 0));
         let new: Vec<usize> = (first..ranks).collect();
         self.record("spawned", json!({"rank": by, "ranks": new, "programs": programs}));
     }
@@ -287,7 +248,7 @@ impl Events {
     }
 
     pub fn image_written(&mut self, rank: usize, number: u64, bytes: u64, written: u64, time: Duration) {
-        self.image_bytes += written;
+        self.stats.image_written(rank, number, bytes, written, time);
         self.files_fail = false;
         self.record(
             "image_written",
@@ -355,6 +316,7 @@ impl Events {
     }
 
     pub fn finished(&mut self, ended: &Ended) {
+        self.stats.finished(ended);
         let code = match ended.end {
             End::Exited(code) => code,
             End::Signalled(signal) => 128 + signal,
@@ -367,13 +329,8 @@ impl Events {
 
     pub fn failed(&mut self, ended: &Ended, now: Instant) {
         let rank = ended.rank;
-        self.failures += 1;
-        // A failure during the replay of another: the time runs since the first.
-        self.failed_at[rank].get_or_insert(now);
+        self.stats.failed(ended, now);
         self.behind[rank] = false;
-        let (bytes, messages) = &mut self.sent[rank];
-        *bytes = ended.statistics.sent_bytes.max(*bytes);
-        *messages = ended.statistics.sends.max(*messages);
         let origin = match self.spawned_by[rank] {
             Some(by) => format!(", spawned by rank {by}"),
             None => String::new(),
@@ -383,27 +340,18 @@ impl Events {
             "failed",
             json!({
                 "rank": rank, "life": ended.life, "pid": ended.pid, "cause": describe(ended),
-                "deliveries": ended.statistics.deliveries, "sends": ended.statistics.sends,
+                "deliveries": ended.statistics.deliveries, "sends": ended.statistics.sends(),
             }),
         );
     }
 
     pub fn restarting(&mut self, rank: usize) {
-        self.restarts[rank] += 1;
+        self.stats.restarting(rank);
         self.behind[rank] = true;
     }
 
     pub fn caught_up(&mut self, rank: usize, life: u64, statistics: &LifeStatistics, now: Instant) {
-        let nanoseconds = match statistics.first_delivery_ns {
-            0 => 0,
-            first => statistics.caught_up_ns.saturating_sub(first),
-        };
-        let replay = Duration::from_nanos(nanoseconds);
-        self.replay += replay;
-        self.replayed_deliveries += statistics.replay_deliveries;
-        let failed = self.failed_at[rank].take();
-        let lost = failed.map_or(Duration::ZERO, |failed| now.duration_since(failed));
-        self.lost += lost;
+        let (replay, lost) = self.stats.caught_up(rank, statistics, now);
         self.behind[rank] = false;
         let deliveries = statistics.replay_deliveries;
         let words = match deliveries {
@@ -414,14 +362,14 @@ impl Events {
                 readable_duration(replay)
             ),
         };
-        if failed.is_some() {
+        if lost.is_some() {
             self.say(&words);
         }
         self.record(
             "caught_up",
             json!({
                 "rank": rank, "life": life, "deliveries": deliveries,
-                "replay_seconds": replay.as_secs_f64(), "lost_seconds": lost.as_secs_f64(),
+                "replay_seconds": replay.as_secs_f64(), "lost_seconds": lost.unwrap_or_default().as_secs_f64(),
             }),
         );
     }
@@ -463,33 +411,22 @@ impl Events {
 
     /// The job is over. `statistics` are those of every rank's last life; none if the agent could not tell them.
     pub fn summary(&mut self, code: i32, statistics: &[LifeStatistics], now: Instant) {
-        let (mut logged, mut messages) = (0, 0);
-        for (life, former) in statistics.iter().zip(&self.sent) {
-            logged += life.sent_bytes.max(former.0);
-            messages += life.sends.max(former.1);
-        }
-        // Time is lost also where nobody has caught up any more.
-        let failed: Vec<Instant> = self.failed_at.iter_mut().filter_map(Option::take).collect();
-        if self.coordinated && !failed.is_empty() {
-            self.lost += now.saturating_duration_since(self.work_since);
-        } else {
-            self.lost += failed
-                .iter()
-                .map(|failed| now.duration_since(*failed))
-                .sum::<Duration>();
-        }
-        let restarts: u64 = self.restarts.iter().sum();
+        self.stats.ended(statistics, now);
+        let stats = &self.stats;
+        let (messages, logged) = stats.sent();
+        let mut told = Vec::new();
+        let restarts = stats.restarts();
         if restarts > 0 {
             let mut words = format!(
                 "{}; {} lost",
                 counted(restarts, "restart", "restarts"),
-                readable_duration(self.lost)
+                readable_duration(stats.lost)
             );
-            if self.replayed_deliveries > 0 {
+            if stats.replayed_deliveries > 0 {
                 words += &format!(
                     ", {} of it in the replay of {}",
-                    readable_duration(self.replay),
-                    counted(self.replayed_deliveries, "delivery", "deliveries"),
+                    readable_duration(stats.replay),
+                    counted(stats.replayed_deliveries, "delivery", "deliveries"),
                 );
             }
             let behind: Vec<usize> = (0..self.behind.len()).filter(|rank| self.behind[*rank]).collect();
@@ -505,39 +442,59 @@ impl Events {
                     counted(messages, "message", "messages")
                 );
             }
-            self.say(&words);
+            told.push(words);
         }
-        if self.images > 0 {
+        if stats.images > 0 {
             let words = format!(
                 "{} taken; no rank stood still for longer than {}",
-                counted(self.images, "image", "images"),
-                readable_duration(self.longest_stall),
+                counted(stats.images, "image", "images"),
+                readable_duration(stats.longest_stall),
             );
-            self.say(&words);
+            told.push(words);
         }
-        if self.waves > 0 {
+        if stats.waves > 0 {
             let words = format!(
                 "{} taken in {} on average; no rank stood still for longer than {}",
-                counted(self.waves, "wave", "waves"),
-                readable_duration(self.wave_time / self.waves as u32),
-                readable_duration(self.longest_stall),
+                counted(stats.waves, "wave", "waves"),
+                readable_duration(Duration::from_secs_f64(stats.total().unwrap_or_default())),
+                readable_duration(stats.longest_stall),
             );
-            self.say(&words);
+            told.push(words);
         }
-        let mean = |sum: Duration, count: u64| (count > 0).then(|| sum.as_secs_f64() / count as f64);
         let fields = json!({
-            "individual_checkpoint_seconds": mean(self.stalls, self.stall_count),
-            "total_checkpoint_seconds": mean(self.wave_time, self.waves),
-            "effective_delay_seconds": self.mean_stalls.as_secs_f64(),
-            "waves": self.waves, "images": self.images, "image_bytes": self.image_bytes,
-            "longest_stall_seconds": self.longest_stall.as_secs_f64(),
-            "exit_code": code, "failures": self.failures, "restarts": restarts,
-            "lost_seconds": self.lost.as_secs_f64(), "replay_seconds": self.replay.as_secs_f64(),
-            "replayed_deliveries": self.replayed_deliveries, "logged_bytes": logged, "messages": messages,
-            "spilled_segments": statistics.iter().map(|life| life.spilled_segments).sum::<u64>(),
+            "individual_checkpoint_seconds": stats.individual(),
+            "total_checkpoint_seconds": stats.total().filter(|_| stats.waves > 0),
+            "effective_delay_seconds": stats.effective().as_secs_f64(),
+            "waves": stats.waves, "images": stats.images, "image_bytes": stats.image_bytes,
+            "longest_stall_seconds": stats.longest_stall.as_secs_f64(),
+            "exit_code": code, "failures": stats.failures, "restarts": restarts,
+            "lost_seconds": stats.lost.as_secs_f64(), "replay_seconds": stats.replay.as_secs_f64(),
+            "replayed_deliveries": stats.replayed_deliveries, "logged_bytes": logged, "messages": messages,
+            "spilled_segments": stats.costs()[Cost::SpilledBytes as usize] / SEGMENT as u64,
             "wall_seconds": self.start.elapsed().as_secs_f64(),
         });
+        told.iter().for_each(|words| self.say(words));
         self.record("job_ended", fields);
+        self.tell_statistics(Outcome {
+            code,
+            wall: now.duration_since(self.start),
+            is_complete: !statistics.is_empty(),
+        });
+    }
+
+    /// The table is printed even with `-q`: it has been asked for.
+    fn tell_statistics(&mut self, outcome: Outcome) {
+        if self.statistics.table {
+            for line in self.stats.table(outcome) {
+                self.text.extend_from_slice(format!("resurgo: {line}\n").as_bytes());
+            }
+        }
+        if let Some(mut file) = self.statistics.file.take() {
+            let text = format!("{:#}\n", self.stats.json(outcome));
+            if let Err(error) = file.write_all(text.as_bytes()) {
+                self.error(&format!("the file of --stats-json could not be written: {error}"));
+            }
+        }
     }
 }
 
@@ -549,6 +506,7 @@ fn counted(number: u64, one: &str, many: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use resurgo_wire::counters::Sizes;
 
     fn killed(rank: usize, statistics: LifeStatistics) -> Ended {
         Ended {
@@ -561,7 +519,15 @@ mod tests {
             statistics,
             report: None,
             repeats: true,
+            noticed_ns: 0,
+            killed_ns: 0,
         }
+    }
+
+    fn sizes(messages: u64, bytes: u64) -> Sizes {
+        let mut sizes = Sizes::default();
+        sizes[11] = [messages, bytes];
+        sizes
     }
 
     fn last_line(mut events: Events) -> String {
@@ -572,7 +538,7 @@ mod tests {
     #[test]
     fn a_recovery_is_told_in_plain_words() {
         let now = Instant::now();
-        let mut events = Events::new(3, false, None, now);
+        let mut events = Events::new(3, false, None, Wanted::default(), now);
         events.failed(&killed(2, LifeStatistics::default()), now);
         events.restarting(2);
         events.started(2, 2, 124, Beginning::default());
@@ -580,8 +546,7 @@ mod tests {
             replay_deliveries: 18_204,
             first_delivery_ns: 1_000,
             caught_up_ns: 400_001_000,
-            sent_bytes: 2048,
-            sends: 3,
+            sizes: sizes(3, 2048),
             ..LifeStatistics::default()
         };
         events.caught_up(2, 2, &statistics, now + Duration::from_secs(1));
@@ -596,40 +561,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_since_the_wave_is_lost_when_all_return() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut events = Events::new(2, false, None, start);
-        events.job_started(2, "blocking");
-        let fail = |events: &mut Events, now| {
-            events.failed(&killed(0, LifeStatistics::default()), now);
-            events.restarting(0);
-        };
-        fail(&mut events, at(4));
-        events.returned(0, at(5));
-        assert_eq!(events.lost, Duration::from_secs(5));
-        events.wave_complete(1, Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        events.work_since = at(6);
-        fail(&mut events, at(9));
-        events.returned(1, at(10));
-        assert_eq!(events.lost, Duration::from_secs(5 + 4));
-        // Again from the same wave: what was lost before is not lost twice.
-        fail(&mut events, at(12));
-        events.returned(1, at(13));
-        assert_eq!(events.lost, Duration::from_secs(5 + 4 + 3));
-        // The wave is lost, too.
-        fail(&mut events, at(15));
-        events.returned(0, at(16));
-        assert_eq!(events.lost, Duration::from_secs(16));
-        fail(&mut events, at(18));
-        events.summary(1, &[], at(20));
-        assert_eq!(events.lost, Duration::from_secs(20));
-    }
-
-    #[test]
     fn a_spawned_rank_is_told_by_its_number_and_its_parent() {
         let now = Instant::now();
-        let mut events = Events::new(2, false, None, now);
+        let mut events = Events::new(2, false, None, Wanted::default(), now);
         events.spawned(1, 4, &["x"]);
         let ended = Ended {
             rank: 3,
@@ -641,6 +575,8 @@ mod tests {
             statistics: LifeStatistics::default(),
             report: None,
             repeats: true,
+            noticed_ns: 0,
+            killed_ns: 0,
         };
         events.failed(&ended, now);
         events.restarting(3);
@@ -655,10 +591,9 @@ mod tests {
     #[test]
     fn the_time_of_a_rank_that_never_caught_up_is_lost_too() {
         let now = Instant::now();
-        let mut events = Events::new(3, false, None, now);
+        let mut events = Events::new(3, false, None, Wanted::default(), now);
         let sent = LifeStatistics {
-            sent_bytes: 2048,
-            sends: 3,
+            sizes: sizes(3, 2048),
             ..LifeStatistics::default()
         };
         let none = LifeStatistics::default();
@@ -675,7 +610,7 @@ mod tests {
     #[test]
     fn several_ranks_that_never_caught_up_are_counted() {
         let now = Instant::now();
-        let mut events = Events::new(3, false, None, now);
+        let mut events = Events::new(3, false, None, Wanted::default(), now);
         for rank in [0, 2] {
             events.failed(&killed(rank, LifeStatistics::default()), now);
             events.restarting(rank);
@@ -691,7 +626,7 @@ mod tests {
     #[test]
     fn a_rank_that_was_not_started_again_is_not_said_to_be_behind() {
         let now = Instant::now();
-        let mut events = Events::new(1, false, None, now);
+        let mut events = Events::new(1, false, None, Wanted::default(), now);
         events.failed(&killed(0, LifeStatistics::default()), now);
         events.restarting(0);
         events.failed(&killed(0, LifeStatistics::default()), now + Duration::from_secs(1));
@@ -705,7 +640,7 @@ mod tests {
     #[test]
     fn quiet_is_quiet_but_for_errors() {
         let now = Instant::now();
-        let mut events = Events::new(1, true, None, now);
+        let mut events = Events::new(1, true, None, Wanted::default(), now);
         events.output_missing(0, 5);
         events.summary(0, &[], now);
         assert!(events.take_text().is_empty());

@@ -18,6 +18,7 @@ impl Dispatcher {
             let request = if self.has_waves() {
                 ToAgent::Wave
             } else {
+                self.events.image_asked(rank);
                 ToAgent::Checkpoint { rank }
             };
             self.tell(request);

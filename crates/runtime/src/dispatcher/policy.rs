@@ -159,7 +159,7 @@ impl Policy {
             );
             return Decision::EndJob { code, reason };
         }
-        let place = ended.statistics.deliveries + ended.statistics.sends;
+        let place = ended.statistics.deliveries + ended.statistics.sends();
         record.same = match record.last {
             Some(last) if last == (ended.end, place) => record.same + 1,
             _ => 1,
@@ -216,6 +216,8 @@ mod tests {
             statistics,
             report: None,
             repeats: true,
+            noticed_ns: 0,
+            killed_ns: 0,
         }
     }
 
@@ -304,7 +306,7 @@ mod tests {
         let mut p = policy();
         for place in 0..4 {
             let mut crash = crash.clone();
-            crash.statistics.sends = place;
+            crash.statistics.sizes[1] = [place, place];
             assert_eq!(p.ended(&crash), Decision::Restart);
         }
     }

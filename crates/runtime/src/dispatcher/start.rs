@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -17,7 +18,7 @@ use resurgo_wire::node_memory::{self as nm, PROTOCOLS};
 
 use super::checkpoints::Checkpoints;
 use super::console::Console;
-use super::events::Events;
+use super::events::{Events, Wanted};
 use super::lines::Lines;
 use super::policy::Policy;
 use super::suspend::{State, Suspension};
@@ -35,12 +36,16 @@ impl Dispatcher {
             |what: &'static str| move |error: io::Error| format!("cannot {what}: {error}{}", crate::hint(&error));
         prctl::set_child_subreaper(true).map_err(|error| format!("cannot become a subreaper: {error}"))?;
         let signals = watch_signals().map_err(failed("watch signals"))?;
-        let json = match &settings.json_events {
-            Some(path) => Some(
-                File::create(path)
-                    .map_err(|error| format!("cannot create {} for --json-events: {error}", path.display()))?,
-            ),
-            None => None,
+        let create = |path: &Option<PathBuf>, option: &str| match path {
+            Some(path) => File::create(path)
+                .map(Some)
+                .map_err(|error| format!("cannot create {} for {option}: {error}", path.display())),
+            None => Ok(None),
+        };
+        let json = create(&settings.json_events, "--json-events")?;
+        let statistics = Wanted {
+            table: settings.stats,
+            file: create(&settings.stats_json, "--stats-json")?,
         };
         let job = &mut settings.job;
         let size = job.programs.iter().map(|program| program.ranks).sum();
@@ -90,7 +95,7 @@ impl Dispatcher {
             .map_err(failed("start the agent"))?;
         let connection = Connection::new(ours).map_err(failed("talk to the agent"))?;
 
-        let mut events = Events::new(size, settings.quiet, json, start);
+        let mut events = Events::new(size, settings.quiet, json, statistics, start);
         events.job_started(size, PROTOCOLS[job.protocol as usize]);
         let lines = BTreeMap::from([
             (Stream::Stdout, Lines::new(settings.label, io::stdout().is_terminal())),

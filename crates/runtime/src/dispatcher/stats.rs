@@ -1,0 +1,388 @@
+//! What the job has measured of itself: what ranks have sent and what that has cost (counted by them, [`counters`]), every
+//! checkpoint, every recovery. Nothing is decided here and nothing told; see [`report`] and [`super::events`].
+
+mod report;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use resurgo_wire::control::{Ended, LifeStatistics};
+use resurgo_wire::counters::{Costs, Sizes};
+
+pub use report::Outcome;
+
+/// Checkpoints and recoveries that are kept one by one, the last ones. Sums count all.
+const KEPT: usize = 10_000;
+
+/// Seconds between two moments, which are nanoseconds of CLOCK_MONOTONIC; none when one of them is not known.
+fn between(from_ns: u64, to_ns: u64) -> Option<f64> {
+    (from_ns > 0 && to_ns > 0).then(|| to_ns.saturating_sub(from_ns) as f64 / 1e9)
+}
+
+/// One rank.
+#[derive(Debug, Clone, Default)]
+struct RankStats {
+    restarts: u64,
+    /// Of the life that has come furthest: one that is ended in its replay has counted less than the log holds.
+    deliveries: u64,
+    delivered_bytes: u64,
+    sizes: Sizes,
+    /// Of all lives.
+    costs: Costs,
+}
+
+impl RankStats {
+    fn take(&mut self, life: &LifeStatistics) {
+        let messages = |sizes: &Sizes| sizes.iter().map(|[messages, _]| messages).sum::<u64>();
+        if life.deliveries + messages(&life.sizes) >= self.deliveries + messages(&self.sizes) {
+            (self.deliveries, self.delivered_bytes) = (life.deliveries, life.delivered_bytes);
+            self.sizes = life.sizes;
+        }
+        self.costs = life.costs;
+    }
+}
+
+/// An image of a rank, or a wave (Gao 2007, §V).
+#[derive(Debug, Clone)]
+struct Checkpoint {
+    /// None: a wave.
+    rank: Option<usize>,
+    number: u64,
+    /// When it was complete, since the start of the job.
+    at: Duration,
+    /// How long a rank stood still for it: the mean, and the longest.
+    individual: Duration,
+    longest: Duration,
+    /// From the request.
+    total: Duration,
+    /// By how much it has delayed the job if standstills are all it costs: the mean over all ranks.
+    effective: Duration,
+    /// In files: ranks, bytes, bytes that had to be written, the longest time that took.
+    files: usize,
+    bytes: u64,
+    written: u64,
+    write: Duration,
+}
+
+/// One return of a failed rank. Moments are nanoseconds of CLOCK_MONOTONIC, 0: it has not come to that, or nobody knows.
+#[derive(Debug, Clone, Default)]
+struct Recovery {
+    rank: usize,
+    /// Number of the new life.
+    life: u64,
+    image: u64,
+    from_file: bool,
+    /// The wave all ranks returned to.
+    wave: Option<u64>,
+    killed_ns: u64,
+    noticed_ns: u64,
+    asked_ns: u64,
+    runs_ns: u64,
+    collecting_ns: u64,
+    collected_ns: u64,
+    replayed_ns: u64,
+    caught_up_ns: u64,
+    deliveries: u64,
+}
+
+/// A list of which the last entries are kept.
+#[derive(Debug)]
+struct Last<T> {
+    kept: VecDeque<T>,
+    left_out: u64,
+}
+
+impl<T> Last<T> {
+    const NEW: Last<T> = Last {
+        kept: VecDeque::new(),
+        left_out: 0,
+    };
+
+    fn push(&mut self, entry: T) {
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+            self.left_out += 1;
+        }
+        self.kept.push_back(entry);
+    }
+}
+
+/// Everything that is measured.
+pub struct Stats {
+    start: Instant,
+    start_ns: u64,
+    protocol: String,
+    /// All ranks return when one has failed.
+    coordinated: bool,
+    ranks: Vec<RankStats>,
+    pub failures: u64,
+    /// When ranks failed that have not caught up since.
+    failed_at: Vec<Option<Instant>>,
+    /// The work of which time, on the whole.
+    pub lost: Duration,
+    pub replay: Duration,
+    pub replayed_deliveries: u64,
+    recoveries: Last<Recovery>,
+    /// Of the last failure, as long as nobody has decided what follows from it.
+    failing: Recovery,
+    /// When an image of each rank was asked for.
+    asked_at: Vec<Option<Instant>>,
+    pub images: u64,
+    pub waves: u64,
+    pub last_image: Option<Instant>,
+    /// From requests to complete images or waves.
+    checkpoint_time: Duration,
+    pub longest_stall: Duration,
+    /// Written to files.
+    pub image_bytes: u64,
+    /// How often and how long ranks stood still for images, all together.
+    stall_count: u64,
+    stalls: Duration,
+    /// How long they did so in the mean of all ranks.
+    mean_stalls: Duration,
+    checkpoints: Last<Checkpoint>,
+    /// What the ranks have done since then is not lost yet: it began with a wave or a return.
+    work_since: Instant,
+}
+
+impl Stats {
+    pub fn new(size: usize, start: Instant) -> Stats {
+        Stats {
+            start,
+            start_ns: crate::monotonic_ns(),
+            protocol: String::new(),
+            coordinated: false,
+            ranks: vec![RankStats::default(); size],
+            failures: 0,
+            failed_at: vec![None; size],
+            lost: Duration::ZERO,
+            replay: Duration::ZERO,
+            replayed_deliveries: 0,
+            recoveries: Last::NEW,
+            failing: Recovery::default(),
+            asked_at: vec![None; size],
+            images: 0,
+            waves: 0,
+            last_image: None,
+            checkpoint_time: Duration::ZERO,
+            longest_stall: Duration::ZERO,
+            image_bytes: 0,
+            stall_count: 0,
+            stalls: Duration::ZERO,
+            mean_stalls: Duration::ZERO,
+            checkpoints: Last::NEW,
+            work_since: start,
+        }
+    }
+
+    pub fn job_started(&mut self, protocol: &str, coordinated: bool) {
+        self.protocol = protocol.to_string();
+        self.coordinated = coordinated;
+    }
+
+    /// There are so many ranks now.
+    pub fn grow(&mut self, ranks: usize) {
+        self.ranks.resize(ranks, RankStats::default());
+        self.failed_at.resize(ranks, None);
+        self.asked_at.resize(ranks, None);
+    }
+
+    pub fn restarts(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.restarts).sum()
+    }
+
+    /// Messages and bytes that ranks have sent.
+    pub fn sent(&self) -> (u64, u64) {
+        let classes = self.ranks.iter().flat_map(|rank| rank.sizes.iter());
+        classes.fold((0, 0), |(messages, bytes), class| {
+            (messages + class[0], bytes + class[1])
+        })
+    }
+
+    pub fn costs(&self) -> Costs {
+        resurgo_wire::counters::together(self.ranks.iter().map(|rank| &rank.costs))
+    }
+
+    /// How long a rank stands still for one image, in the mean.
+    pub fn individual(&self) -> Option<f64> {
+        mean(self.stalls, self.stall_count)
+    }
+
+    /// How long an image, or a wave, takes from the request, in the mean.
+    pub fn total(&self) -> Option<f64> {
+        mean(self.checkpoint_time, self.images + self.waves)
+    }
+
+    pub fn effective(&self) -> Duration {
+        self.mean_stalls
+    }
+
+    pub fn image_asked(&mut self, rank: usize, now: Instant) {
+        self.asked_at[rank] = Some(now);
+    }
+
+    pub fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration, now: Instant) {
+        self.images += 1;
+        self.stood_still(1, stall, stall / self.ranks.len() as u32, stall, now);
+        let asked = self.asked_at[rank].take().unwrap_or(now);
+        self.checkpoint_time += now.duration_since(asked);
+        self.checkpoints.push(Checkpoint {
+            rank: Some(rank),
+            number,
+            at: now.duration_since(self.start),
+            individual: stall,
+            longest: stall,
+            total: now.duration_since(asked),
+            effective: stall / self.ranks.len() as u32,
+            files: 0,
+            bytes: 0,
+            written: 0,
+            write: Duration::ZERO,
+        });
+    }
+
+    pub fn wave_complete(&mut self, number: u64, total: Duration, longest: Duration, mean: Duration, now: Instant) {
+        self.waves += 1;
+        self.checkpoint_time += total;
+        self.work_since = now;
+        let ranks = self.ranks.len();
+        self.stood_still(ranks as u64, mean * ranks as u32, mean, longest, now);
+        self.checkpoints.push(Checkpoint {
+            rank: None,
+            number,
+            at: now.duration_since(self.start),
+            individual: mean,
+            longest,
+            total,
+            effective: mean,
+            files: 0,
+            bytes: 0,
+            written: 0,
+            write: Duration::ZERO,
+        });
+    }
+
+    fn stood_still(&mut self, count: u64, all: Duration, mean: Duration, longest: Duration, now: Instant) {
+        self.last_image = Some(now);
+        self.stall_count += count;
+        self.stalls += all;
+        self.mean_stalls += mean;
+        self.longest_stall = self.longest_stall.max(longest);
+    }
+
+    pub fn image_written(&mut self, rank: usize, number: u64, bytes: u64, written: u64, time: Duration) {
+        self.image_bytes += written;
+        let of = (!self.coordinated).then_some(rank);
+        let mut newest_first = self.checkpoints.kept.iter_mut().rev();
+        if let Some(checkpoint) = newest_first.find(|checkpoint| (checkpoint.rank, checkpoint.number) == (of, number)) {
+            checkpoint.files += 1;
+            checkpoint.bytes += bytes;
+            checkpoint.written += written;
+            checkpoint.write = checkpoint.write.max(time);
+        }
+    }
+
+    pub fn finished(&mut self, ended: &Ended) {
+        self.ranks[ended.rank].take(&ended.statistics);
+    }
+
+    pub fn failed(&mut self, ended: &Ended, now: Instant) {
+        let rank = ended.rank;
+        self.failures += 1;
+        // A failure during the replay of another: the time runs since the first.
+        self.failed_at[rank].get_or_insert(now);
+        self.ranks[rank].take(&ended.statistics);
+        self.failing = Recovery {
+            rank,
+            life: ended.life + 1,
+            killed_ns: ended.killed_ns,
+            noticed_ns: ended.noticed_ns,
+            ..Recovery::default()
+        };
+    }
+
+    /// The rank that has failed last is started again.
+    pub fn restarting(&mut self, rank: usize) {
+        self.ranks[rank].restarts += 1;
+        self.recoveries.push(std::mem::take(&mut self.failing));
+    }
+
+    /// The last recovery of `rank`, unless it is over.
+    fn recovery(&mut self, rank: usize) -> Option<&mut Recovery> {
+        let mut newest_first = self.recoveries.kept.iter_mut().rev();
+        let last = newest_first.find(|recovery| recovery.rank == rank);
+        last.filter(|recovery| recovery.caught_up_ns == 0)
+    }
+
+    /// A life runs that was asked for at `asked_ns`.
+    pub fn started(&mut self, rank: usize, life: u64, image: u64, from_file: bool, (asked_ns, runs_ns): (u64, u64)) {
+        if let Some(recovery) = self.recovery(rank) {
+            (recovery.life, recovery.image, recovery.from_file) = (life, image, from_file);
+            (recovery.asked_ns, recovery.runs_ns) = (asked_ns, runs_ns);
+        }
+    }
+
+    /// Answers how long the replay took, and the time since the failure, if the life followed one.
+    pub fn caught_up(&mut self, rank: usize, life: &LifeStatistics, now: Instant) -> (Duration, Option<Duration>) {
+        let replay = match life.first_delivery_ns {
+            0 => Duration::ZERO,
+            first => Duration::from_nanos(life.caught_up_ns.saturating_sub(first)),
+        };
+        self.replay += replay;
+        self.replayed_deliveries += life.replay_deliveries;
+        if let Some(recovery) = self.recovery(rank) {
+            (recovery.collecting_ns, recovery.collected_ns) = (life.collecting_ns, life.collected_ns);
+            (recovery.replayed_ns, recovery.caught_up_ns) = (life.replayed_ns, life.caught_up_ns);
+            recovery.deliveries = life.replay_deliveries;
+        }
+        let lost = self.failed_at[rank].take().map(|failed| now.duration_since(failed));
+        self.lost += lost.unwrap_or_default();
+        (replay, lost)
+    }
+
+    /// All ranks go on from `wave`, 0: the beginning. Answers of which time the work is lost.
+    pub fn returned(&mut self, wave: u64, now: Instant) -> Duration {
+        self.failed_at.fill(None);
+        let now_ns = crate::monotonic_ns();
+        for recovery in self
+            .recoveries
+            .kept
+            .iter_mut()
+            .filter(|recovery| recovery.caught_up_ns == 0)
+        {
+            (recovery.wave, recovery.caught_up_ns) = (Some(wave), now_ns);
+        }
+        let lost = match wave {
+            // Everything; some of it was lost before.
+            0 => now.duration_since(self.start).saturating_sub(self.lost),
+            _ => now.saturating_duration_since(self.work_since),
+        };
+        self.lost += lost;
+        self.work_since = now;
+        lost
+    }
+
+    /// The job is over. `statistics` are those of every rank's last life; none if the agent could not tell them.
+    pub fn ended(&mut self, statistics: &[LifeStatistics], now: Instant) {
+        for (rank, life) in self.ranks.iter_mut().zip(statistics) {
+            rank.take(life);
+        }
+        // Time is lost also where nobody has caught up any more.
+        let failed: Vec<Instant> = self.failed_at.iter_mut().filter_map(Option::take).collect();
+        if self.coordinated && !failed.is_empty() {
+            self.lost += now.saturating_duration_since(self.work_since);
+        } else {
+            self.lost += failed
+                .iter()
+                .map(|failed| now.duration_since(*failed))
+                .sum::<Duration>();
+        }
+    }
+}
+
+fn mean(sum: Duration, count: u64) -> Option<f64> {
+    (count > 0).then(|| sum.as_secs_f64() / count as f64)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,347 @@
+//! The measurements as JSON (`--stats-json`, docs/reference/statistics.md) and as a table (`--stats`).
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use resurgo_wire::counters::{COSTS, Cost, Costs, Sizes, up_to};
+use serde_json::{Map, Value, json};
+
+use super::{Checkpoint, RankStats, Recovery, Stats, between};
+use crate::units::{grouped, readable_duration, readable_size};
+
+/// Changes when a field of the JSON changes its meaning or goes.
+const SCHEMA: u32 = 1;
+/// Most ranks, and most recoveries, that the table has lines for.
+const LINES: usize = 16;
+
+/// How the job has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome {
+    pub code: i32,
+    pub wall: Duration,
+    /// The counters of the ranks' last lives are known: the agent has told them.
+    pub is_complete: bool,
+}
+
+fn sizes(sizes: &Sizes) -> Value {
+    let classes = sizes.iter().enumerate().filter(|(_, class)| class[0] > 0);
+    let told =
+        classes.map(|(class, [messages, bytes])| json!({"up_to": up_to(class), "messages": messages, "bytes": bytes}));
+    told.collect()
+}
+
+fn add_costs(object: &mut Map<String, Value>, costs: &Costs) {
+    for (described, value) in COSTS.iter().zip(costs) {
+        let told = if described.name.ends_with("_seconds") {
+            json!(*value as f64 / 1e9)
+        } else {
+            json!(value)
+        };
+        object.insert(described.name.to_string(), told);
+    }
+}
+
+impl RankStats {
+    fn json(&self) -> Map<String, Value> {
+        let sum = |index: usize| self.sizes.iter().map(|class| class[index]).sum::<u64>();
+        let mut object = Map::new();
+        object.insert("restarts".into(), json!(self.restarts));
+        object.insert("messages".into(), json!(sum(0)));
+        object.insert("bytes".into(), json!(sum(1)));
+        object.insert("deliveries".into(), json!(self.deliveries));
+        object.insert("delivered_bytes".into(), json!(self.delivered_bytes));
+        object.insert("sizes".into(), sizes(&self.sizes));
+        add_costs(&mut object, &self.costs);
+        object
+    }
+}
+
+impl Checkpoint {
+    fn json(&self) -> Value {
+        let in_files = |value: Value| if self.files > 0 { value } else { Value::Null };
+        json!({
+            "rank": self.rank, "number": self.number, "time": self.at.as_secs_f64(),
+            "individual_seconds": self.individual.as_secs_f64(), "longest_seconds": self.longest.as_secs_f64(),
+            "total_seconds": self.total.as_secs_f64(), "effective_delay_seconds": self.effective.as_secs_f64(),
+            "files": self.files, "bytes": in_files(json!(self.bytes)), "written_bytes": in_files(json!(self.written)),
+            "write_seconds": in_files(json!(self.write.as_secs_f64())),
+        })
+    }
+}
+
+/// The parts of a recovery, in seconds and in order; none: it has not come to that, or nobody can know.
+struct Parts {
+    detect: Option<f64>,
+    end: Option<f64>,
+    fetch_image: Option<f64>,
+    begin: Option<f64>,
+    collect: Option<f64>,
+    replay: Option<f64>,
+    catch_up: Option<f64>,
+    total: Option<f64>,
+}
+
+impl Recovery {
+    fn parts(&self) -> Parts {
+        // Where nothing was to be replayed, catching up begins at once.
+        let replayed = self.replayed_ns.max(self.collected_ns);
+        let collecting = self.collected_ns.saturating_sub(self.collecting_ns);
+        let known = self.collected_ns > 0;
+        let from = if self.killed_ns > 0 {
+            self.killed_ns
+        } else {
+            self.noticed_ns
+        };
+        Parts {
+            detect: between(self.killed_ns, self.noticed_ns),
+            end: between(self.noticed_ns, self.asked_ns),
+            fetch_image: between(self.asked_ns, self.runs_ns),
+            begin: between(self.runs_ns, collecting),
+            collect: known.then_some(self.collecting_ns as f64 / 1e9),
+            replay: between(self.collected_ns, replayed),
+            catch_up: between(replayed, self.caught_up_ns).filter(|_| known),
+            total: between(from, self.caught_up_ns),
+        }
+    }
+
+    fn json(&self, start_ns: u64) -> Value {
+        let parts = self.parts();
+        json!({
+            "rank": self.rank, "life": self.life, "image": self.image, "from_file": self.from_file, "wave": self.wave,
+            "time": between(start_ns, self.noticed_ns), "complete": self.caught_up_ns > 0,
+            "detect_seconds": parts.detect, "end_seconds": parts.end, "fetch_image_seconds": parts.fetch_image,
+            "begin_seconds": parts.begin, "collect_seconds": parts.collect, "replay_seconds": parts.replay,
+            "catch_up_seconds": parts.catch_up, "total_seconds": parts.total, "replayed_deliveries": self.deliveries,
+        })
+    }
+}
+
+impl Stats {
+    fn all(&self) -> RankStats {
+        let mut all = RankStats {
+            costs: self.costs(),
+            restarts: self.restarts(),
+            ..RankStats::default()
+        };
+        for rank in &self.ranks {
+            all.deliveries += rank.deliveries;
+            all.delivered_bytes += rank.delivered_bytes;
+            for (all, class) in all.sizes.iter_mut().zip(&rank.sizes) {
+                *all = [all[0] + class[0], all[1] + class[1]];
+            }
+        }
+        all
+    }
+
+    /// As it is written to the file of `--stats-json`.
+    pub fn json(&self, outcome: Outcome) -> Value {
+        let ranks = self.ranks.iter().enumerate().map(|(number, rank)| {
+            let mut object = Map::from_iter([("rank".to_string(), json!(number))]);
+            object.append(&mut rank.json());
+            Value::Object(object)
+        });
+        json!({
+            "schema": SCHEMA,
+            "version": env!("CARGO_PKG_VERSION"),
+            "protocol": self.protocol,
+            "exit_code": outcome.code,
+            "wall_seconds": outcome.wall.as_secs_f64(),
+            "complete": outcome.is_complete,
+            "total": self.all().json(),
+            "ranks": ranks.collect::<Vec<_>>(),
+            "checkpoints": {
+                "images": self.images, "waves": self.waves, "written_bytes": self.image_bytes,
+                "individual_seconds": self.individual(), "longest_seconds": self.longest_stall.as_secs_f64(),
+                "total_seconds": self.total(),
+                "effective_delay_seconds": self.effective().as_secs_f64(),
+                "left_out": self.checkpoints.left_out,
+                "each": self.checkpoints.kept.iter().map(Checkpoint::json).collect::<Vec<_>>(),
+            },
+            "recoveries": {
+                "failures": self.failures, "restarts": self.restarts(), "lost_seconds": self.lost.as_secs_f64(),
+                "left_out": self.recoveries.left_out,
+                "each": self.recoveries.kept.iter().map(|one| one.json(self.start_ns)).collect::<Vec<_>>(),
+            },
+        })
+    }
+
+    /// For people, at the end of the job; lines without their line ends.
+    pub fn table(&self, outcome: Outcome) -> Vec<String> {
+        let all = self.all();
+        let ended = format!(
+            "statistics: {}, {} for {}, exit status {}",
+            self.protocol,
+            plural(self.ranks.len() as u64, "rank"),
+            readable_duration(outcome.wall),
+            outcome.code
+        );
+        let mut lines = vec![ended];
+        if !outcome.is_complete {
+            lines.push("what running ranks had counted is lost with the agent".to_string());
+        }
+        let titles = [
+            "rank",
+            "restarts",
+            "sent",
+            "bytes",
+            "delivered",
+            "log now",
+            "log at most",
+            "spilled",
+            "sleeps",
+        ];
+        lines.push(row(titles.map(str::to_string)));
+        for (number, rank) in self.ranks.iter().enumerate().take(LINES) {
+            lines.push(row(rank.cells(number.to_string())));
+        }
+        if self.ranks.len() > LINES {
+            lines.push(format!("({} more ranks)", self.ranks.len() - LINES));
+        }
+        lines.push(row(all.cells("all".to_string())));
+        lines.extend(size_lines(&all.sizes));
+        lines.extend(waiting_line(&all.costs));
+        lines.extend(self.checkpoint_line());
+        lines.extend(self.recovery_lines());
+        lines
+    }
+
+    fn checkpoint_line(&self) -> Option<String> {
+        let (what, count) = if self.waves > 0 {
+            ("wave", self.waves)
+        } else {
+            ("image", self.images)
+        };
+        let time = |seconds: Option<f64>| short(seconds.unwrap_or_default());
+        (count > 0).then(|| {
+            let mut line = format!(
+                "{}: a rank stood still for {} (at most {}); from the request {}; effective delay {}",
+                plural(count, what),
+                time(self.individual()),
+                short(self.longest_stall.as_secs_f64()),
+                time(self.total()),
+                short(self.effective().as_secs_f64()),
+            );
+            if self.image_bytes > 0 {
+                let _ = write!(line, "; {} written", readable_size(self.image_bytes));
+            }
+            line
+        })
+    }
+
+    fn recovery_lines(&self) -> Vec<String> {
+        let total = self.recoveries.left_out as usize + self.recoveries.kept.len();
+        let mut lines: Vec<String> = self.recoveries.kept.iter().take(LINES).map(Recovery::line).collect();
+        if total > LINES {
+            lines.push(format!("({} more recoveries)", total - LINES));
+        }
+        lines
+    }
+}
+
+impl RankStats {
+    fn cells(&self, name: String) -> [String; 9] {
+        let sum = |index: usize| self.sizes.iter().map(|class| class[index]).sum::<u64>();
+        let bytes = |cost: Cost| readable_size(self.costs[cost as usize]);
+        [
+            name,
+            grouped(self.restarts),
+            grouped(sum(0)),
+            readable_size(sum(1)),
+            grouped(self.deliveries),
+            bytes(Cost::LogBytes),
+            bytes(Cost::MostLogBytes),
+            bytes(Cost::SpilledBytes),
+            grouped(self.costs[Cost::Sleeps as usize]),
+        ]
+    }
+}
+
+impl Recovery {
+    fn line(&self) -> String {
+        let parts = self.parts();
+        let mut line = format!("recovery of rank {} (life {}", self.rank, self.life);
+        let from = match (self.wave, self.image) {
+            (Some(0), _) | (None, 0) => ", from the beginning)".to_string(),
+            (Some(wave), _) => format!(", wave {wave})"),
+            (None, image) => format!(", image {image}{})", if self.from_file { " in a file" } else { "" }),
+        };
+        line += &from;
+        let named = [
+            ("detect", parts.detect),
+            ("end", parts.end),
+            ("fetch image", parts.fetch_image),
+            ("begin", parts.begin),
+            ("collect", parts.collect),
+            ("replay", parts.replay),
+            ("catch up", parts.catch_up),
+        ];
+        for (separator, (name, seconds)) in std::iter::once(": ")
+            .chain(std::iter::repeat(", "))
+            .zip(named.iter().filter_map(|(name, seconds)| Some((name, (*seconds)?))))
+        {
+            let _ = write!(line, "{separator}{name} {}", short(seconds));
+        }
+        match parts.total {
+            Some(seconds) => line + &format!("; together {}", short(seconds)),
+            None => line + "; not complete",
+        }
+    }
+}
+
+/// Messages by size, four classes a line.
+fn size_lines(sizes: &Sizes) -> Vec<String> {
+    let used: Vec<String> = (sizes.iter().enumerate())
+        .filter(|(_, [messages, _])| *messages > 0)
+        .map(|(class, [messages, bytes])| {
+            let most = match up_to(class) {
+                Some(most) => format!("up to {}", readable_size(most)),
+                None => "longer".to_string(),
+            };
+            format!("{most}: {} ({})", grouped(*messages), readable_size(*bytes))
+        })
+        .collect();
+    let mut lines = Vec::new();
+    for (number, part) in used.chunks(4).enumerate() {
+        let title = if number == 0 { "messages" } else { "        " };
+        lines.push(format!("{title} {}", part.join(", ")));
+    }
+    lines
+}
+
+fn waiting_line(costs: &Costs) -> Option<String> {
+    let cost = |cost: Cost| costs[cost as usize];
+    let seconds = |nanoseconds: u64| short(nanoseconds as f64 / 1e9);
+    let (held, trips) = (cost(Cost::HeldSends), cost(Cost::LoggerRoundTrips));
+    (trips > 0).then(|| {
+        format!(
+            "event logger: {} of {} on average, {} at most; {} held for {} on average, {} at most",
+            plural(trips, "round trip"),
+            seconds(cost(Cost::LoggerNs) / trips),
+            seconds(cost(Cost::MostLoggerNs)),
+            plural(held, "send"),
+            seconds(cost(Cost::HeldNs) / held.max(1)),
+            seconds(cost(Cost::MostHeldNs)),
+        )
+    })
+}
+
+fn row(cells: [String; 9]) -> String {
+    const WIDTHS: [usize; 9] = [5, 9, 12, 10, 12, 10, 12, 10, 10];
+    let cells = cells.iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:>width$}"));
+    cells.collect::<Vec<_>>().join("")
+}
+
+fn plural(number: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
+/// A time of which three digits say enough.
+fn short(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.0} µs", s * 1e6),
+        s if s < 1e-2 => format!("{:.2} ms", s * 1e3),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s if s < 10.0 => format!("{s:.2} s"),
+        s => format!("{s:.0} s"),
+    }
+}

@@ -1,0 +1,194 @@
+use resurgo_wire::control::End;
+use resurgo_wire::counters::Cost;
+
+use serde_json::Value;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn life(messages: u64, bytes: u64, deliveries: u64) -> LifeStatistics {
+    let mut life = LifeStatistics {
+        deliveries,
+        ..LifeStatistics::default()
+    };
+    life.sizes[resurgo_wire::counters::class(bytes as usize)] = [messages, messages * bytes];
+    life
+}
+
+fn killed(rank: usize, life: u64, statistics: LifeStatistics) -> Ended {
+    Ended {
+        rank,
+        life,
+        pid: 123,
+        end: End::Signalled(9),
+        initialised: true,
+        finalised: false,
+        statistics,
+        report: None,
+        noticed_ns: 10 * SECOND,
+        killed_ns: 9 * SECOND,
+    }
+}
+
+const OUTCOME: Outcome = Outcome {
+    code: 0,
+    wall: Duration::from_secs(20),
+    is_complete: true,
+};
+
+#[test]
+fn what_a_life_repeats_is_not_counted_twice_and_what_it_costs_is() {
+    let now = Instant::now();
+    let mut stats = Stats::new(2, now);
+    let mut first = life(100, 1024, 50);
+    first.costs[Cost::Sleeps as usize] = 7;
+    stats.failed(&killed(1, 1, first), now);
+    stats.restarting(1);
+    // Ended in the middle of its replay: it had come less far.
+    let mut second = life(40, 1024, 20);
+    second.costs[Cost::Sleeps as usize] = 9;
+    stats.failed(&killed(1, 2, second), now);
+    stats.restarting(1);
+    assert_eq!(stats.sent(), (100, 100 * 1024));
+    assert_eq!(stats.costs()[Cost::Sleeps as usize], 9);
+    let mut last = life(130, 1024, 65);
+    last.costs[Cost::Sleeps as usize] = 12;
+    stats.ended(&[life(10, 8, 5), last], now);
+    let told = stats.json(OUTCOME);
+    assert_eq!(told["total"]["messages"], 140);
+    assert_eq!(told["total"]["sleeps"], 12);
+    assert_eq!(told["ranks"][1]["deliveries"], 65);
+    assert_eq!(told["ranks"][1]["restarts"], 2);
+    assert_eq!(
+        told["total"]["sizes"],
+        serde_json::json!([
+            {"up_to": 8, "messages": 10, "bytes": 80},
+            {"up_to": 1024, "messages": 130, "bytes": 130 * 1024},
+        ])
+    );
+}
+
+#[test]
+fn the_parts_of_a_recovery_add_up() {
+    let now = Instant::now();
+    let mut stats = Stats::new(2, now);
+    stats.start_ns = SECOND;
+    stats.failed(&killed(1, 1, life(1, 1, 1)), now);
+    stats.restarting(1);
+    stats.started(1, 2, 4, true, (11 * SECOND, 13 * SECOND));
+    let caught_up = LifeStatistics {
+        replay_deliveries: 5,
+        collecting_ns: SECOND / 2,
+        collected_ns: 14 * SECOND,
+        first_delivery_ns: 15 * SECOND,
+        replayed_ns: 17 * SECOND,
+        caught_up_ns: 20 * SECOND,
+        ..LifeStatistics::default()
+    };
+    let (replay, lost) = stats.caught_up(1, &caught_up, now + Duration::from_secs(11));
+    assert_eq!((replay, lost), (Duration::from_secs(5), Some(Duration::from_secs(11))));
+    let told = &stats.json(OUTCOME)["recoveries"]["each"][0];
+    let expected = [
+        ("detect_seconds", 1.0),
+        ("end_seconds", 1.0),
+        ("fetch_image_seconds", 2.0),
+        ("begin_seconds", 0.5),
+        ("collect_seconds", 0.5),
+        ("replay_seconds", 3.0),
+        ("catch_up_seconds", 3.0),
+    ];
+    for (name, seconds) in expected {
+        assert_eq!(told[name], seconds, "{name}");
+    }
+    assert_eq!(told["total_seconds"], expected.iter().map(|part| part.1).sum::<f64>());
+    assert_eq!((&told["time"], &told["complete"]), (&9.0.into(), &true.into()));
+    assert!(
+        stats.table(OUTCOME).contains(
+            &"recovery of rank 1 (life 2, image 4 in a file): detect 1.00 s, end 1.00 s, fetch image 2.00 s, \
+                        begin 500 ms, collect 500 ms, replay 3.00 s, catch up 3.00 s; together 11 s"
+                .to_string()
+        ),
+        "{:#?}",
+        stats.table(OUTCOME)
+    );
+}
+
+#[test]
+fn what_has_not_happened_is_not_told_as_no_time() {
+    let now = Instant::now();
+    let mut stats = Stats::new(1, now);
+    let mut ended = killed(0, 1, life(1, 1, 1));
+    ended.killed_ns = 0;
+    stats.failed(&ended, now);
+    stats.restarting(0);
+    stats.started(0, 2, 0, false, (11 * SECOND, 12 * SECOND));
+    let told = stats.json(OUTCOME);
+    let one = &told["recoveries"]["each"][0];
+    for name in [
+        "detect_seconds",
+        "begin_seconds",
+        "collect_seconds",
+        "replay_seconds",
+        "catch_up_seconds",
+        "total_seconds",
+    ] {
+        assert!(one[name].is_null(), "{name}: {}", one[name]);
+    }
+    assert_eq!(one["fetch_image_seconds"], 1.0);
+    assert!(told["checkpoints"]["individual_seconds"].is_null());
+}
+
+#[test]
+fn checkpoints_are_kept_one_by_one_up_to_a_bound() {
+    let start = Instant::now();
+    let mut stats = Stats::new(4, start);
+    for number in 1..=KEPT as u64 + 3 {
+        stats.image_asked(2, start + Duration::from_secs(1));
+        stats.checkpointed(2, number, Duration::from_millis(8), start + Duration::from_secs(2));
+    }
+    stats.image_written(2, 5, 100, 60, Duration::from_secs(1));
+    stats.image_written(2, 1, 100, 60, Duration::from_secs(1));
+    let told = &stats.json(OUTCOME)["checkpoints"];
+    assert_eq!((&told["left_out"], &told["written_bytes"]), (&3.into(), &120.into()));
+    let each = told["each"].as_array().unwrap();
+    assert_eq!(each.len(), KEPT);
+    assert_eq!((&each[0]["number"], &each[0]["bytes"]), (&4.into(), &Value::Null));
+    assert_eq!(
+        (&each[1]["bytes"], &each[1]["written_bytes"]),
+        (&100.into(), &60.into())
+    );
+    assert_eq!(each[0]["individual_seconds"], 0.008);
+    assert_eq!(each[0]["total_seconds"], 1.0);
+    assert_eq!(each[0]["effective_delay_seconds"], 0.002);
+}
+
+#[test]
+fn what_was_done_since_the_wave_is_lost_when_all_return() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let mut stats = Stats::new(2, start);
+    stats.job_started("blocking", true);
+    let fail = |stats: &mut Stats, now| {
+        stats.failed(&killed(0, 1, LifeStatistics::default()), now);
+        stats.restarting(0);
+    };
+    fail(&mut stats, at(4));
+    stats.returned(0, at(5));
+    assert_eq!(stats.lost, Duration::from_secs(5));
+    stats.wave_complete(1, Duration::ZERO, Duration::ZERO, Duration::ZERO, at(6));
+    fail(&mut stats, at(9));
+    stats.returned(1, at(10));
+    assert_eq!(stats.lost, Duration::from_secs(5 + 4));
+    // Again from the same wave: what was lost before is not lost twice.
+    fail(&mut stats, at(12));
+    stats.returned(1, at(13));
+    assert_eq!(stats.lost, Duration::from_secs(5 + 4 + 3));
+    // The wave is lost, too.
+    fail(&mut stats, at(15));
+    stats.returned(0, at(16));
+    assert_eq!(stats.lost, Duration::from_secs(16));
+    fail(&mut stats, at(18));
+    stats.ended(&[], at(20));
+    assert_eq!(stats.lost, Duration::from_secs(20));
+}
