@@ -5,11 +5,11 @@ use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use resurgo_runtime::dispatcher::Period;
+use resurgo_runtime::dispatcher::{Order, Period};
 use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{
-    MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT,
+    MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_BLOCKING, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT,
 };
 
 /// What to pass on of the environment of `resurgo run`.
@@ -49,6 +49,11 @@ pub struct Options {
     pub log_prefault: u64,
     /// How often an image of each rank is taken.
     pub checkpoint_period: Period,
+    /// As written: see [`order`].
+    pub checkpoint_policy: Option<String>,
+    pub checkpoint_order: Order,
+    /// Most images that are taken or written at the same time.
+    pub images_in_flight: Option<usize>,
     /// The job's mean time between failures, for the best period.
     pub mtbf: Option<Duration>,
     /// Where images are written into files as well.
@@ -113,6 +118,8 @@ const OPTIONS: &[(&str, usize)] = &[
     ("log-memory", 1),
     ("log-prefault", 1),
     ("checkpoint-every", 1),
+    ("checkpoint-policy", 1),
+    ("checkpoint-in-flight", 1),
     ("mtbf", 1),
     ("checkpoint-dir", 1),
     ("checkpoint-keep", 0),
@@ -143,6 +150,8 @@ const IN_ENVIRONMENT: &[&str] = &[
     "log-memory",
     "log-prefault",
     "checkpoint-every",
+    "checkpoint-policy",
+    "checkpoint-in-flight",
     "mtbf",
     "checkpoint-dir",
     "checkpoint-keep",
@@ -167,6 +176,8 @@ const AT_RESUME: &[&str] = &[
     "max-restarts",
     "max-restarts-per-rank",
     "checkpoint-every",
+    "checkpoint-policy",
+    "checkpoint-in-flight",
     "mtbf",
     "checkpoint-keep",
     "time-limit",
@@ -184,6 +195,9 @@ const AT_RESUME: &[&str] = &[
 
 /// The options that are on or off.
 const SWITCHES: &[&str] = &["label", "quiet", "stats", "checkpoint-keep", "resume-if-any"];
+
+/// What `--checkpoint-policy` may be.
+const POLICIES: &[&str] = &["periodic", "round-robin", "random", "most-log", "daly"];
 
 /// Options of other launchers that mean something we cannot do.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -227,6 +241,9 @@ impl Options {
             log_memory: None,
             log_prefault: 4 << 20,
             checkpoint_period: Period::Never,
+            checkpoint_policy: None,
+            checkpoint_order: Order::Periodic,
+            images_in_flight: None,
             mtbf: None,
             checkpoint_directory: None,
             checkpoint_keep: false,
@@ -425,6 +442,9 @@ fn check(options: &mut Options) -> Result<(), String> {
     if options.stats_json.is_some() && options.stats_json == options.json_events {
         return Err("--stats-json and --json-events need files of their own".to_string());
     }
+    if let Some(policy) = options.checkpoint_policy.take() {
+        check_policy(options, &policy)?;
+    }
     let checkpoints = options.checkpoint_period != Period::Never;
     if checkpoints && options.protocol == PROTOCOL_NONE {
         return Err("--checkpoint-every needs a protocol that recovers; --protocol none uses no images".to_string());
@@ -439,6 +459,21 @@ fn check(options: &mut Options) -> Result<(), String> {
             "--checkpoint-every and --tolerate node cannot be combined yet: images are kept on the node that would be lost"
                 .to_string(),
         );
+    }
+    if options.images_in_flight.is_some() {
+        if options.protocol == PROTOCOL_BLOCKING {
+            return Err(
+                "--checkpoint-in-flight is for images of single ranks; under --protocol blocking all ranks write theirs \
+                 together, one wave at a time"
+                    .to_string(),
+            );
+        }
+        if options.checkpoint_directory.is_none() {
+            return Err(
+                "--checkpoint-in-flight needs --checkpoint-dir: images that stay in memory are taken one at a time"
+                    .to_string(),
+            );
+        }
     }
     for (given, name) in [
         (options.resume_if_any, "--resume-if-any"),
@@ -455,6 +490,69 @@ fn check(options: &mut Options) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Sets what a policy means, if that can be.
+fn check_policy(options: &mut Options, policy: &str) -> Result<(), String> {
+    let order = order(policy).map_err(|error| format!("--checkpoint-policy: {error}"))?;
+    let period = options.checkpoint_period;
+    match (order, period) {
+        (None, Period::Never) => options.checkpoint_period = Period::Daly { mtbf: None },
+        (None, Period::Daly { .. }) => {}
+        (None, Period::Every(_)) => {
+            return Err(
+                "--checkpoint-policy daly chooses the time between images itself; leave --checkpoint-every out, or write periodic"
+                    .to_string(),
+            );
+        }
+        (Some(_), Period::Never) => {
+            return Err(format!(
+                "--checkpoint-policy {policy} says whose image comes next; --checkpoint-every TIME has to say how often"
+            ));
+        }
+        (Some(order), _) if order != Order::Periodic && options.protocol == PROTOCOL_BLOCKING => {
+            return Err(format!(
+                "--checkpoint-policy {policy} chooses single ranks, and under --protocol blocking all ranks have their images \
+                 together; the nearest is periodic, a wave every time"
+            ));
+        }
+        (Some(order), _) => options.checkpoint_order = order,
+    }
+    Ok(())
+}
+
+/// The order that a policy stands for; none for daly, which is about times.
+fn order(policy: &str) -> Result<Option<Order>, String> {
+    let (name, seed) = match policy.split_once(',') {
+        Some((name, rest)) => (name, Some(rest)),
+        None => (policy, None),
+    };
+    if seed.is_some() && name != "random" {
+        return Err(format!("{policy:?}: only random takes a seed"));
+    }
+    match name {
+        "periodic" => Ok(Some(Order::Periodic)),
+        "round-robin" => Ok(Some(Order::RoundRobin)),
+        "most-log" => Ok(Some(Order::MostLog)),
+        "daly" => Ok(None),
+        "random" => {
+            let seed = match seed {
+                None => 1,
+                Some(text) => text
+                    .strip_prefix("seed=")
+                    .and_then(|number| number.parse().ok())
+                    .ok_or_else(|| format!("{policy:?}: write random,seed=N with a number N"))?,
+            };
+            Ok(Some(Order::Random { seed }))
+        }
+        _ => {
+            let hint = match nearest(name, POLICIES) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("there are {}", POLICIES.join(", ")),
+            };
+            Err(format!("there is no policy {name:?}; {hint}"))
+        }
+    }
 }
 
 fn unknown(text: &str, name: &str) -> String {
@@ -587,6 +685,14 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
             }
             options.checkpoint_period = Period::Every(every);
         }
+        "checkpoint-policy" => {
+            order(value)?;
+            options.checkpoint_policy = Some(value.to_string());
+        }
+        "checkpoint-in-flight" => match number()? as usize {
+            0 => return Err("at least one image must be on its way, or there are none".to_string()),
+            images => options.images_in_flight = Some(images),
+        },
         "mtbf" => options.mtbf = Some(parse_duration(value)?),
         "log-prefault" => options.log_prefault = parse_size(value)?,
         "checkpoint-dir" => options.checkpoint_directory = Some(PathBuf::from(value)),
@@ -707,6 +813,32 @@ mod tests {
     }
 
     #[test]
+    fn policies_say_whose_image_comes_next() {
+        let every = "--checkpoint-every 2s";
+        for (line, order) in [
+            ("periodic", Order::Periodic),
+            ("round-robin", Order::RoundRobin),
+            ("random", Order::Random { seed: 1 }),
+            ("random,seed=9", Order::Random { seed: 9 }),
+            ("most-log", Order::MostLog),
+        ] {
+            let options = options(&format!("--checkpoint-policy {line} {every} ./a"));
+            assert_eq!(options.checkpoint_order, order);
+            assert_eq!(options.checkpoint_period, Period::Every(Duration::from_secs(2)));
+        }
+        let mtbf = Some(Duration::from_secs(3600));
+        for line in ["--checkpoint-policy daly", "--checkpoint-every daly"] {
+            let options = options(&format!("{line} --mtbf 1h --protocol blocking ./a"));
+            assert_eq!(options.checkpoint_period, Period::Daly { mtbf });
+        }
+        let both = options("--checkpoint-policy round-robin --checkpoint-every daly ./a");
+        assert_eq!(
+            (both.checkpoint_order, both.checkpoint_period),
+            (Order::RoundRobin, Period::Daly { mtbf: None })
+        );
+    }
+
+    #[test]
     fn errors_name_what_is_wrong() {
         for (line, expected) in [
             ("", "no program"),
@@ -736,6 +868,23 @@ mod tests {
             ("--stats-json a --json-events a ./a", "files of their own"),
             ("--checkpoint-every now ./a", "not a duration"),
             ("--checkpoint-every 1ms ./a", "too often"),
+            ("--checkpoint-policy round-robbin ./a", "did you mean round-robin?"),
+            ("--checkpoint-policy xyzzy ./a", "there are periodic"),
+            ("--checkpoint-policy random,seed=x ./a", "random,seed=N"),
+            ("--checkpoint-policy most-log,seed=1 ./a", "only random"),
+            ("--checkpoint-policy most-log ./a", "how often"),
+            ("--checkpoint-policy daly --checkpoint-every 1s ./a", "chooses the time"),
+            (
+                "--checkpoint-policy random --checkpoint-every 1s --protocol blocking ./a",
+                "the nearest is periodic",
+            ),
+            ("--checkpoint-policy daly --protocol none ./a", "uses no images"),
+            ("--checkpoint-in-flight 0 --checkpoint-dir d ./a", "at least one"),
+            ("--checkpoint-in-flight 2 ./a", "needs --checkpoint-dir"),
+            (
+                "--checkpoint-in-flight 2 --checkpoint-dir d --protocol blocking ./a",
+                "one wave at a time",
+            ),
             ("--mtbf 1h ./a", "is for --checkpoint-every daly"),
             ("--checkpoint-every 1s --protocol none ./a", "uses no images"),
             ("--checkpoint-every 1s --tolerate node ./a", "cannot be combined"),

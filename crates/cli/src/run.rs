@@ -133,6 +133,8 @@ fn settings(
         stats_json: options.stats_json.clone(),
         event_logger: options.event_logger,
         checkpoint_period: options.checkpoint_period,
+        checkpoint_order: options.checkpoint_order,
+        images_in_flight: options.images_in_flight,
         time_limit: time_limit(&options)?,
         registry: Some(suspend::registry()),
         resumed,

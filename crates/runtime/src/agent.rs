@@ -274,6 +274,7 @@ impl Agent {
                 self.start_again(rank, fault_at_messages)?;
             }
             ToAgent::Checkpoint { rank } => self.ask_for_image(rank)?,
+            ToAgent::MeasureLogs => self.measure_logs()?,
             ToAgent::Wave => self.begin_wave()?,
             ToAgent::Return {
                 rank,

@@ -35,7 +35,7 @@ use crate::event_logger::EventLoggerServer;
 use crate::faults::{Fault, Schedule};
 use crate::suspended::{Origin, Suspended};
 use checkpoints::Checkpoints;
-pub use checkpoints::Period;
+pub use checkpoints::{Order, Period};
 use console::Console;
 use events::{Beginning, Events};
 use images::finished;
@@ -66,6 +66,10 @@ pub struct Settings {
     pub event_logger: std::net::SocketAddrV4,
     /// How often an image of each rank is taken.
     pub checkpoint_period: Period,
+    /// Whose image is taken next.
+    pub checkpoint_order: Order,
+    /// Most images that are taken or written to files at the same time.
+    pub images_in_flight: Option<usize>,
     /// How the job was started, for those who resume it.
     pub origin: Origin,
     /// The job goes on from here.
@@ -108,6 +112,8 @@ struct Dispatcher {
     policy: Policy,
     faults: Schedule,
     checkpoints: Checkpoints,
+    /// Each rank's images are written into files.
+    writes_images: bool,
     console: Console,
     /// The programs' command lines, for people.
     command: String,
@@ -379,6 +385,9 @@ impl Dispatcher {
             ToDispatcher::Checkpointed { rank, number, stall_ns } => {
                 let stall = Duration::from_nanos(stall_ns);
                 self.checkpoints.answered(rank, self.start.elapsed(), Ok(stall));
+                if self.writes_images {
+                    self.checkpoints.is_written(rank);
+                }
                 self.suspension.image_taken(rank);
                 self.events.checkpointed(rank, number, stall);
             }
@@ -402,6 +411,7 @@ impl Dispatcher {
                 self.events.wave_complete(number, total, longest, mean);
                 self.wave_for_suspension();
             }
+            ToDispatcher::LogsMeasured { bytes } => self.checkpoints.logs_are(bytes),
             ToDispatcher::ImageWanted { rank } => {
                 let unit = self.unit(rank);
                 self.checkpoints.want(std::iter::once(unit), None, self.start.elapsed());
@@ -430,10 +440,12 @@ impl Dispatcher {
                 write_ns,
             } => {
                 let time = Duration::from_nanos(write_ns);
+                self.checkpoints.has_been_written(rank);
                 self.events.image_written(rank, number, bytes, written, time);
                 self.suspension.image_written(rank, time);
             }
             ToDispatcher::ImageNotWritten { rank, number, reason } => {
+                self.checkpoints.has_been_written(rank);
                 self.events.image_not_written(rank, number, &reason);
                 self.image_not_written(rank, &reason);
             }

@@ -198,6 +198,8 @@ pub enum ToAgent {
     Checkpoint {
         rank: usize,
     },
+    /// Tell how much log each rank's image would free; answered by [`ToDispatcher::LogsMeasured`].
+    MeasureLogs,
     /// Take a wave: images of all ranks at one moment; answered by [`ToDispatcher::WaveComplete`] or
     /// [`ToDispatcher::NotCheckpointed`].
     Wave,
@@ -306,6 +308,10 @@ pub enum ToDispatcher {
         rank: usize,
         bytes: u64,
         is_scarce: bool,
+    },
+    /// Of each rank, about how many bytes of log others keep for it that an image taken now would not need.
+    LogsMeasured {
+        bytes: Vec<u64>,
     },
     /// The rank has made as many messages as it was to have an image at.
     ImageWanted {

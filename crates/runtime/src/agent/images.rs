@@ -46,6 +46,8 @@ pub(super) struct Image {
     /// Of the cursors in the node memory.
     pub slot: usize,
     pub account: Account,
+    /// What had been delivered to the rank by then: about so many bytes of others' logs.
+    delivered: u64,
     pub socket: Socket,
 }
 
@@ -54,6 +56,7 @@ struct Taking {
     slot: usize,
     /// Once all threads stand still.
     account: Option<Account>,
+    delivered: u64,
 }
 
 /// A life that is being rebuilt from a file and does not run yet.
@@ -182,6 +185,13 @@ impl Images {
         }
     }
 
+    /// What had been delivered to a rank that stands still.
+    fn delivered_while_taking(&mut self, delivered: u64) {
+        if let Some(taking) = &mut self.taking {
+            taking.delivered = delivered;
+        }
+    }
+
     /// The rank's part of a wave that may become complete.
     pub fn add_candidate(&mut self, taken: Datagram, socket: Socket) {
         self.candidate = self.complete(taken, socket);
@@ -194,6 +204,7 @@ impl Images {
             number: taken.a,
             slot: taking.slot,
             account: taking.account?,
+            delivered: taking.delivered,
             socket,
         })
     }
@@ -253,7 +264,11 @@ impl Rank {
         let request = Datagram::new(Kind::Checkpoint, number, slot as u64, how);
         resurgo_image::ask(life.pid.as_raw(), socket, request, &[])?;
         self.images.last_slot = slot;
-        self.images.taking = Some(Taking { slot, account: None });
+        self.images.taking = Some(Taking {
+            slot,
+            account: None,
+            delivered: 0,
+        });
         Ok(())
     }
 }
@@ -293,6 +308,25 @@ impl Agent {
             None => "it is not running".to_string(),
         };
         self.send(&ToDispatcher::NotCheckpointed { rank, reason })
+    }
+
+    /// How much log an image of each rank would free: what has been delivered to it since its newest one. (With files it is freed
+    /// an image later.)
+    pub(super) fn measure_logs(&mut self) -> io::Result<()> {
+        let Some(work) = &self.work else { return Ok(()) };
+        let since_image = |(rank, this): (usize, &Rank)| {
+            let before = this.images.newest.as_ref().map_or(0, |image| image.delivered);
+            work.memory
+                .delivered_log(rank)
+                .map(|delivered| delivered.saturating_sub(before))
+        };
+        let bytes = work
+            .ranks
+            .iter()
+            .enumerate()
+            .map(since_image)
+            .collect::<io::Result<_>>()?;
+        self.send(&ToDispatcher::LogsMeasured { bytes })
     }
 
     /// What a running rank says about its image.
@@ -353,7 +387,9 @@ impl Agent {
                 let Some(work) = &mut self.work else { return Ok(()) };
                 let answer = if account.is_some() { Kind::Go } else { Kind::Abandon };
                 work.tell(rank, &Datagram::new(answer, datagram.a, 0, 0));
+                let delivered = work.memory.delivered_log(rank)?;
                 work.ranks[rank].images.account_while_taking(account);
+                work.ranks[rank].images.delivered_while_taking(delivered);
                 Ok(())
             }
             (Kind::Taken, Some(socket)) => match images.complete(datagram, socket) {

@@ -13,6 +13,9 @@ use resurgo_wire::control::{Job, LifeStatistics};
 use resurgo_wire::counters::{Costs, Sizes};
 use resurgo_wire::node_memory::{self as nm, Layout, control, header};
 
+/// What a message takes in a log beyond its payload, about: entries begin at multiples of 64 bytes.
+const LOG_ENTRY: u64 = 64;
+
 /// The node memory of one job.
 pub struct NodeMemory {
     file: File,
@@ -152,14 +155,14 @@ impl NodeMemory {
         Ok(u32::from_le_bytes(bytes))
     }
 
-    /// Payload bytes and messages that have been delivered to `rank`.
-    pub fn delivered(&self, rank: usize) -> io::Result<(u64, u64)> {
+    /// About how many bytes of others' logs has been delivered to `rank`.
+    pub fn delivered_log(&self, rank: usize) -> io::Result<u64> {
         let mut bytes = [0u8; 16];
         let at = self.layout.control(rank) + control::DELIVERIES;
         self.file.read_exact_at(&mut bytes, at as u64)?;
         let mut words = words(&bytes);
         let deliveries = words.next().unwrap_or(0);
-        Ok((words.next().unwrap_or(0), deliveries))
+        Ok(deliveries * LOG_ENTRY + words.next().unwrap_or(0))
     }
 
     /// What the present life of `rank` has counted so far.

@@ -1,7 +1,13 @@
-//! When images are taken: each rank in its turn, one at a time. With coordinated waves the whole job is one "rank" here.
+//! The checkpoint scheduler: when images are taken, and of whom, one at a time. With coordinated waves the whole job is one
+//! "rank" here, and so there are never two waves at once. Times are handed in, and nothing is sent or read here.
 
-use std::collections::BTreeMap;
+mod turns;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+pub use turns::Order;
+use turns::Turns;
 
 /// How often images are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,9 +71,15 @@ pub struct Checkpoints {
     /// What each rank's (or the job's) last image has cost.
     costs: Vec<Option<Duration>>,
     failures: u32,
+    /// When each rank's next image is due; none where ranks take turns, but for images that somebody wants.
     due: Vec<Option<Duration>>,
+    turns: Option<Turns>,
     /// The rank whose image is being taken.
     taking: Option<usize>,
+    /// Ranks whose images are being written into files.
+    writing: BTreeSet<usize>,
+    /// Most images that are taken or written at the same time.
+    at_most: usize,
     /// Ranks whose images somebody waits for, with the attempts so far.
     wanted: BTreeMap<usize, u32>,
     /// Why there is none of what was wanted.
@@ -77,13 +89,14 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// An image of each of `size` ranks every so often, evenly spread.
-    pub fn new(period: Period, size: usize) -> Checkpoints {
+    /// An image of each of `size` ranks every so often, evenly spread, at most so many under way.
+    pub fn new(period: Period, order: Order, size: usize, at_most: usize) -> Checkpoints {
         let every = match period {
             Period::Never => None,
             Period::Every(every) => Some(every),
             Period::Daly { .. } => Some(FIRST),
         };
+        let turns = every.and_then(|every| Turns::new(order, every / size as u32));
         Checkpoints {
             period,
             growth: 0,
@@ -91,9 +104,16 @@ impl Checkpoints {
             costs: vec![None; size],
             failures: 0,
             due: (1..=size as u32)
-                .map(|turn| every.map(|every| every * turn / size as u32))
+                .map(|turn| {
+                    every
+                        .filter(|_| turns.is_none())
+                        .map(|every| every * turn / size as u32)
+                })
                 .collect(),
+            turns,
             taking: None,
+            writing: BTreeSet::new(),
+            at_most,
             wanted: BTreeMap::new(),
             failed: Vec::new(),
             waiting: Vec::new(),
@@ -123,9 +143,15 @@ impl Checkpoints {
         }
     }
 
+    /// When a rank that has just had an image is to have the next.
+    fn regularly(&self, now: Duration) -> Option<Duration> {
+        let every = self.every(now).filter(|_| self.turns.is_none());
+        every.map(|every| now + every)
+    }
+
     /// The job has so many ranks now.
     pub fn grow(&mut self, ranks: usize, now: Duration) {
-        self.due.resize(ranks, self.every(now).map(|every| now + every));
+        self.due.resize(ranks, self.regularly(now));
         self.costs.resize(ranks, None);
     }
 
@@ -178,15 +204,60 @@ impl Checkpoints {
 
     /// The rank that is to be asked now. The answer must come back with [`Checkpoints::answered`].
     pub fn next(&mut self, now: Duration, runs: impl Fn(usize) -> bool) -> Option<usize> {
-        if self.taking.is_some() {
+        if self.is_busy() {
             return None;
         }
         let due = |rank: usize| self.due[rank].filter(|due| *due <= now && runs(rank));
-        self.taking = (0..self.due.len())
-            .filter_map(|rank| Some((due(rank)?, rank)))
-            .min()
-            .map(|(_, rank)| rank);
+        let wanted = (0..self.due.len()).filter_map(|rank| Some((due(rank)?, rank))).min();
+        self.taking = match wanted {
+            Some((_, rank)) => Some(rank),
+            None => self.take_turn(now, runs),
+        };
         self.taking
+    }
+
+    /// The rank whose turn has come. Those that are still writing have had theirs.
+    fn take_turn(&mut self, now: Duration, runs: impl Fn(usize) -> bool) -> Option<usize> {
+        let every = self.every(now)?;
+        let turns = self.turns.as_mut()?;
+        let running: Vec<usize> = (0..self.due.len()).filter(|rank| runs(*rank)).collect();
+        let able: Vec<usize> = running
+            .iter()
+            .copied()
+            .filter(|rank| !self.writing.contains(rank))
+            .collect();
+        if able.is_empty() {
+            turns.postpone(now + every.min(AGAIN));
+            return None;
+        }
+        turns.take(now, &able, every / running.len() as u32)
+    }
+
+    /// Whether the agent is to tell how much each rank's image would free ([`Checkpoints::logs_are`]); the turn waits for it.
+    pub fn wants_logs(&mut self, now: Duration) -> bool {
+        !self.is_busy() && self.turns.as_mut().is_some_and(|turns| turns.wants_logs(now))
+    }
+
+    /// An image of each rank would let senders forget so many bytes.
+    pub fn logs_are(&mut self, bytes: Vec<u64>) {
+        if let Some(turns) = &mut self.turns {
+            turns.logs_are(bytes);
+        }
+    }
+
+    /// No image can be asked for now: one is being taken, or so many are being written.
+    fn is_busy(&self) -> bool {
+        self.taking.is_some() || self.writing.len() >= self.at_most
+    }
+
+    /// The image that the rank has got is written into a file from now on.
+    pub fn is_written(&mut self, rank: usize) {
+        self.writing.insert(rank);
+    }
+
+    /// It has been written, or cannot be.
+    pub fn has_been_written(&mut self, rank: usize) {
+        self.writing.remove(&rank);
     }
 
     /// The rank has an image, which has cost so much time, or has none for this reason.
@@ -213,19 +284,25 @@ impl Checkpoints {
             (Some(_), None) => drop(self.wanted.remove(&rank)),
             (None, _) => {}
         }
-        let every = self.every(now);
-        let soon = refusal.map(|_| every.map_or(AGAIN, |every| every.min(AGAIN)));
+        let soon = now + self.every(now).map_or(AGAIN, |every| every.min(AGAIN));
+        let regularly = self.regularly(now);
         if let Some(due) = self.due.get_mut(rank) {
-            *due = match soon {
-                Some(soon) if every.is_some() || self.wanted.contains_key(&rank) => Some(now + soon),
-                _ => every.map(|every| now + every),
+            *due = match refusal {
+                Some(_) if regularly.is_some() || self.wanted.contains_key(&rank) => Some(soon),
+                _ => regularly,
             };
+        }
+        match (&mut self.turns, refusal) {
+            (Some(turns), Some(_)) => turns.refused(rank, soon),
+            (Some(turns), None) => turns.taken(),
+            (None, _) => {}
         }
     }
 
     /// The rank has finished: nobody needs an image of it.
     pub fn left(&mut self, rank: usize) {
         self.wanted.remove(&rank);
+        self.writing.remove(&rank);
         if self.taking == Some(rank) {
             self.taking = None;
         }
@@ -241,13 +318,13 @@ impl Checkpoints {
 
     /// When somebody is to be asked next, if nobody is being asked.
     pub fn next_time(&self, runs: impl Fn(usize) -> bool) -> Option<Duration> {
-        if self.taking.is_some() {
+        if self.is_busy() {
             return None;
         }
-        (0..self.due.len())
-            .filter(|rank| runs(*rank))
-            .filter_map(|rank| self.due[rank])
-            .min()
+        let mut running = (0..self.due.len()).filter(|rank| runs(*rank)).peekable();
+        let turn = self.turns.as_ref().filter(|_| running.peek().is_some());
+        let wanted = running.filter_map(|rank| self.due[rank]);
+        wanted.chain(turn.and_then(Turns::next_time)).min()
     }
 }
 
@@ -263,7 +340,7 @@ mod tests {
         let best = daly(SECOND, 5000 * SECOND);
         assert!((99.0..=100.5).contains(&best.as_secs_f64()), "{best:?}");
         assert_eq!(daly(10 * SECOND, SECOND), SECOND);
-        let mut checkpoints = Checkpoints::new(Period::Daly { mtbf: None }, 2);
+        let mut checkpoints = Checkpoints::new(Period::Daly { mtbf: None }, Order::Periodic, 2, usize::MAX);
         assert_eq!(checkpoints.every(SECOND), Some(FIRST));
         checkpoints.answered(0, FIRST, Ok(SECOND / 2));
         checkpoints.answered(1, FIRST, Ok(SECOND / 2));
@@ -276,7 +353,7 @@ mod tests {
 
     #[test]
     fn every_rank_has_its_turn_and_one_at_a_time() {
-        let mut checkpoints = Checkpoints::new(Period::Every(4 * SECOND), 4);
+        let mut checkpoints = Checkpoints::new(Period::Every(4 * SECOND), Order::Periodic, 4, usize::MAX);
         assert_eq!(checkpoints.next_time(|_| true), Some(SECOND));
         assert_eq!(checkpoints.next(SECOND / 2, |_| true), None);
         assert_eq!(checkpoints.next(2 * SECOND, |_| true), Some(0));
@@ -293,7 +370,7 @@ mod tests {
 
     #[test]
     fn without_a_period_nobody_is_asked() {
-        let mut checkpoints = Checkpoints::new(Period::Never, 3);
+        let mut checkpoints = Checkpoints::new(Period::Never, Order::Periodic, 3, usize::MAX);
         assert_eq!(checkpoints.next(100 * SECOND, |_| true), None);
         checkpoints.answered(1, SECOND, Ok(Duration::ZERO));
         assert_eq!(checkpoints.next_time(|_| true), None);
@@ -301,7 +378,7 @@ mod tests {
 
     #[test]
     fn whoever_wants_images_hears_of_all() {
-        let mut checkpoints = Checkpoints::new(Period::Never, 3);
+        let mut checkpoints = Checkpoints::new(Period::Never, Order::Periodic, 3, usize::MAX);
         checkpoints.want(0..2, Some(7), SECOND);
         assert_eq!(checkpoints.next(SECOND, |_| true), Some(0));
         checkpoints.answered(0, SECOND, Ok(Duration::ZERO));
@@ -322,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_has_left_is_not_waited_for() {
-        let mut checkpoints = Checkpoints::new(Period::Never, 1);
+        let mut checkpoints = Checkpoints::new(Period::Never, Order::Periodic, 1, usize::MAX);
         checkpoints.want(0..1, Some(1), SECOND);
         checkpoints.left(0);
         assert!(
@@ -334,7 +411,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_for_what_cannot_be_is_told() {
-        let mut checkpoints = Checkpoints::new(Period::Never, 1);
+        let mut checkpoints = Checkpoints::new(Period::Never, Order::Periodic, 1, usize::MAX);
         checkpoints.want(0..1, Some(1), SECOND);
         checkpoints.give_up(0, "rank 3 has finished");
         let outcome = checkpoints.finished().unwrap();
@@ -343,7 +420,7 @@ mod tests {
 
     #[test]
     fn nobody_hears_of_what_was_before() {
-        let mut checkpoints = Checkpoints::new(Period::Never, 1);
+        let mut checkpoints = Checkpoints::new(Period::Never, Order::Periodic, 1, usize::MAX);
         checkpoints.want(0..1, None, SECOND);
         checkpoints.give_up(0, "it has left MPI");
         assert_eq!(checkpoints.finished(), None);
@@ -355,7 +432,7 @@ mod tests {
 
     #[test]
     fn logs_that_grow_are_worth_images_that_are_cheap() {
-        let mut checkpoints = Checkpoints::new(Period::Never, 2);
+        let mut checkpoints = Checkpoints::new(Period::Never, Order::Periodic, 2, usize::MAX);
         checkpoints.logs_have_grown(LEAST_GROWTH - 1, SECOND);
         assert_eq!(checkpoints.next(SECOND, |_| true), None);
         checkpoints.logs_have_grown(1, SECOND);
@@ -384,8 +461,89 @@ mod tests {
 
     #[test]
     fn ranks_that_join_have_their_turn() {
-        let mut checkpoints = Checkpoints::new(Period::Every(SECOND), 1);
+        let mut checkpoints = Checkpoints::new(Period::Every(SECOND), Order::Periodic, 1, usize::MAX);
         checkpoints.grow(3, 5 * SECOND);
         assert_eq!(checkpoints.next(6 * SECOND, |rank| [false, false, true][rank]), Some(2));
+    }
+
+    #[test]
+    fn turns_are_spread_over_the_period() {
+        let mut checkpoints = Checkpoints::new(Period::Every(4 * SECOND), Order::RoundRobin, 4, usize::MAX);
+        let mut chosen = Vec::new();
+        for tick in 1..=60 {
+            let now = SECOND / 10 * tick;
+            if let Some(rank) = checkpoints.next(now, |rank| rank != 1) {
+                chosen.push((rank, tick));
+                checkpoints.answered(rank, now, Ok(Duration::ZERO));
+            }
+        }
+        // Three of four ranks run: a third of the period apart.
+        assert_eq!(chosen, [(0, 10), (2, 24), (3, 38), (0, 52)]);
+        assert_eq!(checkpoints.next_time(|_| false), None, "nobody runs");
+    }
+
+    #[test]
+    fn whoever_wants_an_image_does_not_wait_for_a_turn() {
+        let mut checkpoints = Checkpoints::new(Period::Every(30 * SECOND), Order::RoundRobin, 3, usize::MAX);
+        checkpoints.want(2..3, Some(1), SECOND);
+        assert_eq!(checkpoints.next(SECOND, |_| true), Some(2));
+        checkpoints.answered(2, SECOND, Err("it computes"));
+        assert_eq!(checkpoints.next(SECOND + AGAIN, |_| true), Some(2), "asked again");
+        checkpoints.answered(2, 2 * SECOND, Ok(SECOND));
+        assert!(checkpoints.finished().is_some());
+        assert_eq!(checkpoints.next(9 * SECOND, |_| true), None);
+        assert_eq!(checkpoints.next(10 * SECOND, |_| true), Some(0));
+    }
+
+    #[test]
+    fn a_turn_waits_for_what_is_known_of_the_logs() {
+        let mut checkpoints = Checkpoints::new(Period::Every(2 * SECOND), Order::MostLog, 2, usize::MAX);
+        assert!(!checkpoints.wants_logs(SECOND / 2));
+        assert!(checkpoints.wants_logs(SECOND));
+        assert_eq!(
+            (checkpoints.next(SECOND, |_| true), checkpoints.next_time(|_| true)),
+            (None, None)
+        );
+        checkpoints.logs_are(vec![1, 2]);
+        assert_eq!(checkpoints.next(SECOND, |_| true), Some(1));
+        assert!(!checkpoints.wants_logs(3 * SECOND), "one is being taken");
+    }
+
+    #[test]
+    fn no_more_images_are_under_way_than_may_be() {
+        let mut checkpoints = Checkpoints::new(Period::Every(SECOND), Order::Periodic, 4, 2);
+        let now = 2 * SECOND;
+        for rank in 0..2 {
+            assert_eq!(checkpoints.next(now, |_| true), Some(rank));
+            checkpoints.answered(rank, now, Ok(Duration::ZERO));
+            checkpoints.is_written(rank);
+        }
+        assert_eq!(
+            (checkpoints.next(now, |_| true), checkpoints.next_time(|_| true)),
+            (None, None)
+        );
+        checkpoints.has_been_written(0);
+        assert_eq!(checkpoints.next(now, |_| true), Some(2));
+        checkpoints.answered(2, now, Ok(Duration::ZERO));
+        checkpoints.is_written(2);
+        assert_eq!(checkpoints.next(now, |_| true), None);
+        checkpoints.left(1);
+        assert_eq!(
+            checkpoints.next(now, |_| true),
+            Some(3),
+            "what a rank that has left was writing is over"
+        );
+    }
+
+    #[test]
+    fn ranks_that_write_have_had_their_turn() {
+        let mut checkpoints = Checkpoints::new(Period::Every(2 * SECOND), Order::RoundRobin, 2, usize::MAX);
+        for rank in 0..2 {
+            checkpoints.is_written(rank);
+        }
+        assert_eq!(checkpoints.next(SECOND, |_| true), None);
+        assert_eq!(checkpoints.next_time(|_| true), Some(SECOND + AGAIN));
+        checkpoints.has_been_written(1);
+        assert_eq!(checkpoints.next(SECOND + AGAIN, |_| true), Some(1));
     }
 }

@@ -14,6 +14,9 @@ impl Dispatcher {
             return;
         }
         let runs = self.runs();
+        if self.checkpoints.wants_logs(self.start.elapsed()) {
+            self.tell(ToAgent::MeasureLogs);
+        }
         if let Some(rank) = self.checkpoints.next(self.start.elapsed(), runs) {
             let request = if self.has_waves() {
                 ToAgent::Wave

@@ -114,8 +114,11 @@ impl Dispatcher {
             // A wave is one image of the whole job.
             checkpoints: Checkpoints::new(
                 settings.checkpoint_period,
+                settings.checkpoint_order,
                 if nm::has_waves(job.protocol) { 1 } else { size },
+                settings.images_in_flight.unwrap_or(usize::MAX),
             ),
+            writes_images: job.checkpoint_directory.is_some(),
             console: Console::start(),
             command: command_line(job),
             protocol: job.protocol,

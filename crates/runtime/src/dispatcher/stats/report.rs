@@ -87,6 +87,12 @@ impl Recovery {
         let replayed = self.replayed_ns.max(self.collected_ns);
         let collecting = self.collected_ns.saturating_sub(self.collecting_ns);
         let known = self.collected_ns > 0;
+        // The process may be at work before its agent has heard that it is.
+        let runs = if known {
+            self.runs_ns.min(collecting)
+        } else {
+            self.runs_ns
+        };
         let from = if self.killed_ns > 0 {
             self.killed_ns
         } else {
@@ -95,8 +101,8 @@ impl Recovery {
         Parts {
             detect: between(self.killed_ns, self.noticed_ns),
             end: between(self.noticed_ns, self.asked_ns),
-            fetch_image: between(self.asked_ns, self.runs_ns),
-            begin: between(self.runs_ns, collecting),
+            fetch_image: between(self.asked_ns, runs),
+            begin: between(runs, collecting),
             collect: known.then_some(self.collecting_ns as f64 / 1e9),
             replay: between(self.collected_ns, replayed),
             catch_up: between(replayed, self.caught_up_ns).filter(|_| known),
