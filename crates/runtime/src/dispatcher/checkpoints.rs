@@ -76,6 +76,8 @@ pub struct Checkpoints {
     turns: Option<Turns>,
     /// The rank whose image is being taken.
     taking: Option<usize>,
+    /// Because it is its turn.
+    in_turn: bool,
     /// Ranks whose images are being written into files.
     writing: BTreeSet<usize>,
     /// Most images that are taken or written at the same time.
@@ -112,6 +114,7 @@ impl Checkpoints {
                 .collect(),
             turns,
             taking: None,
+            in_turn: false,
             writing: BTreeSet::new(),
             at_most,
             wanted: BTreeMap::new(),
@@ -209,6 +212,7 @@ impl Checkpoints {
         }
         let due = |rank: usize| self.due[rank].filter(|due| *due <= now && runs(rank));
         let wanted = (0..self.due.len()).filter_map(|rank| Some((due(rank)?, rank))).min();
+        self.in_turn = wanted.is_none();
         self.taking = match wanted {
             Some((_, rank)) => Some(rank),
             None => self.take_turn(now, runs),
@@ -293,9 +297,9 @@ impl Checkpoints {
             };
         }
         match (&mut self.turns, refusal) {
-            (Some(turns), Some(_)) => turns.refused(rank, soon),
+            (Some(turns), Some(_)) if self.in_turn => turns.refused(rank, soon),
             (Some(turns), None) => turns.taken(),
-            (None, _) => {}
+            _ => {}
         }
     }
 
