@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose image is taken next (`--checkpoint-policy`), and how many are on their way at once."""
+
+import signal
+import time
+
+import pytest
+
+import harness
+from harness import MANY, by_rank
+from survival import LONG, every, of_catalogue, ring, survive, undisturbed
+
+POLICIES = ["periodic", "round-robin", "random,seed=3", "most-log", "daly"]
+
+
+def by(policy, period="60ms"):
+    return ["--checkpoint-policy", policy, *([] if policy == "daly" else every(period))]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", ["cg", "master_worker"])
+def test_random_kills(jobs, program, rng, kills, name, policy):
+    entry, command = of_catalogue(program, name)
+    expected = undisturbed(jobs, command, entry, 4)
+    result = survive(jobs, rng, command, entry, 4, kills or 3, expected, by(policy))
+    assert policy == "daly" or result.of("checkpointed"), result.describe()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_kills_while_files_are_written(jobs, program, rng, kills, policy):
+    entry, command = of_catalogue(program, "cg")
+    expected = undisturbed(jobs, command, entry, 3)
+    options = [*by(policy, "30ms"), "--checkpoint-dir", jobs.directory / "images", "--checkpoint-in-flight", "1"]
+    survive(jobs, rng, command, entry, 3, kills or 5, expected, options)
+
+
+def asked(result):
+    """The ranks that were asked for images, in order."""
+    return [event["rank"] for event in result.events if event["event"] in ("checkpointed", "not_checkpointed")]
+
+
+def for_a_while(jobs, program, size, options, seconds=1.5):
+    job = jobs.start(size, *program("crash"), *LONG, options=options)
+    job.until_event("checkpointed")
+    time.sleep(seconds)
+    job.process.terminate()
+    return job.wait(10)
+
+
+def test_one_after_another(jobs, program):
+    result = for_a_while(jobs, program, 3, by("round-robin", "150ms"))
+    ranks = asked(result)
+    assert len(ranks) > 9 and ranks == [turn % 3 for turn in range(len(ranks))], ranks
+    times = [event["time"] for event in result.of("checkpointed")]
+    # A third of the period apart; the first may have been put off until MPI was open.
+    assert min(after - before for before, after in zip(times[3:], times[4:])) > 0.03, times
+
+
+def test_at_random(jobs, program):
+    ranks = asked(for_a_while(jobs, program, 3, by("random,seed=5", "60ms")))
+    assert set(ranks) == {0, 1, 2} and ranks != [turn % 3 for turn in range(len(ranks))], ranks
+    assert any(before == after for before, after in zip(ranks, ranks[1:])), f"the same rank twice in a row: {ranks}"
+
+
+# Rank 0 sends much to rank 1 and little to the others.
+UNEVEN = """
+import time
+from mpi4py import MPI
+world, end = MPI.COMM_WORLD, time.monotonic
+much, little = bytearray(50000), bytearray(8)
+for turn in range(4000):
+    if world.rank == 0:
+        world.Send(much, 1)
+        for other in range(2, world.size):
+            world.Send(little, other)
+    else:
+        world.Recv(much if world.rank == 1 else little, 0)
+    if turn % 20 == 0:
+        world.Barrier()
+        time.sleep(0.005)
+print("rank", world.rank, "done")
+"""
+
+
+@pytest.mark.parametrize("fault", [[], ["--fault", "rank=1,at=700ms", "--fault", "rank=0,at=900ms"]], ids=["calm", "killed"])
+def test_the_rank_whose_image_frees_most(jobs, fault):
+    options = [*by("most-log", "80ms"), "--log-memory", "1G", *fault]
+    result = jobs.run(4, harness.PYTHON, "-c", UNEVEN, options=options).ok()
+    assert sorted(result.text.splitlines()) == [f"rank {rank} done" for rank in range(4)]
+    taken = [event["rank"] for event in result.of("checkpointed")]
+    assert len(taken) > 10 and taken.count(1) > 0.6 * len(taken), taken
+    assert result.restarts == len(fault) // 2
+
+
+def test_no_more_on_their_way_than_may_be(jobs, program):
+    directory = jobs.directory / "images"
+    options = [*every("20ms"), "--checkpoint-dir", directory]
+
+    def most(more):
+        result, writing, greatest = for_a_while(jobs, program, 4, [*options, *more]), set(), 0
+        for event in result.events:
+            if event["event"] == "checkpointed":
+                writing.add(event["rank"])
+                greatest = max(greatest, len(writing))
+            if event["event"] in ("image_written", "image_not_written"):
+                writing.discard(event["rank"])
+        assert len(result.of("image_written")) > 4, result.describe()
+        return greatest
+
+    assert most(["--checkpoint-in-flight", "1"]) == 1
+    assert most(["--checkpoint-in-flight", "2"]) <= 2
+    assert most([]) > 1
+
+
+def test_everybody_can_be_asked_for_at_once(jobs, program):
+    """Also where only one image may be on its way, and ranks die with theirs half written."""
+    options = [*MANY, "--checkpoint-dir", jobs.directory / "images", "--checkpoint-in-flight", "1"]
+    job = ring(jobs, program, 3, "started", options=options)
+    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    for _ in range(3):
+        jobs.resurgo("checkpoint", job.process.pid).ok()
+        job.kill([1])
+        job.until(lambda: len(job.lives()) == 3)
+    job.until_event("caught_up")
+    job.process.terminate()
+    assert len(job.wait(10).of("checkpointed")) >= 9
+
+
+def test_a_wave_that_cannot_complete_is_dropped_whole(jobs, program):
+    """And no other begins before; its number is not used again."""
+    job = jobs.start(3, *program("crash"), *LONG, options=MANY, protocol="blocking")
+    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.process.send_signal(signal.SIGUSR1)
+    job.until_event("wave_complete", wave=1)
+    job.kill([1], signal.SIGSTOP)
+    for _ in range(3):
+        job.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.2)
+    job.kill([1])
+    job.until_event("returned", wave=1)
+    job.until_event("wave_complete", wave=3)
+    job.kill([0])
+    job.until_event("returned", wave=3)
+    job.process.terminate()
+    result = job.wait(10)
+    assert [event["wave"] for event in result.of("wave_complete")][:2] == [1, 3], result.describe()
+    assert result.of("not_checkpointed")
+    for life in (2, 3):
+        images = {event["image"] for event in result.of("started") if event["life"] == life}
+        assert images == {{2: 1, 3: 3}[life]}, "parts of different waves"
+
+
+@pytest.mark.parametrize("policy", ["round-robin", "random", "most-log"])
+def test_waves_know_no_turns(jobs, program, policy):
+    result = jobs.resurgo("run", "--protocol", "blocking", *by(policy), *program("hello"))
+    assert result.code == 2 and not result.out, result.describe()
+    for word in (policy, "blocking", "together", "the nearest is periodic"):
+        assert word in result.errors, result.describe()
+
+
+@pytest.mark.parametrize("policy", ["periodic", "daly"])
+def test_waves_by_policy(jobs, program, rng, kills, policy):
+    entry, command = of_catalogue(program, "cg")
+    expected = undisturbed(jobs, command, entry, 3)
+    survive(jobs, rng, command, entry, 3, kills or 3, expected, by(policy), protocol="blocking")
+
+
+def test_by_the_environment(jobs, program):
+    env = harness.environment(
+        RESURGO_CHECKPOINT_POLICY="round-robin",
+        RESURGO_CHECKPOINT_EVERY="60ms",
+        RESURGO_CHECKPOINT_DIR=jobs.directory / "images",
+        RESURGO_CHECKPOINT_IN_FLIGHT="1",
+    )
+    command = program("crash") + ["99", "kill", "0", "always", "20000"]
+    calm = jobs.run(3, *command).ok()
+    result = jobs.run(3, *command, env=env).ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    ranks = asked(result)
+    assert ranks and ranks == [turn % 3 for turn in range(len(ranks))]
+    env["RESURGO_CHECKPOINT_POLICY"] = "robin"
+    result = jobs.resurgo("run", *program("hello"), env=env)
+    assert result.code == 2 and "RESURGO_CHECKPOINT_POLICY" in result.errors
