@@ -179,7 +179,7 @@ impl Events {
         self.record("log_fills", json!({"rank": rank}));
     }
 
-    /// `total`: from the request to the last rank; `longest` and `mean`: standstill of a rank (Gao 2007, §V: total and
+    /// `total`: from the request to the last rank; `longest` and `mean`: standstill of a rank (Gao 2007, §5: total and
     /// individual checkpoint time).
     pub fn wave_complete(&mut self, number: u64, total: Duration, longest: Duration, mean: Duration) {
         self.stats.wave_complete(number, total, longest, mean, Instant::now());

@@ -42,7 +42,7 @@ impl RankStats {
     }
 }
 
-/// An image of a rank, or a wave (Gao 2007, §V).
+/// An image of a rank, or a wave (Gao 2007, §5).
 #[derive(Debug, Clone)]
 struct Checkpoint {
     /// None: a wave.

@@ -1,4 +1,4 @@
-//! Whose image comes next where ranks take turns: the policies of MPICH-V2's checkpoint scheduler (Bouteiller 2006, §II.C). Times
+//! Whose image comes next where ranks take turns: the policies of MPICH-V2's checkpoint scheduler (Bouteiller 2006, §III.C). Times
 //! are handed in; nothing is measured or asked here.
 
 use std::cmp::Reverse;
