@@ -1,5 +1,7 @@
 //! The command line of `resurgo run`: what people type at mpiexec, and options of our own.
 
+mod policy;
+
 use std::ffi::OsString;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
@@ -49,7 +51,7 @@ pub struct Options {
     pub log_prefault: u64,
     /// How often an image of each rank is taken.
     pub checkpoint_period: Period,
-    /// As written: see [`order`].
+    /// As written: see [`policy`].
     pub checkpoint_policy: Option<String>,
     pub checkpoint_order: Order,
     /// Most images that are taken or written at the same time.
@@ -195,9 +197,6 @@ const AT_RESUME: &[&str] = &[
 
 /// The options that are on or off.
 const SWITCHES: &[&str] = &["label", "quiet", "stats", "checkpoint-keep", "resume-if-any"];
-
-/// What `--checkpoint-policy` may be.
-const POLICIES: &[&str] = &["periodic", "round-robin", "random", "most-log", "daly"];
 
 /// Options of other launchers that mean something we cannot do.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -443,7 +442,7 @@ fn check(options: &mut Options) -> Result<(), String> {
         return Err("--stats-json and --json-events need files of their own".to_string());
     }
     if let Some(policy) = options.checkpoint_policy.take() {
-        check_policy(options, &policy)?;
+        policy::check(options, &policy)?;
     }
     let checkpoints = options.checkpoint_period != Period::Never;
     if checkpoints && options.protocol == PROTOCOL_NONE {
@@ -490,69 +489,6 @@ fn check(options: &mut Options) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// Sets what a policy means, if that can be.
-fn check_policy(options: &mut Options, policy: &str) -> Result<(), String> {
-    let order = order(policy).map_err(|error| format!("--checkpoint-policy: {error}"))?;
-    let period = options.checkpoint_period;
-    match (order, period) {
-        (None, Period::Never) => options.checkpoint_period = Period::Daly { mtbf: None },
-        (None, Period::Daly { .. }) => {}
-        (None, Period::Every(_)) => {
-            return Err(
-                "--checkpoint-policy daly chooses the time between images itself; leave --checkpoint-every out, or write periodic"
-                    .to_string(),
-            );
-        }
-        (Some(_), Period::Never) => {
-            return Err(format!(
-                "--checkpoint-policy {policy} says whose image comes next; --checkpoint-every TIME has to say how often"
-            ));
-        }
-        (Some(order), _) if order != Order::Periodic && options.protocol == PROTOCOL_BLOCKING => {
-            return Err(format!(
-                "--checkpoint-policy {policy} chooses single ranks, and under --protocol blocking all ranks have their images \
-                 together; the nearest is periodic, a wave every time"
-            ));
-        }
-        (Some(order), _) => options.checkpoint_order = order,
-    }
-    Ok(())
-}
-
-/// The order that a policy stands for; none for daly, which is about times.
-fn order(policy: &str) -> Result<Option<Order>, String> {
-    let (name, seed) = match policy.split_once(',') {
-        Some((name, rest)) => (name, Some(rest)),
-        None => (policy, None),
-    };
-    if seed.is_some() && name != "random" {
-        return Err(format!("{policy:?}: only random takes a seed"));
-    }
-    match name {
-        "periodic" => Ok(Some(Order::Periodic)),
-        "round-robin" => Ok(Some(Order::RoundRobin)),
-        "most-log" => Ok(Some(Order::MostLog)),
-        "daly" => Ok(None),
-        "random" => {
-            let seed = match seed {
-                None => 1,
-                Some(text) => text
-                    .strip_prefix("seed=")
-                    .and_then(|number| number.parse().ok())
-                    .ok_or_else(|| format!("{policy:?}: write random,seed=N with a number N"))?,
-            };
-            Ok(Some(Order::Random { seed }))
-        }
-        _ => {
-            let hint = match nearest(name, POLICIES) {
-                Some(near) => format!("did you mean {near}?"),
-                None => format!("there are {}", POLICIES.join(", ")),
-            };
-            Err(format!("there is no policy {name:?}; {hint}"))
-        }
-    }
 }
 
 fn unknown(text: &str, name: &str) -> String {
@@ -686,7 +622,7 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
             options.checkpoint_period = Period::Every(every);
         }
         "checkpoint-policy" => {
-            order(value)?;
+            policy::order(value)?;
             options.checkpoint_policy = Some(value.to_string());
         }
         "checkpoint-in-flight" => match number()? as usize {

@@ -1,0 +1,72 @@
+//! `--checkpoint-policy`: whose image is taken next.
+
+use resurgo_runtime::dispatcher::{Order, Period};
+use resurgo_wire::node_memory::PROTOCOL_BLOCKING;
+
+use super::{Options, nearest};
+
+/// What `--checkpoint-policy` may be.
+const POLICIES: &[&str] = &["periodic", "round-robin", "random", "most-log", "daly"];
+
+/// Sets what a policy means, if that can be.
+pub fn check(options: &mut Options, policy: &str) -> Result<(), String> {
+    let order = order(policy).map_err(|error| format!("--checkpoint-policy: {error}"))?;
+    let period = options.checkpoint_period;
+    match (order, period) {
+        (None, Period::Never) => options.checkpoint_period = Period::Daly { mtbf: None },
+        (None, Period::Daly { .. }) => {}
+        (None, Period::Every(_)) => {
+            return Err(
+                "--checkpoint-policy daly chooses the time between images itself; leave --checkpoint-every out, or write periodic"
+                    .to_string(),
+            );
+        }
+        (Some(_), Period::Never) => {
+            return Err(format!(
+                "--checkpoint-policy {policy} says whose image comes next; --checkpoint-every TIME has to say how often"
+            ));
+        }
+        (Some(order), _) if order != Order::Periodic && options.protocol == PROTOCOL_BLOCKING => {
+            return Err(format!(
+                "--checkpoint-policy {policy} chooses single ranks, and under --protocol blocking all ranks have their images \
+                 together; the nearest is periodic, a wave every time"
+            ));
+        }
+        (Some(order), _) => options.checkpoint_order = order,
+    }
+    Ok(())
+}
+
+/// The order that a policy stands for; none for daly, which is about times.
+pub fn order(policy: &str) -> Result<Option<Order>, String> {
+    let (name, seed) = match policy.split_once(',') {
+        Some((name, rest)) => (name, Some(rest)),
+        None => (policy, None),
+    };
+    if seed.is_some() && name != "random" {
+        return Err(format!("{policy:?}: only random takes a seed"));
+    }
+    match name {
+        "periodic" => Ok(Some(Order::Periodic)),
+        "round-robin" => Ok(Some(Order::RoundRobin)),
+        "most-log" => Ok(Some(Order::MostLog)),
+        "daly" => Ok(None),
+        "random" => {
+            let seed = match seed {
+                None => 1,
+                Some(text) => text
+                    .strip_prefix("seed=")
+                    .and_then(|number| number.parse().ok())
+                    .ok_or_else(|| format!("{policy:?}: write random,seed=N with a number N"))?,
+            };
+            Ok(Some(Order::Random { seed }))
+        }
+        _ => {
+            let hint = match nearest(name, POLICIES) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("there are {}", POLICIES.join(", ")),
+            };
+            Err(format!("there is no policy {name:?}; {hint}"))
+        }
+    }
+}
