@@ -11,7 +11,8 @@ use resurgo_runtime::dispatcher::{Order, Period};
 use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{
-    MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_BLOCKING, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT,
+    MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_BLOCKING, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS,
+    SEGMENT,
 };
 
 /// What to pass on of the environment of `resurgo run`.
@@ -414,6 +415,8 @@ fn choose_protocol(options: &mut Options) -> &'static str {
         "message logging alone: images are kept on the node that would be lost"
     } else if options.spill_directory.is_some() {
         "message logging alone: logs that have been spilled cannot be cut back to a wave"
+    } else if options.images_in_flight.is_some() || policy::is_of_single_ranks(options.checkpoint_policy.as_deref()) {
+        "message logging alone: images of single ranks are asked for, and in a wave all have theirs together"
     } else {
         return "message logging, so that a failed rank recovers alone, and waves, to which all ranks return if the program \
                 does not repeat what it did";

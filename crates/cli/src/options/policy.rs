@@ -37,6 +37,12 @@ pub fn check(options: &mut Options, policy: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether this policy, if any, is not for waves.
+pub fn is_of_single_ranks(policy: Option<&str>) -> bool {
+    let order = policy.map(order);
+    matches!(order, Some(Ok(Some(order))) if order != Order::Periodic)
+}
+
 /// The order that a policy stands for; none for daly, which is about times.
 pub fn order(policy: &str) -> Result<Option<Order>, String> {
     let (name, seed) = match policy.split_once(',') {

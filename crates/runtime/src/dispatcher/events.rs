@@ -206,7 +206,7 @@ impl Events {
 
     /// The program has turned out not to repeat what it does.
     pub fn all_return_from_now_on(&mut self, ended: &Ended) {
-        self.coordinated = true;
+        self.stats.all_return();
         let why = match &ended.report {
             Some(report) => report.split(". ").next().unwrap_or_default(),
             None => "MPI is called from several threads, and the order of their calls cannot be replayed",

@@ -180,6 +180,11 @@ impl Stats {
         self.coordinated = coordinated;
     }
 
+    /// From now on all ranks return when one has failed.
+    pub fn all_return(&mut self) {
+        self.coordinated = true;
+    }
+
     /// There are so many ranks now.
     pub fn grow(&mut self, ranks: usize) {
         self.ranks.resize(ranks, RankStats::default());
@@ -272,9 +277,9 @@ impl Stats {
 
     pub fn image_written(&mut self, rank: usize, number: u64, bytes: u64, written: u64, time: Duration) {
         self.image_bytes += written;
-        let of = (!self.coordinated).then_some(rank);
+        let is_of = |one: &&mut Checkpoint| one.number == number && one.rank.is_none_or(|of| of == rank);
         let mut newest_first = self.checkpoints.kept.iter_mut().rev();
-        if let Some(checkpoint) = newest_first.find(|checkpoint| (checkpoint.rank, checkpoint.number) == (of, number)) {
+        if let Some(checkpoint) = newest_first.find(is_of) {
             checkpoint.files += 1;
             checkpoint.bytes += bytes;
             checkpoint.written += written;

@@ -26,6 +26,7 @@ fn killed(rank: usize, life: u64, statistics: LifeStatistics) -> Ended {
         finalised: false,
         statistics,
         report: None,
+        repeats: true,
         noticed_ns: 10 * SECOND,
         killed_ns: 9 * SECOND,
     }
