@@ -10,6 +10,7 @@ import harness
 from harness import MANY, by_rank
 from survival import LONG, every, of_catalogue, ring, survive, undisturbed
 
+pytestmark = pytest.mark.protocol("pessimistic")
 POLICIES = ["periodic", "round-robin", "random,seed=3", "most-log", "daly"]
 
 
@@ -158,11 +159,22 @@ def test_waves_know_no_turns(jobs, program, policy):
         assert word in result.errors, result.describe()
 
 
+@pytest.mark.parametrize("protocol", ["blocking", "auto"])
 @pytest.mark.parametrize("policy", ["periodic", "daly"])
-def test_waves_by_policy(jobs, program, rng, kills, policy):
+def test_waves_by_policy(jobs, program, rng, kills, policy, protocol):
     entry, command = of_catalogue(program, "cg")
     expected = undisturbed(jobs, command, entry, 3)
-    survive(jobs, rng, command, entry, 3, kills or 3, expected, by(policy), protocol="blocking")
+    result = survive(jobs, rng, command, entry, 3, kills or 3, expected, by(policy), protocol=protocol)
+    assert result.of("job_started")[0]["protocol"] == protocol and not result.of("checkpointed")
+
+
+@pytest.mark.parametrize("policy", ["round-robin", "random", "most-log"])
+def test_auto_logs_alone_where_ranks_have_turns(jobs, program, rng, kills, policy):
+    entry, command = of_catalogue(program, "cg")
+    expected = undisturbed(jobs, command, entry, 3)
+    result = survive(jobs, rng, command, entry, 3, kills or 2, expected, by(policy), protocol="auto")
+    assert result.of("job_started")[0]["protocol"] == "pessimistic" and not result.of("wave_complete")
+    assert "--protocol auto: message logging alone: images of single ranks" in result.errors
 
 
 def test_by_the_environment(jobs, program):

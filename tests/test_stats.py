@@ -12,6 +12,7 @@ import harness
 from harness import MANY
 from survival import LONG, every, ring
 
+pytestmark = pytest.mark.protocol("pessimistic")
 COUNTS = ["messages", "bytes", "deliveries", "delivered_bytes", "sizes"]
 RING = ["99", "kill", "0", "always"]
 
@@ -34,7 +35,7 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize("how", [*HOW, "files", "waves"])
+@pytest.mark.parametrize("how", [*HOW, "files", "waves", "auto"])
 def test_nothing_counts_twice(jobs, program, how):
     """Messages that a later life sends again are those that an earlier one has sent."""
     command = program("crash") + [*RING, "20000"]
@@ -42,8 +43,8 @@ def test_nothing_counts_twice(jobs, program, how):
     options, protocol = HOW.get(how, HOW["images"]), None
     if how == "files":
         options = [*options, "--checkpoint-dir", jobs.directory / "images"]
-    if how == "waves":
-        protocol = "blocking"
+    if how in ("waves", "auto"):
+        protocol = {"waves": "blocking", "auto": "auto"}[how]
     result, stats = measured(jobs, 3, *command, options=[*MANY, *options], protocol=protocol)
     result.ok()
     assert counts(stats) == counts(calm)
@@ -118,7 +119,7 @@ def test_parts_of_recoveries(jobs, program):
         assert sum(parts) == pytest.approx(recovery["total_seconds"], abs=1e-6), recovery
         (began,) = (event for event in result.of("started") if event["rank"] == recovery["rank"] and event["life"] == 2)
         (failed,) = (event for event in result.of("failed") if event["rank"] == recovery["rank"])
-        assert recovery["image"] == began["image"] and recovery["time"] == pytest.approx(failed["time"], abs=0.05)
+        assert recovery["image"] == began["image"] and 0 < recovery["time"] <= failed["time"]
         (caught_up,) = (event for event in result.of("caught_up") if event["rank"] == recovery["rank"])
         assert recovery["replayed_deliveries"] == caught_up["deliveries"]
     assert each[0]["replay_seconds"] > 0
@@ -175,7 +176,7 @@ def test_checkpoints_one_by_one(jobs, program):
     assert f"{len(taken)} images: a rank stood still for" in result.errors
 
 
-@pytest.mark.parametrize("protocol", ["pessimistic", "blocking"])
+@pytest.mark.parametrize("protocol", ["pessimistic", "blocking", "auto"])
 def test_a_resumed_job_goes_on_counting(jobs, program, protocol):
     command = program("crash") + [*RING, "60000"]
     _, calm = measured(jobs, 3, *command, name="calm")
