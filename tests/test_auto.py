@@ -134,12 +134,11 @@ def test_an_image_is_lost(jobs, program):
 
 
 ONE_WITH_A_SOCKET = """
-import socket, time
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-if world.rank == 1:
+import os, socket, time
+if os.environ["PMI_RANK"] == "1":
     kept = socket.socket()
-total = 0
+from mpi4py import MPI
+world, total = MPI.COMM_WORLD, 0
 for number in range(800):
     total += world.allreduce(number * world.rank)
     time.sleep(0.01)
