@@ -61,6 +61,8 @@ pub struct Options {
     pub mtbf: Option<Duration>,
     /// Where images are written into files as well.
     pub checkpoint_directory: Option<PathBuf>,
+    /// Level of zstd.
+    pub checkpoint_compress: Option<u8>,
     pub checkpoint_keep: bool,
     /// Go on with the job of this command line if it has been suspended.
     pub resume_if_any: bool,
@@ -125,6 +127,7 @@ const OPTIONS: &[(&str, usize)] = &[
     ("checkpoint-in-flight", 1),
     ("mtbf", 1),
     ("checkpoint-dir", 1),
+    ("checkpoint-compress", 1),
     ("checkpoint-keep", 0),
     ("resume-if-any", 0),
     ("time-limit", 1),
@@ -157,6 +160,7 @@ const IN_ENVIRONMENT: &[&str] = &[
     "checkpoint-in-flight",
     "mtbf",
     "checkpoint-dir",
+    "checkpoint-compress",
     "checkpoint-keep",
     "resume-if-any",
     "time-limit",
@@ -246,6 +250,7 @@ impl Options {
             images_in_flight: None,
             mtbf: None,
             checkpoint_directory: None,
+            checkpoint_compress: None,
             checkpoint_keep: false,
             resume_if_any: false,
             time_limit: None,
@@ -477,6 +482,9 @@ fn check(options: &mut Options) -> Result<(), String> {
             );
         }
     }
+    if options.checkpoint_compress.is_some() && options.checkpoint_directory.is_none() {
+        return Err("--checkpoint-compress is for image files: it needs --checkpoint-dir".to_string());
+    }
     for (given, name) in [
         (options.resume_if_any, "--resume-if-any"),
         (options.time_limit.is_some(), "--time-limit"),
@@ -635,6 +643,7 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         "mtbf" => options.mtbf = Some(parse_duration(value)?),
         "log-prefault" => options.log_prefault = parse_size(value)?,
         "checkpoint-dir" => options.checkpoint_directory = Some(PathBuf::from(value)),
+        "checkpoint-compress" => options.checkpoint_compress = Some(parse_compression(value)?),
         "checkpoint-keep" => options.checkpoint_keep = true,
         "resume-if-any" => options.resume_if_any = true,
         "checkpoint-at" => options.checkpoint_at.push(value.to_string()),
@@ -669,6 +678,24 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         other => return Err(format!("{other} cannot be set here")),
     }
     Ok(())
+}
+
+/// The level of `zstd` or `zstd:LEVEL`.
+fn parse_compression(value: &str) -> Result<u8, String> {
+    use resurgo_image::file::MOST_COMPRESSED;
+    let wrong = || format!("{value:?} is neither zstd nor zstd:LEVEL with a level from 1 to {MOST_COMPRESSED}");
+    let level = match value.strip_prefix("zstd").ok_or_else(wrong)? {
+        "" => 1,
+        level => level
+            .strip_prefix(':')
+            .and_then(|level| level.parse().ok())
+            .ok_or_else(wrong)?,
+    };
+    if (1..=MOST_COMPRESSED).contains(&level) {
+        Ok(level)
+    } else {
+        Err(wrong())
+    }
 }
 
 #[cfg(test)]

@@ -202,6 +202,7 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         stdin: Stdin::Nothing,
         images: options.protocol != PROTOCOL_NONE && !options.tolerate_node,
         checkpoint_directory: checkpoint_directory.map(PathBuf::into_os_string),
+        checkpoint_compress: options.checkpoint_compress,
         checkpoint_keep: options.checkpoint_keep,
         open_files,
         fixed_addresses: options.protocol != PROTOCOL_NONE,

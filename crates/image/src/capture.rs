@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use resurgo_wire::image::{Datagram, IN_WAVE, Kind, TO_FILE};
+use resurgo_wire::image::{Datagram, IN_WAVE, Kind, TRACKED};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
 use crate::descriptors::{self, Refusal};
@@ -281,7 +281,7 @@ fn copy(request: &Datagram) -> Result<(i32, i32), Refusal> {
         drain(number, &hooks).map_err(give_up)?;
     }
     (hooks.note_cursors)(slot);
-    if request.c & TO_FILE != 0 {
+    if request.c & TRACKED != 0 {
         changes::note(number);
     }
     let copied = snapshot::fork(number, own, others);

@@ -6,6 +6,7 @@ mod format;
 mod helper;
 mod layout;
 mod output;
+mod packer;
 pub(crate) mod pages;
 pub(crate) mod plan;
 mod reader;
@@ -16,8 +17,10 @@ mod show;
 mod tables;
 pub(crate) mod work;
 pub(crate) mod writer;
+mod zstd;
 
 pub use format::{FORMAT_VERSION, NOTE_OFFSET, note_page};
 pub use reader::{Defect, Image};
 pub use restore::{EXIT_NOT_RESTORED, restore};
 pub use show::show;
+pub use zstd::MOST as MOST_COMPRESSED;

@@ -170,6 +170,7 @@ fn write(socket: i32, agent: i32, request: &Received) {
         entry: crate::file::resume::resume as *const () as usize,
         stack,
         thread_pointer,
+        level: request.datagram.b as u8,
         hole: (low, stack),
     };
     let said = match crate::file::writer::write(file, &about, &mut look) {

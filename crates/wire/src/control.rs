@@ -45,6 +45,8 @@ pub struct Job {
     pub images: bool,
     /// Directory below which image files are written; nowhere when absent.
     pub checkpoint_directory: Option<OsString>,
+    /// Level of zstd at which image files are compressed; absent: they are not.
+    pub checkpoint_compress: Option<u8>,
     /// Image files stay when the job has ended well.
     pub checkpoint_keep: bool,
     /// Soft and hard limit of open files that ranks get.

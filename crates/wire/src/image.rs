@@ -19,7 +19,7 @@ pub const BYTES: usize = 32 + TEXT;
 
 /// Bits of [`Kind::Checkpoint`].
 pub const IN_WAVE: u64 = 1;
-pub const TO_FILE: u64 = 2;
+pub const TRACKED: u64 = 2;
 
 /// What a datagram says. Descriptors travel beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,8 @@ pub const TO_FILE: u64 = 2;
 pub enum Kind {
     /// Agent to rank: take image `a`; its cursors go to slot `b`. Then comes the signal. `c` has [`IN_WAVE`] when the
     /// image is part of a wave: after [`Kind::Stopped`] the rank waits for [`Kind::Drain`], as often as it comes, and for
-    /// [`Kind::Go`] before it copies itself. It has [`TO_FILE`] when the image will be written to a file.
+    /// [`Kind::Go`] before it copies itself. It has [`TRACKED`] when the image will be written to a file in
+    /// which what has not changed stays.
     Checkpoint = 1,
     /// Rank to agent: all threads stand still for image `a`.
     Stopped = 2,
@@ -60,7 +61,7 @@ pub enum Kind {
     Drain = 13,
     /// Rank to agent: the channels are empty, `b` messages or parts of them were taken.
     Drained = 14,
-    /// Agent to snapshot: write image `a` into the file that comes beside it.
+    /// Agent to snapshot: write image `a` into the file that comes beside it, compressed by zstd at level `b`; 0: not at all.
     Write = 15,
     /// Agent to snapshot: make what has been renamed in the directory that comes beside it last.
     Sync = 16,

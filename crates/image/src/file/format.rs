@@ -4,7 +4,7 @@
 //! ```text
 //! 0        header: one page, written last
 //! 4096     note: one page of the agent's, JSON
-//! 8192     data: pages of memory, in the order in which they came; the extents say which is where
+//! 8192     data: pages of memory, in the order in which they came; the extents say which is where. Or one zstd frame of them
 //! ...      sums: a checksum for every page of data
 //! ...      tables: mappings, files, descriptors, threads, extents, strings, auxiliary vector
 //! ```
@@ -16,10 +16,14 @@ use super::checksum::{PAGE, Sum, sum_of};
 
 pub const MAGIC: [u8; 8] = *b"resurgoI";
 /// Changes whenever the meaning of any byte changes.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// Where the agent's page lies in the file.
 pub const NOTE_OFFSET: u64 = PAGE as u64;
 pub const DATA_OFFSET: u64 = 2 * PAGE as u64;
+
+/// Kinds of [`Header::compression`]: none, and data that is one frame of zstd, padded with zeros.
+pub const PLAIN: u32 = 0;
+pub const ZSTD: u32 = 1;
 
 /// Shapes of bytes.
 ///
@@ -78,13 +82,16 @@ pub struct Header {
     /// Nanoseconds since 1970, when writing began.
     pub unix_time: u64,
     pub umask: u32,
-    pub reserved: u32,
+    /// [`PLAIN`] or [`ZSTD`].
+    pub compression: u32,
     /// Names the tracking of the process's memory: the next image of the same process need only be given what has changed.
     /// 0: none.
     pub tracking: u64,
     pub tables: Part,
     pub sums: Part,
     pub data_length: u64,
+    /// Of the data before it was compressed.
+    pub plain_length: u64,
     pub mappings: Table,
     pub files: Table,
     pub descriptors: Table,
@@ -220,7 +227,7 @@ pub struct Thread {
 pub struct Extent {
     pub address: u64,
     pub length: u64,
-    /// In the file.
+    /// In the file; of compressed data, as if it were not.
     pub offset: u64,
 }
 
@@ -240,7 +247,7 @@ unsafe impl Record for Extent {}
 unsafe impl Record for Sum {}
 // SAFETY: an integer.
 unsafe impl Record for u32 {}
-const _: () = assert!(size_of::<Header>() == 48 + 64 + 16 + 7 * 16 + 24 + 88 + 8 + 16);
+const _: () = assert!(size_of::<Header>() == 48 + 64 + 24 + 7 * 16 + 24 + 88 + 8 + 16);
 const _: () = assert!(size_of::<Mapping>() == 48 && size_of::<File>() == 40 + BUILD_ID);
 const _: () = assert!(size_of::<Descriptor>() == 64 && size_of::<Thread>() == 24 && size_of::<Extent>() == 24);
 

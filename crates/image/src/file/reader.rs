@@ -9,12 +9,11 @@ use std::path::{Path, PathBuf};
 use super::checksum::{PAGE, Sum, sum_of};
 use super::format::{
     self, DATA_OFFSET, DESCRIPTOR_KINDS, Descriptor, Extent, FORMAT_VERSION, Header, MAGIC, MAPPING_KINDS, Mapping,
-    Name, Record, Table, Thread, page_up, record_at,
+    Name, PLAIN, Record, Table, Thread, ZSTD, page_up, record_at,
 };
-use super::{layout, plan, work};
+use super::{plan, work};
 
-/// Bytes read at once.
-const READ: usize = 1 << 20;
+mod data;
 
 /// Why an image file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +33,10 @@ pub enum Defect {
         from: u64,
         to: u64,
     },
+    #[error("image file {path}: its data cannot be decompressed from byte {from} on ({why})")]
+    Compression { path: PathBuf, from: u64, why: String },
+    #[error("image file {path}: there is no room to decompress it: {source}")]
+    NoRoom { path: PathBuf, source: io::Error },
     #[error("image file {path}: its {part} make no sense ({what})")]
     Nonsense {
         path: PathBuf,
@@ -166,45 +169,6 @@ impl Image {
         Ok(image)
     }
 
-    /// Checks the data.
-    pub fn verify(&self) -> Result<(), Defect> {
-        let unreadable = |source| Defect::Unreadable {
-            path: self.path.clone(),
-            source,
-        };
-        let mut sums = vec![0u8; self.header.sums.length as usize];
-        self.file
-            .read_exact_at(&mut sums, self.header.sums.offset)
-            .map_err(unreadable)?;
-        if sum_of(&sums) != self.header.sums.sum {
-            return Err(Defect::Sum {
-                path: self.path.clone(),
-                part: "checksums",
-                from: self.header.sums.offset,
-                to: self.header.tables.offset,
-            });
-        }
-        let mut buffer = vec![0u8; READ];
-        for extent in &self.extents {
-            let end = extent.offset + extent.length;
-            for at in (extent.offset..end).step_by(READ) {
-                let bytes = &mut buffer[..READ.min((end - at) as usize)];
-                self.file.read_exact_at(bytes, at).map_err(unreadable)?;
-                for (page, from) in bytes.chunks(PAGE).zip((at..).step_by(PAGE)) {
-                    if record_at(&sums, layout::sum_at(from)) != Some(sum_of(page)) {
-                        return Err(Defect::Sum {
-                            path: self.path.clone(),
-                            part: "memory",
-                            from,
-                            to: from + PAGE as u64,
-                        });
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// The text of a name; [`Image::open`] has seen that it is there.
     pub(super) fn text(&self, name: Name) -> &[u8] {
         self.name(name).unwrap_or(b"?")
@@ -236,8 +200,8 @@ impl Image {
             }
             last = mapping.end;
         }
-        let data = DATA_OFFSET..DATA_OFFSET + self.header.data_length;
-        let mut last = 0;
+        let data = DATA_OFFSET..DATA_OFFSET + self.header.plain_length;
+        let (mut last, mut stored) = (0, 0u64);
         let mut mappings = self.mappings.iter().peekable();
         for extent in &self.extents {
             let place = format!("stored memory at {:x}", extent.address);
@@ -257,6 +221,10 @@ impl Image {
                 return Err(format!("{place} belongs to no mapping"));
             }
             last = end;
+            stored = stored.saturating_add(extent.length);
+        }
+        if stored > self.header.plain_length {
+            return Err("two pieces of memory lie at one place of the file".to_string());
         }
         for descriptor in &self.descriptors {
             if descriptor.kind as usize >= DESCRIPTOR_KINDS.len() || !(0..1 << 20).contains(&descriptor.fd) {
@@ -291,7 +259,9 @@ fn check_places(header: &Header) -> Option<()> {
         && header.sums.length == page_up(sums)
         && header.tables.offset == after.checked_add(header.sums.length)?
         && header.tables.offset.checked_add(header.tables.length)? == header.length
-        && [header.tables.length, header.data_length]
+        && DATA_OFFSET.checked_add(header.plain_length).is_some()
+        && (header.compression == ZSTD || header.compression == PLAIN && header.plain_length == header.data_length)
+        && [header.tables.length, header.data_length, header.plain_length]
             .iter()
             .all(|length| length.is_multiple_of(PAGE as u64));
     good.then_some(())

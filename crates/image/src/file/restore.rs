@@ -28,6 +28,8 @@ static RESTORER_FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/restorer
 
 /// Read at once, at most: the kernel stops a little below 2 GiB.
 const READ: u64 = 1 << 30;
+/// Of a copy that is given back piece by piece.
+const READ_COPY: u64 = 16 << 20;
 
 /// Becomes the process whose image `path` is. Returns only when that fails, after having told the agent; the exit code to
 /// use.
@@ -49,8 +51,8 @@ fn try_restore(path: &Path) -> Result<Never, String> {
     for file in &image.files {
         check_file(&image, file)?;
     }
-    image.verify().map_err(|defect| defect.to_string())?;
-    let opened = open::Opened::new(&image)?;
+    let data = image.verified_data().map_err(|defect| defect.to_string())?;
+    let opened = open::Opened::new(&image, &data)?;
     let plan = make_plan(&image, &opened);
     open::finish(&image, opened, RESTORER_FILE, &plan)
 }
@@ -269,14 +271,15 @@ fn plan_mapping(plan: &mut Plan, mapping: &Mapping, extents: &[Extent], opened: 
     for extent in extents {
         let mut done = 0;
         while done < extent.length {
-            let bytes = (extent.length - done).min(READ);
-            let arguments = [
-                opened.image() as u64,
-                extent.address + done,
-                bytes,
-                extent.offset + done,
-            ];
+            let bytes = (extent.length - done).min(if opened.is_copy() { READ_COPY } else { READ });
+            let arguments = [opened.data() as u64, extent.address + done, bytes, extent.offset + done];
             plan.step(libc::SYS_pread64, &arguments, bytes);
+            if opened.is_copy() {
+                // It is not needed twice.
+                let give_back = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u64;
+                let arguments = [opened.data() as u64, give_back, extent.offset + done, bytes];
+                plan.step(libc::SYS_fallocate, &arguments, MAY_FAIL);
+            }
             done += bytes;
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::format::{DESCRIPTOR_KINDS, DescriptorKind, MAPPING_KINDS, MappingKind};
+use super::format::{self, DESCRIPTOR_KINDS, DescriptorKind, MAPPING_KINDS, MappingKind};
 use super::reader::{Defect, Image};
 
 /// Describes a file after having verified all of it.
@@ -39,6 +39,9 @@ fn describe(image: &Image) -> String {
         kib(mapped),
         image.extents.len()
     );
+    if header.compression == format::ZSTD {
+        let _ = writeln!(text, "compressed {} KiB, by zstd", kib(header.data_length));
+    }
     let _ = writeln!(text, "\n{} threads", image.threads.len());
     for thread in &image.threads {
         let end = thread

@@ -6,6 +6,7 @@ use super::format::{self, DATA_OFFSET, FORMAT_VERSION, Header, MAGIC, MappingKin
 use super::format::{bytes_of, page_up};
 use super::layout::{self, Former, Layout, Piece};
 use super::output::{Expected, Output};
+use super::packer::{self, Packer};
 use super::scan;
 use super::tables::{Tables, Trouble, memory_numbers};
 use super::work::{self, Area};
@@ -13,7 +14,7 @@ use crate::changes;
 use crate::sys::call;
 
 /// Bytes between two looks at what the agent wants, and with them their checksums.
-const CHUNK: usize = 256 << 10;
+pub const CHUNK: usize = 256 << 10;
 
 /// What the writer has to know of the process besides its memory.
 pub struct About {
@@ -22,6 +23,8 @@ pub struct About {
     pub entry: usize,
     pub stack: usize,
     pub thread_pointer: usize,
+    /// Level of zstd, 0: the data is not compressed.
+    pub level: u8,
     /// Memory that changes while it is written and that nobody needs: the writer's own stack.
     pub hole: (usize, usize),
 }
@@ -47,7 +50,11 @@ fn write_all(file: i32, about: &About, tables: &mut Tables, look: &mut dyn FnMut
     scan::mappings(tables)?;
     header.vdso = vdso_sum(tables);
     look();
-    let mut former = Former::read(file, about.number);
+    // What has been compressed cannot be changed page by page.
+    let mut former = match about.level {
+        0 => Former::read(file, about.number),
+        _ => None,
+    };
     scan::pieces(tables, &mut former, about.hole)?;
     look();
     tables.note_threads()?;
@@ -56,7 +63,7 @@ fn write_all(file: i32, about: &About, tables: &mut Tables, look: &mut dyn FnMut
     tables.note_auxv()?;
 
     let former_length = former.as_ref().map_or(0, |former| former.data_length);
-    let expected = expected(tables, former_length);
+    let expected = expected(tables, former_length, about.level);
     let mut sums = former.map_or(Area::new(8), |former| former.sums);
     let mut page = Area::new(9);
     page.resize(PAGE).map_err(Trouble::memory)?;
@@ -65,7 +72,16 @@ fn write_all(file: i32, about: &About, tables: &mut Tables, look: &mut dyn FnMut
     output.put_at(0, page.bytes())?;
     sums.resize(layout::sum_at(expected.data_end))
         .map_err(Trouble::memory)?;
-    header.data_length = put_data(tables, former_length, &mut output, &mut sums, look)?;
+    let mut packer = match about.level {
+        0 => None,
+        level => Some(Packer::new(level)?),
+    };
+    header.plain_length = put_data(tables, former_length, &mut output, &mut packer, &mut sums, look)?;
+    header.data_length = match packer {
+        Some(packer) => packer.end(&mut output, &mut sums)?,
+        None => header.plain_length,
+    };
+    output.flush()?;
     place_parts(tables, &mut header)?;
     let used = layout::sum_at(header.sums.offset);
     sums.resize(used).map_err(Trouble::memory)?;
@@ -82,7 +98,7 @@ fn write_all(file: i32, about: &About, tables: &mut Tables, look: &mut dyn FnMut
 }
 
 /// What will be written at most: it is not known yet which pages are zeros.
-fn expected(tables: &Tables, former_length: u64) -> Expected {
+fn expected(tables: &Tables, former_length: u64, level: u8) -> Expected {
     const SMALL: u64 = 256 << 10;
     let partly = former_length > 0;
     let (mut count, mut bytes, mut new) = (0, 0, 0);
@@ -90,6 +106,9 @@ fn expected(tables: &Tables, former_length: u64) -> Expected {
         count += 1;
         bytes += piece.length;
         new += if piece.is_new() { piece.length } else { 0 };
+    }
+    if level > 0 {
+        new = page_up(packer::most(new));
     }
     let data_end = DATA_OFFSET + former_length + new;
     Expected {
@@ -102,11 +121,12 @@ fn expected(tables: &Tables, former_length: u64) -> Expected {
 }
 
 /// Writes the data that is to be written, and the sums of its pages into `sums`; makes the table of extents. Returns the
-/// length of all data.
+/// length of all data, before it is compressed.
 fn put_data(
     tables: &mut Tables,
     former_length: u64,
     output: &mut Output,
+    packer: &mut Option<Packer>,
     sums: &mut Area,
     look: &mut dyn FnMut(),
 ) -> Result<u64, Trouble> {
@@ -123,12 +143,23 @@ fn put_data(
                 continue;
             }
             let bytes = CHUNK.min(wanted as usize);
-            let to = output.room(offset, bytes, wanted)?;
-            let sums = sums.sums_mut(layout::sum_at(offset), bytes / PAGE);
+            let (to, page_sums) = match packer {
+                Some(packer) => {
+                    let (to, sums) = packer.room();
+                    (to, &mut sums[..bytes / PAGE])
+                }
+                None => {
+                    let to = output.room(offset, bytes, wanted)?;
+                    (to, sums.sums_mut(layout::sum_at(offset), bytes / PAGE))
+                }
+            };
             let memory = (piece.address + from) as *const u8;
             // SAFETY: memory that the scan has found, readable, and of nobody who runs.
-            let copied = PAGE * unsafe { copy_and_sum(memory, to, sums, piece.has(Piece::SKIP_ZEROS)) };
-            output.filled(copied);
+            let copied = PAGE * unsafe { copy_and_sum(memory, to, page_sums, piece.has(Piece::SKIP_ZEROS)) };
+            match packer {
+                Some(packer) => packer.filled(copied, output, sums)?,
+                None => output.filled(copied),
+            }
             layout.lies(&piece, from, (offset, copied as u64), tables)?;
             // A page of zeros has ended it before.
             from += if copied < bytes { copied + PAGE } else { copied } as u64;
@@ -139,7 +170,6 @@ fn put_data(
             }
         }
     }
-    output.flush()?;
     Ok(layout.data_length())
 }
 
@@ -160,11 +190,12 @@ fn header(about: &About) -> Result<Header, Trouble> {
         number: about.number,
         unix_time: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
         umask: umask as u32,
-        reserved: 0,
-        tracking: changes::name(),
+        compression: if about.level == 0 { format::PLAIN } else { format::ZSTD },
+        tracking: if about.level == 0 { changes::name() } else { 0 },
         tables: Part::default(),
         sums: Part::default(),
         data_length: 0,
+        plain_length: 0,
         mappings: Table::default(),
         files: Table::default(),
         descriptors: Table::default(),

@@ -56,7 +56,7 @@ impl Agent {
         let asked = store
             .begin(rank, number, &work.job.name, &image.account)
             .and_then(|file| {
-                let request = Datagram::new(Kind::Write, number, 0, 0);
+                let request = Datagram::new(Kind::Write, number, work.job.checkpoint_compress.unwrap_or(0).into(), 0);
                 image.socket.send(&request, &[file.as_fd()])
             });
         match asked {

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use resurgo_image::Socket;
 use resurgo_pmi::Position;
 use resurgo_wire::control::{Stream, ToDispatcher};
-use resurgo_wire::image::{Datagram, Kind, TO_FILE};
+use resurgo_wire::image::{Datagram, Kind, TRACKED};
 use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE, arena::IMAGE_SLOTS};
 use serde::{Deserialize, Serialize};
 
@@ -274,9 +274,13 @@ impl Rank {
 }
 
 impl Work {
-    /// Images will be written to files.
+    /// Images will be written to files in which what has not changed stays: not to compressed ones.
     pub(super) fn bit_for_files(&self) -> u64 {
-        if self.store.is_some() { TO_FILE } else { 0 }
+        if self.store.is_some() && self.job.checkpoint_compress.is_none() {
+            TRACKED
+        } else {
+            0
+        }
     }
 
     /// Whether all that the ranks hold could be there twice.

@@ -301,6 +301,7 @@ mod tests {
             stdin: Stdin::Nothing,
             images: false,
             checkpoint_directory: None,
+            checkpoint_compress: None,
             checkpoint_keep: false,
             open_files: (1024, 1024),
             fixed_addresses: true,

@@ -1,7 +1,10 @@
 use super::*;
+use crate::file::MOST_COMPRESSED;
 use crate::file::writer::{self, About};
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
+
+mod mutants;
 
 /// A file that a test may damage. It is an image of a copy of the test's own process.
 struct Victim {
@@ -31,8 +34,8 @@ fn again(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
 
-/// Writes image `number` of a copy of this process.
-fn write_copy(file: &File, number: u64) {
+/// Writes image `number` of a copy of this process, compressed at `level`.
+fn write_copy(file: &File, number: u64, level: u8) {
     let node = tempfile_in_memory();
     // The copy's own stack changes while it writes.
     let here = (&raw const node as usize) & !4095;
@@ -41,6 +44,7 @@ fn write_copy(file: &File, number: u64) {
         entry: 1,
         stack: 2,
         thread_pointer: 3,
+        level,
         hole: (here - (512 << 10), here + 8192),
     };
     // SAFETY: the copy makes raw system calls only, and ends.
@@ -59,10 +63,10 @@ fn write_copy(file: &File, number: u64) {
 }
 
 impl Victim {
-    fn new(name: &str) -> Victim {
+    fn new(name: &str, level: u8) -> Victim {
         let guard = ONE_AT_A_TIME.lock();
-        let path = std::env::temp_dir().join(format!("resurgo-image-{name}-{}", std::process::id()));
-        write_copy(&new_file(&path), 7);
+        let path = std::env::temp_dir().join(format!("resurgo-image-{name}-{level}-{}", std::process::id()));
+        write_copy(&new_file(&path), 7, level);
         drop(guard);
         Victim {
             whole: std::fs::read(&path).unwrap(),
@@ -111,34 +115,28 @@ fn what_is_written_can_be_read() {
     let marker: Vec<u64> = (0..100_000).map(|index| index * 0x9e37_79b9 + 1).collect();
     let zeros = vec![0u64; 1 << 20];
     let touched = std::hint::black_box(&zeros).iter().sum::<u64>();
-    let victim = Victim::new("read");
-    let image = victim.check().unwrap();
-    assert_eq!((image.header.number, touched), (7, 0));
-    assert_eq!(image.note, "{\"job\":\"test\"}");
-    assert!(image.files.iter().any(|file| file.build_id_length == 20));
-    let address = (marker.as_ptr() as u64 + 4096) & !4095;
-    let extent = image
-        .extents
-        .iter()
-        .find(|extent| extent.address <= address && address < extent.address + extent.length);
-    let extent = extent.expect("memory that was written is stored");
-    let at = (extent.offset + address - extent.address) as usize;
-    let bytes: Vec<u8> = marker.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let from = (address - marker.as_ptr() as u64) as usize;
-    assert!(victim.whole[at..at + 8192] == bytes[from..from + 8192]);
-    let zero = (zeros.as_ptr() as u64 + (4 << 20)) & !4095;
-    assert!(
-        !image
-            .extents
-            .iter()
-            .any(|extent| extent.address <= zero && zero < extent.address + extent.length)
-    );
-    assert!(crate::file::show(&victim.path).unwrap().contains("image 7 (format 2)"));
+    let lengths = [0, 1, 3, MOST_COMPRESSED].map(|level| {
+        let victim = Victim::new("read", level);
+        let image = victim.check().unwrap();
+        assert_eq!((image.header.number, touched), (7, 0));
+        assert_eq!(image.note, "{\"job\":\"test\"}");
+        assert!(image.files.iter().any(|file| file.build_id_length == 20));
+        let bytes: Vec<u8> = marker.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let start = marker.as_ptr() as u64;
+        assert!(stored(&victim.path, start, bytes.len()) == bytes, "level {level}");
+        let zero = (zeros.as_ptr() as u64 + (4 << 20)) & !4095;
+        let mut extents = image.extents.iter();
+        assert!(!extents.any(|extent| extent.address <= zero && zero < extent.address + extent.length));
+        let shown = crate::file::show(&victim.path).unwrap();
+        assert!(shown.contains("image 7 (format 3)") && shown.contains("by zstd") == (level > 0));
+        victim.whole.len()
+    });
+    assert!(lengths[1..].iter().all(|length| 2 * length < lengths[0]), "{lengths:?}");
 }
 
 #[test]
 fn every_damage_is_noticed() {
-    let victim = Victim::new("damage");
+    let victim = Victim::new("damage", 0);
     let mut random = Random(20_261_122);
     let length = victim.whole.len();
     for round in 0..400 {
@@ -173,7 +171,7 @@ fn every_damage_is_noticed() {
 
 #[test]
 fn other_versions_and_other_files_are_told_apart() {
-    let victim = Victim::new("version");
+    let victim = Victim::new("version", 0);
     victim.put(8, &9u32.to_le_bytes());
     assert!(matches!(victim.check(), Err(Defect::Version { found: 9, .. })));
     victim.put(0, b"\x7fELF");
@@ -192,7 +190,7 @@ fn other_versions_and_other_files_are_told_apart() {
 /// must look at everything without falling.
 #[test]
 fn nonsense_with_right_checksums_does_no_harm() {
-    let victim = Victim::new("nonsense");
+    let victim = Victim::new("nonsense", 0);
     let header: Header = record_at(&victim.whole, 0).unwrap();
     let tables = header.tables.offset as usize..header.length as usize;
     let mut random = Random(77);
@@ -227,7 +225,7 @@ fn nonsense_with_right_checksums_does_no_harm() {
 /// What an image has of a range of memory; pages that it does not have are zeros.
 fn stored(path: &Path, from: u64, bytes: usize) -> Vec<u8> {
     let image = Image::open(path).unwrap();
-    image.verify().unwrap();
+    let data = image.verified_data().unwrap();
     let mut memory = vec![0; bytes];
     for extent in &image.extents {
         let (start, end) = (
@@ -236,9 +234,7 @@ fn stored(path: &Path, from: u64, bytes: usize) -> Vec<u8> {
         );
         if start < end {
             let to = &mut memory[(start - from) as usize..(end - from) as usize];
-            image
-                .file
-                .read_exact_at(to, extent.offset + (start - extent.address))
+            data.read_exact_at(to, extent.offset + (start - extent.address))
                 .unwrap();
         }
     }
@@ -293,8 +289,8 @@ fn a_file_that_is_written_over_is_the_same_as_a_new_one() {
         let over = round % 3;
         // One image is never written.
         if round != 11 {
-            write_copy(&again(&paths[over]), round as u64);
-            write_copy(&new_file(&paths[3]), round as u64);
+            write_copy(&again(&paths[over]), round as u64, 0);
+            write_copy(&new_file(&paths[3]), round as u64, 0);
             let address = memory as u64;
             let [one, other] = [&paths[over], &paths[3]].map(|path| stored(path, address, PAGES * PAGE));
             // SAFETY: mapped, and nobody writes there.
@@ -316,7 +312,7 @@ fn a_file_that_is_written_over_is_the_same_as_a_new_one() {
         .write_all_at(b"!", extent.offset + (still - extent.address) + 100)
         .unwrap();
     crate::changes::note(ROUNDS as u64 + 1);
-    write_copy(&again(&paths[over]), ROUNDS as u64 + 1);
+    write_copy(&again(&paths[over]), ROUNDS as u64 + 1, 0);
     let damaged = Image::open(&paths[over]).unwrap().verify().is_err();
     assert_eq!(damaged, crate::changes::name() != 0);
     crate::changes::forget();

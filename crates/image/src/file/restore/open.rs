@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use resurgo_wire::node_memory::IMAGE_FD;
 
 use super::{Never, last_error};
-use crate::file::format::{DESCRIPTOR_KINDS, Descriptor, DescriptorKind, Mapping, MappingKind};
+use crate::file::format::{DESCRIPTOR_KINDS, Descriptor, DescriptorKind, Mapping, MappingKind, PLAIN};
 use crate::file::reader::Image;
 
 /// What has been opened, under numbers that the program does not use.
@@ -18,24 +18,28 @@ pub struct Opened {
     above: i32,
     /// Of each file of the image that is mapped, to read and (0: not needed) to write.
     mapped: Vec<(i32, i32)>,
-    image: i32,
+    /// Where the data lies, and whether that is a copy which nobody else needs.
+    data: i32,
+    is_copy: bool,
     /// What each descriptor of the image becomes a copy of.
     sources: Vec<i32>,
     limit: libc::rlimit,
 }
 
 impl Opened {
-    pub fn new(image: &Image) -> Result<Opened, String> {
+    /// `data`: the file with the image's data.
+    pub fn new(image: &Image, data: &File) -> Result<Opened, String> {
         let highest = image.descriptors.iter().map(|descriptor| descriptor.fd).max();
         let above = highest.unwrap_or(0).max(IMAGE_FD) + 1;
         let mut opened = Opened {
             above,
             mapped: Vec::new(),
-            image: 0,
+            data: 0,
+            is_copy: image.header.compression != PLAIN,
             sources: Vec::new(),
             limit: raise_limit()?,
         };
-        opened.image = opened.lift(image.file.as_raw_fd())?;
+        opened.data = opened.lift(data.as_raw_fd())?;
         for (index, file) in image.files.iter().enumerate() {
             let path = image.text(file.path);
             let of_file =
@@ -65,8 +69,12 @@ impl Opened {
         }
     }
 
-    pub fn image(&self) -> i32 {
-        self.image
+    pub fn data(&self) -> i32 {
+        self.data
+    }
+
+    pub fn is_copy(&self) -> bool {
+        self.is_copy
     }
 
     /// The file that `mapping` is of.
@@ -78,7 +86,7 @@ impl Opened {
 
     /// Everything that the program must not see.
     pub fn temporary(&self) -> Vec<i32> {
-        let mut all = vec![self.image];
+        let mut all = vec![self.data];
         all.extend(
             self.mapped
                 .iter()

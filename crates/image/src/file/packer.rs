@@ -1,0 +1,92 @@
+//! Compressing the data of an image on its way into the file.
+
+use super::checksum::{PAGE, Sum, copy_and_sum};
+use super::format::DATA_OFFSET;
+use super::layout;
+use super::output::Output;
+use super::tables::Trouble;
+use super::work::Area;
+use super::writer::CHUNK;
+use super::zstd::Encoder;
+
+/// Takes [`CHUNK`] bytes at once, and hands as many to the file.
+pub struct Packer {
+    encoder: Encoder,
+    /// Pages that are to be compressed, and where their checksums go, which nobody needs.
+    plain: Area,
+    unused: [Sum; CHUNK / PAGE],
+    packed: Area,
+    /// Bytes in `packed`.
+    waiting: usize,
+    /// Where they go in the file.
+    offset: u64,
+}
+
+/// The most that `bytes` can become: what cannot be compressed gets a header for each 128 KiB.
+pub fn most(bytes: u64) -> u64 {
+    bytes + bytes / 1024 + CHUNK as u64
+}
+
+impl Packer {
+    pub fn new(level: u8) -> Result<Packer, Trouble> {
+        let mut areas = [Area::new(19), Area::new(20)];
+        for area in &mut areas {
+            area.resize(CHUNK).map_err(Trouble::memory)?;
+        }
+        let [plain, packed] = areas;
+        Ok(Packer {
+            encoder: Encoder::new(21, level)?,
+            plain,
+            unused: [[0; 4]; CHUNK / PAGE],
+            packed,
+            waiting: 0,
+            offset: DATA_OFFSET,
+        })
+    }
+
+    /// Where the next pages are to be copied to, [`CHUNK`] bytes at most, and memory for a checksum of each.
+    pub fn room(&mut self) -> (*mut u8, &mut [Sum]) {
+        (self.plain.bytes_mut().as_mut_ptr(), &mut self.unused)
+    }
+
+    /// Compresses so many bytes of them. The sums of what goes to the file come into `sums`.
+    pub fn filled(&mut self, bytes: usize, output: &mut Output, sums: &mut Area) -> Result<(), Trouble> {
+        self.compress(bytes, false, output, sums)
+    }
+
+    /// That was all; returns the length of the data in the file, whole pages.
+    pub fn end(mut self, output: &mut Output, sums: &mut Area) -> Result<u64, Trouble> {
+        self.compress(0, true, output, sums)?;
+        let whole = self.waiting.next_multiple_of(PAGE);
+        self.packed.bytes_mut()[self.waiting..whole].fill(0);
+        self.waiting = whole;
+        self.put(output, sums)?;
+        Ok(self.offset - DATA_OFFSET)
+    }
+
+    fn compress(&mut self, bytes: usize, last: bool, output: &mut Output, sums: &mut Area) -> Result<(), Trouble> {
+        let mut done = 0;
+        loop {
+            let room = &mut self.packed.bytes_mut()[self.waiting..];
+            let (took, gave, all) = self.encoder.step(&self.plain.bytes()[done..bytes], room, last)?;
+            done += took;
+            self.waiting += gave;
+            if all {
+                return Ok(());
+            }
+            self.put(output, sums)?;
+        }
+    }
+
+    /// Hands what is waiting, whole pages, to the file.
+    fn put(&mut self, output: &mut Output, sums: &mut Area) -> Result<(), Trouble> {
+        let to = output.room(self.offset, self.waiting, self.waiting as u64)?;
+        let sums = sums.sums_mut(layout::sum_at(self.offset), self.waiting / PAGE);
+        // SAFETY: memory of the packer's, and room for so much.
+        unsafe { copy_and_sum(self.packed.bytes().as_ptr(), to, sums, false) };
+        output.filled(self.waiting);
+        self.offset += self.waiting as u64;
+        self.waiting = 0;
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! The pages of memory of an image file.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::FileExt;
+
+use super::{Defect, Image};
+use crate::file::checksum::{PAGE, sum_of};
+use crate::file::format::{DATA_OFFSET, PLAIN, record_at};
+use crate::file::layout;
+use crate::file::zstd::Decoder;
+
+/// Bytes read at once, and decompressed at once.
+const READ: usize = 1 << 20;
+
+impl Image {
+    /// Checks the data.
+    pub fn verify(&self) -> Result<(), Defect> {
+        let sums = self.sums()?;
+        if self.header.compression == PLAIN {
+            let extents = self.extents.iter();
+            let mut ranges = extents.map(|extent| (extent.offset, extent.offset + extent.length));
+            return ranges.try_for_each(|range| self.each(range, &sums, |_, _| Ok(())));
+        }
+        self.decompress(&sums, |_, _| Ok(()))
+    }
+
+    /// Checks the data, and gives the file in which it lies where the extents say: for compressed data a new one in memory.
+    pub fn verified_data(&self) -> Result<File, Defect> {
+        if self.header.compression == PLAIN {
+            self.verify()?;
+            return self.file.try_clone().map_err(|source| self.unreadable(source));
+        }
+        let no_room = |source| Defect::NoRoom {
+            path: self.path.clone(),
+            source,
+        };
+        let sums = self.sums()?;
+        // SAFETY: the new descriptor is nobody else's.
+        let file = unsafe {
+            match libc::memfd_create(c"resurgo-image".as_ptr(), libc::MFD_CLOEXEC) {
+                -1 => return Err(no_room(io::Error::last_os_error())),
+                fd => File::from_raw_fd(fd),
+            }
+        };
+        self.decompress(&sums, |at, bytes| file.write_all_at(bytes, at).map_err(no_room))?;
+        Ok(file)
+    }
+
+    fn unreadable(&self, source: io::Error) -> Defect {
+        Defect::Unreadable {
+            path: self.path.clone(),
+            source,
+        }
+    }
+
+    /// The checksums of all pages of data.
+    fn sums(&self) -> Result<Vec<u8>, Defect> {
+        let mut sums = vec![0u8; self.header.sums.length as usize];
+        let read = self.file.read_exact_at(&mut sums, self.header.sums.offset);
+        read.map_err(|source| self.unreadable(source))?;
+        if sum_of(&sums) != self.header.sums.sum {
+            return Err(Defect::Sum {
+                path: self.path.clone(),
+                part: "checksums",
+                from: self.header.sums.offset,
+                to: self.header.tables.offset,
+            });
+        }
+        Ok(sums)
+    }
+
+    /// Reads and checks a part of the file's data; calls `each` with what is right, and where it lies.
+    fn each(
+        &self,
+        (start, end): (u64, u64),
+        sums: &[u8],
+        mut each: impl FnMut(u64, &[u8]) -> Result<(), Defect>,
+    ) -> Result<(), Defect> {
+        let mut buffer = vec![0u8; READ.min((end - start) as usize)];
+        for at in (start..end).step_by(READ) {
+            let bytes = &mut buffer[..READ.min((end - at) as usize)];
+            let read = self.file.read_exact_at(bytes, at);
+            read.map_err(|source| self.unreadable(source))?;
+            for (page, from) in bytes.chunks(PAGE).zip((at..).step_by(PAGE)) {
+                if record_at(sums, layout::sum_at(from)) != Some(sum_of(page)) {
+                    return Err(Defect::Sum {
+                        path: self.path.clone(),
+                        part: "memory",
+                        from,
+                        to: from + PAGE as u64,
+                    });
+                }
+            }
+            each(at, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Checks and decompresses all data; calls `each` with pieces of it one after the other, and the place that each would have
+    /// in the file.
+    fn decompress(&self, sums: &[u8], mut each: impl FnMut(u64, &[u8]) -> Result<(), Defect>) -> Result<(), Defect> {
+        let wrong = |from: u64, why: &str| Defect::Compression {
+            path: self.path.clone(),
+            from,
+            why: why.to_string(),
+        };
+        let (start, end) = (DATA_OFFSET, DATA_OFFSET + self.header.data_length);
+        let plain_end = DATA_OFFSET + self.header.plain_length;
+        let mut decoder = Decoder::new().map_err(|why| wrong(start, &why))?;
+        let mut plain = vec![0u8; READ];
+        let (mut at, mut ended) = (DATA_OFFSET, false);
+        self.each((start, end), sums, |from, bytes| {
+            let mut bytes = bytes;
+            loop {
+                if ended {
+                    let padding = bytes.len() < PAGE && bytes.iter().all(|byte| *byte == 0);
+                    return if padding {
+                        Ok(())
+                    } else {
+                        Err(wrong(from, "something follows its end"))
+                    };
+                }
+                let room = READ.min((plain_end - at) as usize);
+                let step = decoder.step(bytes, &mut plain[..room]);
+                let (took, gave, end) = step.map_err(|why| wrong(from, &why))?;
+                each(at, &plain[..gave])?;
+                (bytes, at, ended) = (&bytes[took..], at + gave as u64, end);
+                // Full output: there may be more without further input.
+                if !ended && bytes.is_empty() && gave < room {
+                    return Ok(());
+                }
+                if !ended && took == 0 && gave == 0 {
+                    return if bytes.is_empty() {
+                        Ok(())
+                    } else {
+                        Err(wrong(from, "it is longer than it should be"))
+                    };
+                }
+            }
+        })?;
+        if !ended || at != plain_end {
+            return Err(wrong(end, "it ends early"));
+        }
+        Ok(())
+    }
+}
