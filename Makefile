@@ -29,7 +29,7 @@ install: build ## into PREFIX (default /usr/local); DESTDIR is put before it
 	@$(call put,LICENSE,$(DESTDIR)$(PREFIX)/share/doc/resurgo/LICENSE,644)
 	@echo "installed: $(DESTDIR)$(PREFIX)/bin/resurgo"
 
-# A linker and cargo are all that building needs; the set-up brings the one and names the other.
+# A C compiler, to link with, and cargo are all that building needs; the set-up brings the one and names the other.
 toolchain:
 	@command -v cc >/dev/null && command -v cargo >/dev/null || scripts/setup.sh
 
@@ -52,14 +52,17 @@ test: setup ## all tests but the long ones
 	$(PYTHON) -m pytest tests
 
 SEEDS ?= 200000
+# Of image files, of each of four kinds.
+MUTANTS ?= 300000
 # Of the jobs with random kills; nothing: the tests' own.
 KILLS ?=
 SEED ?=
 ROUNDS ?=
-soak: setup ## the long tests: SEEDS=200000 of the simulator; KILLS= a job, SEED=, ROUNDS=
+soak: setup ## the long tests: SEEDS=200000 of the simulator; MUTANTS=300000 of image files; KILLS= a job, SEED=, ROUNDS=
 	@$(MAKE) --no-print-directory build
 	cargo run --release --locked -p resurgo-sim -- --seeds $(SEEDS)
 	cargo run --release --locked -p resurgo-sim -- --mutations --seeds 30000
+	MUTANTS=$(MUTANTS) SEED=$(or $(SEED),7) cargo test --locked -p resurgo-image -- --ignored many_mutants
 	$(PROGRAMS)
 	$(PYTHON) -m pytest tests -m soak $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ROUNDS),--rounds $(ROUNDS))

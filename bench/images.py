@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process images: how long a rank stands still for one, what they cost, and how soon a killed rank runs again."""
 
+import mmap
+import os
+import signal
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 from statistics import median
 
-from contenders import PESSIMISTIC, Job, Rounds, run
+from contenders import PESSIMISTIC, Failed, Job, Rounds, run
 from node_memory import NodeMemory
 from report import Section, spread
 
@@ -58,6 +61,31 @@ def writes(quick, directory, every):
         return files, job.others
 
 
+def rebuilt(quick, directory):
+    """Of rank 0, with all of its heap written: the size of an image file, and seconds from SIGKILL, when its snapshot is gone too,
+    until it runs again from that file."""
+    options = ["--checkpoint-dir", directory]
+    with Job(SELDOM, 2, "dirty", 256 if quick else MIB, 16, options=options) as job:
+        job.until(lambda: len(job.of("image_written", rank=0)) > 2, "image files", timeout=60)
+        pid = job.of("started", rank=0)[0]["pid"]
+        agent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.3)  # an image that was being taken has become a snapshot, or none
+        for child in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
+            if Path(f"/proc/{child}/comm").read_text() == "resurgo-image\n":
+                os.kill(int(child), signal.SIGKILL)
+        time.sleep(0.3)
+        killed = time.monotonic()
+        job.kill(pid)
+        again = job.until(lambda: job.of("started", rank=0, life=2), "the next life", timeout=60)[0]
+        took = time.monotonic() - killed
+        if not again["from_file"]:
+            raise Failed(f"rank 0 was not rebuilt from a file: {job.describe()}")
+        job.wait()
+        bytes_of = {event["image"]: event["bytes"] for event in job.of("image_written", rank=0)}
+        return (bytes_of[again["image"]] / 2**20, took), job.others
+
+
 def seconds_to_copy(mib):
     """Of the same bytes, from memory to memory."""
     source, target = bytearray(b"x" * (mib << 20)), bytearray(mib << 20)
@@ -66,6 +94,32 @@ def seconds_to_copy(mib):
         start = time.monotonic()
         memoryview(target)[:] = source
         times.append(time.monotonic() - start)
+    return min(times)
+
+
+def seconds_to_write(mib, directory):
+    """Of the same bytes by plain write(): into a new file in memory, and into one that is there already."""
+    source, times = memoryview(bytearray(b"x" * (mib << 20))), ([], [])
+    for _ in range(3):
+        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+            for kind in times:
+                start = time.monotonic()
+                if os.pwrite(file.fileno(), source, 0) != len(source):
+                    raise OSError("written in part")
+                kind.append(time.monotonic() - start)
+    return [min(kind) for kind in times]
+
+
+def seconds_to_read(mib, directory):
+    """Of the same bytes by plain read(), from a file in memory into new memory of small pages."""
+    times = []
+    with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+        os.pwrite(file.fileno(), b"x" * (mib << 20), 0)
+        for _ in range(3):
+            with mmap.mmap(-1, mib << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as target:
+                start = time.monotonic()
+                os.preadv(file.fileno(), [target], 0)
+                times.append(time.monotonic() - start)
     return min(times)
 
 
@@ -104,6 +158,24 @@ def measure_files(section, rounds, quick):
     stood = median(stall for stall, _, _ in part)
     section.figure(f"stall for an image with a file, 1 % of {mib} MiB written", "≤ 10 ms", f"{stood:.1f} ms", stood <= 10)
     section.table(["files", "MiB", "s", "stall, ms", "the same bytes, s"], rows)
+    measure_restart(section, rounds, quick)
+
+
+def measure_restart(section, rounds, quick):
+    """From an image file in memory; and what plain system calls take for as many bytes."""
+    mib = 256 if quick else MIB
+    with tempfile.TemporaryDirectory(prefix="resurgo-bench-", dir="/dev/shm") as directory:
+        copied, (new, again), read = seconds_to_copy(mib), seconds_to_write(mib, directory), seconds_to_read(mib, directory)
+        runs = rounds.go((SELDOM,), 1 if quick else 3, lambda _: rebuilt(quick, Path(directory) / "rebuilt"))[SELDOM.name]
+    sizes, took = ([run[part] for run in runs] for part in (0, 1))
+    section.at_least(f"rank of {mib} MiB rebuilt from a file in /dev/shm, from SIGKILL on, against memcpy", 0.7,
+                     copied / median(took))
+    section.table(
+        [f"{mib} MiB in /dev/shm", "s"],
+        [["memcpy, to memory that is there", f"{copied:.2f}"], ["write() to a new file", f"{new:.2f}"],
+         ["write() to a file that is there", f"{again:.2f}"], ["read() to new memory", f"{read:.2f}"],
+         [f"from SIGKILL to running again ({median(sizes):.0f} MiB)", spread(took)]],
+    )
 
 
 def measure(quick):

@@ -20,6 +20,7 @@ from survival import snapshots
 
 pytestmark = pytest.mark.protocol("pessimistic")
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+ZSTD = ("--checkpoint-compress", "zstd")
 HEAT = ("400", "400", "6000")
 LONG = ("400", "400", "24000")  # more than two seconds
 
@@ -58,14 +59,18 @@ def until_written(job, rank, count=2):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["heat", "cg", "master_worker", "transpose", "messages", "heat_f08", "comm_churn", "pickles.py", "numpy_cg.py"],
+    "name, options",
+    [
+        *((name, ()) for name in ("heat", "cg", "master_worker", "transpose", "messages", "heat_f08", "comm_churn")),
+        *((name, options) for name in ("pickles.py", "numpy_cg.py") for options in ((), ZSTD)),
+        *((name, ZSTD) for name in ("heat", "cg", "messages")),
+    ],
 )
-def test_answers_are_the_same(jobs, program, tmp_path, name):
+def test_answers_are_the_same(jobs, program, tmp_path, name, options):
     entry = BY_NAME[name]
     calm_file, file = tmp_path / "calm", tmp_path / "disturbed"
     calm = jobs.run(3, *program(name), *arguments(entry, True, calm_file)).ok()
-    job = start(jobs, tmp_path / "images", 3, *program(name), *arguments(entry, True, file), every="50ms")
+    job = start(jobs, tmp_path / "images", 3, *program(name), *arguments(entry, True, file), every="50ms", options=options)
     for rank in (0, 2):
         if until_written(job, rank):
             kill_with_snapshots(job, rank)
@@ -76,9 +81,10 @@ def test_answers_are_the_same(jobs, program, tmp_path, name):
     assert result.restarts == 0 or from_files(result), result.describe()
 
 
-def test_a_rebuilt_rank_is_rebuilt_again(jobs, program, tmp_path):
+@pytest.mark.parametrize("options", [(), ZSTD])
+def test_a_rebuilt_rank_is_rebuilt_again(jobs, program, tmp_path, options):
     calm = jobs.run(2, *program("heat"), *HEAT).ok()
-    job = start(jobs, tmp_path / "images", 2, *program("heat"), *HEAT, every="50ms")
+    job = start(jobs, tmp_path / "images", 2, *program("heat"), *HEAT, every="50ms", options=options)
     for life in range(1, 4):
         before = len(written(job, 1))
         if not until_written(job, 1, before + 2):
@@ -93,15 +99,16 @@ def test_a_rebuilt_rank_is_rebuilt_again(jobs, program, tmp_path):
 CHANGED = harness.PROGRAMS / "image" / "changed"
 
 
-def killed_after_changes(jobs, rng, directory, kills=3, before=()):
+def killed_after_changes(jobs, rng, directory, kills=3, before=(), options=(), images=(5, 8)):
     """Kills ranks and their snapshots when some files of their lives have been written over; the result, and for each kill
     whether the newest file was given only a part of its bytes."""
     events = jobs.directory / f"changed{jobs.number + 1}.json"
-    options = ["--checkpoint-every", f"{rng.choice([20, 30, 50])}ms", "--checkpoint-dir", directory, "--json-events", events]
-    job = jobs.command([*before, harness.RESURGO, "run", "-n", 2, "--protocol", "pessimistic", *MANY, *options, CHANGED], events=events)
+    options = ["--checkpoint-every", f"{rng.choice([20, 30, 50])}ms", "--checkpoint-dir", directory, "--json-events", events, *options]
+    command = [harness.RESURGO, "run", "-n", 2, "--protocol", "pessimistic", *MANY, *options, CHANGED]
+    job = jobs.command([*before, *command], events=events)
     partly = []
     for _ in range(kills):
-        rank, count = rng.randrange(2), rng.randrange(5, 9)
+        rank, count = rng.randrange(2), rng.randint(*images)
         if not until_written(job, rank, len(written(job, rank)) + count):
             break
         newest = written(job, rank)[-1]
@@ -119,6 +126,30 @@ def test_what_has_not_changed_is_not_written_again(jobs, rng, tmp_path):
     assert any(partly) and len(from_files(result)) >= 2, result.describe()
 
 
+@pytest.mark.parametrize("level", ["", ":3"])
+def test_compressed_files_are_written_in_full(jobs, rng, tmp_path, level):
+    calm = jobs.run(2, CHANGED).ok()
+    options = ["--checkpoint-compress", f"zstd{level}"]
+    result, partly = killed_after_changes(jobs, rng, tmp_path / "images", options=options, images=(2, 4))
+    assert result.out == calm.out and result.program_errors == b"", result.describe()
+    assert partly and not any(partly) and from_files(result), result.describe()
+
+
+def test_compressed_files_are_small(jobs, program, tmp_path):
+    """What their sizes are for C and for Python is in docs/guide/checkpointing.md."""
+    for name, most in (("heat", 5e6), ("numpy_cg.py", 10e6)):
+        sizes = []
+        for options in ((), ZSTD):
+            directory = tmp_path / f"{name}{len(options)}"
+            options = [*options, "--checkpoint-keep", "--checkpoint-at", "rank=all,messages=50"]
+            command = [*program(name), *arguments(BY_NAME[name], True, tmp_path / "file")]
+            jobs.start(2, *command, options=["--checkpoint-dir", directory, *options]).wait().ok()
+            sizes.append(files(directory, 0)[-1].stat().st_size)
+        assert sizes[1] < most and 2 * sizes[1] < sizes[0], sizes
+        shown = jobs.resurgo("image", "show", files(directory, 0)[-1]).ok().text
+        assert re.search(r"\ncompressed \d+ KiB, by zstd\n", shown), shown
+
+
 @pytest.mark.parametrize("what", ["userfaultfd", "scan"])
 def test_a_kernel_that_keeps_no_track_gets_whole_files(jobs, rng, tmp_path, what):
     calm = jobs.run(2, CHANGED).ok()
@@ -128,12 +159,28 @@ def test_a_kernel_that_keeps_no_track_gets_whole_files(jobs, rng, tmp_path, what
     assert all(event["written_bytes"] >= event["bytes"] - 4096 for event in result.of("image_written"))
 
 
-def damage_bit(path):
+def flip(path, at):
     with open(path, "r+b") as file:
-        file.seek(path.stat().st_size // 2)
+        file.seek(at)
         byte = file.read(1)[0]
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 8]))
+
+
+def damage_bit(path):
+    flip(path, path.stat().st_size // 2)
+
+
+def damage_header(path):
+    flip(path, 100)
+
+
+def damage_note(path):
+    flip(path, 4100)
+
+
+def damage_tables(path):
+    flip(path, path.stat().st_size - 8000)
 
 
 def damage_end(path):
@@ -146,20 +193,57 @@ def damage_version(path):
         file.write(b"\x63")
 
 
+def never_reached_the_disk(path):
+    """Long enough, but the file system had written some of it only."""
+    size = path.stat().st_size
+    os.truncate(path, size // 3)
+    os.truncate(path, size)
+
+
+def write_nothing(path):
+    os.truncate(path, 0)
+
+
+def old_pages(path):
+    """Some pages are those of the image before."""
+    before = sorted(path.parent.glob(path.name.rpartition("-")[0] + "-*"), key=lambda path: path.stat().st_mtime)[0]
+    with open(path, "r+b") as file, open(before, "rb") as other:
+        for at in range(8192, path.stat().st_size // 2, 4096):
+            other.seek(at)
+            file.seek(at)
+            file.write(other.read(4096))
+
+
+def of_another_rank(path):
+    number = path.name.rpartition("-")[2]
+    shutil.copy(next(path.parent.glob(f"rank-1.image-{number}"), None) or sorted(path.parent.glob("rank-1.image-*"))[0], path)
+
+
 @pytest.mark.parametrize(
-    "damage, why",
+    "damage, why, options",
     [
-        (damage_bit, "the checksum of its memory is wrong"),
-        (damage_end, "bytes instead of"),
-        (damage_version, "it has format 99"),
-        (os.remove, "No such file"),
+        (damage_bit, "the checksum of its memory is wrong", ()),
+        (damage_bit, "the checksum of its memory is wrong", ZSTD),
+        (damage_header, "the checksum of its header is wrong (bytes 0 to 4096)", ()),
+        (damage_note, "the checksum of its note is wrong (bytes 4096 to 8192)", ()),
+        (damage_tables, "the checksum of its tables is wrong", ZSTD),
+        (damage_end, "bytes instead of", ()),
+        (damage_end, "bytes instead of", ZSTD),
+        (damage_version, "it has format 99", ()),
+        (never_reached_the_disk, "the checksum of its tables is wrong", ZSTD),
+        (write_nothing, "this is no image file", ()),
+        (old_pages, "the checksum of its memory is wrong", ()),
+        (old_pages, "the checksum of its memory is wrong", ZSTD),
+        (of_another_rank, "of rank 1 of job", ()),
+        (os.remove, "No such file", ()),
     ],
 )
-def test_a_damaged_file_is_passed_over(jobs, program, tmp_path, damage, why):
+def test_a_damaged_file_is_passed_over(jobs, program, tmp_path, damage, why, options):
     calm = jobs.run(2, *program("heat"), *LONG).ok()
     directory = tmp_path / "images"
-    job = start(jobs, directory, 2, *program("heat"), *LONG, every="400ms")
+    job = start(jobs, directory, 2, *program("heat"), *LONG, every="400ms", options=options)
     assert until_written(job, 0)
+    assert until_written(job, 1)
     newest = files(directory, 0)[-1]
     damage(newest)
     kill_with_snapshots(job, 0)
@@ -231,7 +315,7 @@ def test_files_can_be_kept_and_shown(jobs, program, tmp_path):
     assert len(files(directory, 1)) == 2
     shown = jobs.resurgo("image", "show", file).ok().text
     number = file.name.rpartition("-")[2]
-    assert shown.startswith(f"image {number} (format 2)")
+    assert shown.startswith(f"image {number} (format 3)")
     assert '"rank":1' in shown and own.name in shown and "node memory" in shown
     assert re.search(r"\d+ threads\n +\d+ heat \(main\)", shown) and "standard output" in shown
     damage_bit(file)

@@ -130,13 +130,13 @@ def ready(job):
         ("messages", "auto"),
     ],
 )
-def test_again_and_again(jobs, chain, program, rng, name, protocol):
+def test_again_and_again(jobs, chain, program, rng, name, protocol, options=()):
     """Suspended at random moments, with ranks killed before and after."""
     entry = BY_NAME[name]
     calm_file, file = jobs.directory / "calm", jobs.directory / "result"
     calm = jobs.run(3, *program(name), *arguments(entry, True, calm_file)).ok()
     every = [] if rng.random() < 0.5 else ["--checkpoint-every", "100ms"]
-    job = chain.start(3, *program(name), *arguments(entry, True, file), options=every, protocol=protocol)
+    job = chain.start(3, *program(name), *arguments(entry, True, file), options=[*every, *options], protocol=protocol)
     went_on = 0
     for _ in range(3):
         ready(job)
@@ -154,6 +154,12 @@ def test_again_and_again(jobs, chain, program, rng, name, protocol):
     assert by_rank(chain.out) == by_rank(calm.out), result.describe()
     assert went_on or calm.seconds < 1
     assert not entry.result or file.read_bytes() == calm_file.read_bytes()
+
+
+@pytest.mark.parametrize("name, protocol", [("heat", "pessimistic"), ("numpy_cg.py", "pessimistic"), ("cg", "blocking")])
+def test_from_compressed_files(jobs, chain, program, rng, name, protocol):
+    options = ["--checkpoint-compress", rng.choice(["zstd", "zstd:5"])]
+    test_again_and_again(jobs, chain, program, rng, name, protocol, options)
 
 
 def test_after_a_reboot(jobs, chain, program, calm):

@@ -6,6 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use nix::sys::personality::{self, Persona};
@@ -40,19 +41,35 @@ pub const RESTORE_VERB: &str = "rank-restore";
 /// `resurgo rank-restore`: becomes a rank again from an image file; returns only when that fails, with the exit code to use.
 /// The agent has been told why.
 ///
-/// Arguments: process id of the agent, limit of open files as above, the file.
+/// Arguments: process id of the agent, limit of open files as above, name of the job, the file.
 pub fn rank_restore(arguments: Vec<OsString>) -> i32 {
-    let [agent, files, path] = arguments.as_slice() else {
-        eprintln!("resurgo: {RESTORE_VERB}: there are three arguments");
+    let [agent, files, job, path] = arguments.as_slice() else {
+        eprintln!("resurgo: {RESTORE_VERB}: there are four arguments");
         return 2;
     };
     match prepare(agent, "fixed".as_ref(), files) {
-        Ok(()) => resurgo_image::file::restore(path.as_ref()),
+        Ok(()) => resurgo_image::file::restore(path.as_ref(), &|note| check_note(job, path.as_ref(), note)),
         Err((code, text)) => {
             eprintln!("resurgo: {text}");
             code
         }
     }
+}
+
+/// A file that somebody has copied over another one may be whole, and still not the image that its name says.
+fn check_note(job: &OsStr, path: &Path, note: &str) -> Result<(), String> {
+    let note: serde_json::Value = serde_json::from_str(note).unwrap_or_default();
+    let name = format!("rank-{}.image-{}", note["rank"], note["image"]);
+    if path.file_name() == Some(OsStr::new(&name)) && note["job"].as_str().map(OsStr::new) == Some(job) {
+        return Ok(());
+    }
+    Err(format!(
+        "image file {}: it is image {} of rank {} of job {}",
+        path.display(),
+        note["image"],
+        note["rank"],
+        note["job"]
+    ))
 }
 
 fn try_exec(arguments: Vec<OsString>) -> Result<Never, (i32, String)> {

@@ -31,10 +31,10 @@ const READ: u64 = 1 << 30;
 /// Of a copy that is given back piece by piece.
 const READ_COPY: u64 = 16 << 20;
 
-/// Becomes the process whose image `path` is. Returns only when that fails, after having told the agent; the exit code to
-/// use.
-pub fn restore(path: &Path) -> i32 {
-    let why = match try_restore(path) {
+/// Becomes the process whose image `path` is, unless `check` objects to the agent's note in it. Returns only when that fails,
+/// after having told the agent; the exit code to use.
+pub fn restore(path: &Path, check: &dyn Fn(&str) -> Result<(), String>) -> i32 {
+    let why = match try_restore(path, check) {
         Ok(never) => match never {},
         Err(why) => why,
     };
@@ -45,8 +45,9 @@ pub fn restore(path: &Path) -> i32 {
 
 enum Never {}
 
-fn try_restore(path: &Path) -> Result<Never, String> {
+fn try_restore(path: &Path, check: &dyn Fn(&str) -> Result<(), String>) -> Result<Never, String> {
     let image = Image::open(path).map_err(|defect| defect.to_string())?;
+    check(&image.note)?;
     check_kernel(&image)?;
     for file in &image.files {
         check_file(&image, file)?;

@@ -123,7 +123,7 @@ impl Life {
         match image {
             Some(image) => command
                 .arg(crate::trampoline::RESTORE_VERB)
-                .args([&agent, &files])
+                .args([&agent, &files, &around.job.name])
                 .arg(image)
                 .env_clear(),
             None => command
