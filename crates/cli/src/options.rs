@@ -805,6 +805,15 @@ mod tests {
     }
 
     #[test]
+    fn levels_of_compression() {
+        for (value, level) in [("zstd", 1), ("zstd:1", 1), ("zstd:19", 19)] {
+            let options = options(&format!("--checkpoint-dir d --checkpoint-compress {value} ./a"));
+            assert_eq!(options.checkpoint_compress, Some(level), "{value}");
+        }
+        assert_eq!(options("--checkpoint-dir d ./a").checkpoint_compress, None);
+    }
+
+    #[test]
     fn errors_name_what_is_wrong() {
         for (line, expected) in [
             ("", "no program"),
@@ -819,6 +828,14 @@ mod tests {
             ("-env A=B C ./a", "not a name"),
             ("-l=3 ./a", "takes no value"),
             ("--protocl none ./a", "did you mean --protocol?"),
+            (
+                "--checkpoint-dir d --checkpoint-compress gzip ./a",
+                "neither zstd nor zstd:LEVEL with a level from 1 to 19",
+            ),
+            ("--checkpoint-dir d --checkpoint-compress zstd:0 ./a", "from 1 to 19"),
+            ("--checkpoint-dir d --checkpoint-compress zstd:20 ./a", "from 1 to 19"),
+            ("--checkpoint-dir d --checkpoint-compress zstd3 ./a", "from 1 to 19"),
+            ("--checkpoint-compress zstd ./a", "needs --checkpoint-dir"),
             ("--log-memroy 3M ./a", "did you mean --log-memory?"),
             ("-gnev A B ./a", "did you mean -genv?"),
             ("--xyzzy ./a", "--help lists them"),
