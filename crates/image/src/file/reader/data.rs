@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::FromRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Defect, Image};
 use crate::file::checksum::{PAGE, sum_of};
@@ -13,17 +14,51 @@ use crate::file::zstd::Decoder;
 
 /// Bytes read at once, and decompressed at once.
 const READ: usize = 1 << 20;
+/// Bytes that a thread checks before it takes the next ones, at most; and most threads.
+const SHARE: u64 = 4 << 20;
+const MOST_THREADS: usize = 4;
 
 impl Image {
     /// Checks the data.
     pub fn verify(&self) -> Result<(), Defect> {
         let sums = self.sums()?;
         if self.header.compression == PLAIN {
-            let extents = self.extents.iter();
-            let mut ranges = extents.map(|extent| (extent.offset, extent.offset + extent.length));
-            return ranges.try_for_each(|range| self.each(range, &sums, |_, _| Ok(())));
+            return self.verify_plain(&sums);
         }
         self.decompress(&sums, |_, _| Ok(()))
+    }
+
+    /// By several threads: a rank that has failed waits for this, and others for the rank.
+    fn verify_plain(&self, sums: &[u8]) -> Result<(), Defect> {
+        let extents = self.extents.iter();
+        let shares: Vec<(u64, u64)> = extents
+            .flat_map(|extent| {
+                let end = extent.offset + extent.length;
+                (extent.offset..end)
+                    .step_by(SHARE as usize)
+                    .map(move |at| (at, end.min(at + SHARE)))
+            })
+            .collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.each(*share, sums, |_, _| Ok(()))?;
+            }
+            Ok(())
+        };
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        std::thread::scope(|scope| {
+            // A thread that cannot be made is not needed.
+            let helpers: Vec<_> = (1..cores.min(MOST_THREADS))
+                .filter(|number| number * (SHARE as usize) < self.header.data_length as usize)
+                .map_while(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok())
+                .collect();
+            let mine = work();
+            helpers.into_iter().fold(mine, |result, helper| match helper.join() {
+                Ok(theirs) => result.and(theirs),
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
     }
 
     /// Checks the data, and gives the file in which it lies where the extents say: for compressed data a new one in memory.
