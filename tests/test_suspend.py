@@ -130,13 +130,13 @@ def ready(job):
         ("messages", "auto"),
     ],
 )
-def test_again_and_again(jobs, chain, program, rng, name, protocol, options=()):
+def test_again_and_again(jobs, chain, program, rng, name, protocol):
     """Suspended at random moments, with ranks killed before and after."""
     entry = BY_NAME[name]
     calm_file, file = jobs.directory / "calm", jobs.directory / "result"
     calm = jobs.run(3, *program(name), *arguments(entry, True, calm_file)).ok()
     every = [] if rng.random() < 0.5 else ["--checkpoint-every", "100ms"]
-    job = chain.start(3, *program(name), *arguments(entry, True, file), options=[*every, *options], protocol=protocol)
+    job = chain.start(3, *program(name), *arguments(entry, True, file), options=every, protocol=protocol)
     went_on = 0
     for _ in range(3):
         ready(job)
@@ -156,10 +156,24 @@ def test_again_and_again(jobs, chain, program, rng, name, protocol, options=()):
     assert not entry.result or file.read_bytes() == calm_file.read_bytes()
 
 
-@pytest.mark.parametrize("name, protocol", [("heat", "pessimistic"), ("numpy_cg.py", "pessimistic"), ("cg", "blocking")])
-def test_from_compressed_files(jobs, chain, program, rng, name, protocol):
-    options = ["--checkpoint-compress", rng.choice(["zstd", "zstd:5"])]
-    test_again_and_again(jobs, chain, program, rng, name, protocol, options)
+@pytest.mark.parametrize(
+    "name, words, protocol",
+    [("heat", LONG_HEAT, "pessimistic"), ("heat", LONG_HEAT, "blocking"), ("numpy_cg.py", ("400", "4000"), "pessimistic")],
+)
+def test_from_compressed_files(jobs, chain, program, rng, name, words, protocol):
+    calm = jobs.run(2, *program(name), *words).ok()
+    options = ["--checkpoint-compress", rng.choice(["zstd", "zstd:5"]), "--checkpoint-every", "100ms"]
+    job = chain.start(2, *program(name), *words, options=options, protocol=protocol)
+    for _ in range(2):
+        ready(job)
+        time.sleep(rng.uniform(0, 0.3))
+        job.kill([rng.randrange(2)])
+        if not chain.suspend():
+            break
+        job = chain.resume()
+    result = chain.end()
+    assert by_rank(chain.out) == by_rank(calm.out), result.describe()
+    assert any(event["from_file"] for event in result.of("started")), result.describe()
 
 
 def test_after_a_reboot(jobs, chain, program, calm):
