@@ -56,6 +56,7 @@ TCP = Contender(
 )
 NONE = Contender("none", (RESURGO, "run", "-q", "--protocol", "none"))
 PESSIMISTIC = Contender("pessimistic", (RESURGO, "run", "-q", "--protocol", "pessimistic"))
+AUTO = Contender("auto", (RESURGO, "run", "-q", "--protocol", "auto"))
 BLOCKING = Contender("blocking", (RESURGO, "run", "-q", "--protocol", "blocking"))
 
 
