@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The test programs, with arguments for a quick run and for one that lasts long enough to be killed in."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -11,12 +12,16 @@ class Entry:
     longer: tuple = ()
     least: int = 1  # ranks
     most: int = 16
+    square: bool = False  # only square numbers of ranks
     result: bool = False  # writes a file, named by {file} in the arguments
     debian: bool = False  # asks for libmpich.so.12
     same_as_plain: bool = True  # plain MPICH prints the same
 
     def __str__(self):
         return self.name
+
+    def accepts(self, size):
+        return self.least <= size <= self.most and not (self.square and math.isqrt(size) ** 2 != size)
 
 
 CATALOGUE = [
@@ -37,6 +42,9 @@ CATALOGUE = [
     Entry("numpy_cg.py", ("100", "50"), ("400", "600"), most=8),
     Entry("futures_pi.py", ("60",), ("400",), least=2, most=8),
     Entry("master_worker.py", ("100",), ("1000",), least=2, most=8),
+    Entry("bt", ("S",), ("W",), square=True),
+    Entry("ft", ("S",), ("W",)),
+    Entry("lu", ("S",), ("W",)),
 ]
 BY_NAME = {entry.name: entry for entry in CATALOGUE}
 

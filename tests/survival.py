@@ -67,8 +67,8 @@ def every(period):
 
 def soak(jobs, program, rng, request, entry, size, blows, options=(), protocol=None):
     """A program of the catalogue undisturbed, and then as many rounds of it under kills as are asked for."""
-    if not entry.least <= size <= entry.most:
-        pytest.skip(f"{entry} is for {entry.least} to {entry.most} ranks")
+    if not entry.accepts(size):
+        pytest.skip(f"{entry} does not run on {size} ranks")
     command = program(entry.name)
     expected = undisturbed(jobs, command, entry, size)
     for number in range(request.config.option.rounds):

@@ -26,7 +26,7 @@ from survival import (
 )
 
 pytestmark = pytest.mark.protocol("pessimistic")
-SOME = ["cg", "master_worker", "comm_churn", "rma_halo", "mpiio", "heat_f08", "futures_pi.py"]
+SOME = ["cg", "master_worker", "comm_churn", "rma_halo", "mpiio", "heat_f08", "futures_pi.py", "lu", "bt", "ft"]
 
 
 @pytest.mark.parametrize("name", SOME)

@@ -9,7 +9,7 @@ from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank
 from survival import PROGRAMS, soak, survive, undisturbed
 
-SOME = ["cg", "heat", "master_worker", "transpose", "comm_churn", "messages", "rma_halo", "mpiio", "heat_f08"]
+SOME = ["cg", "heat", "master_worker", "transpose", "comm_churn", "messages", "rma_halo", "mpiio", "heat_f08", "lu", "ft"]
 PYTHON = ["pickles.py", "numpy_cg.py", "master_worker.py", "futures_pi.py"]
 
 
@@ -19,6 +19,12 @@ def test_random_kills(jobs, program, rng, kills, name, size):
     entry, command = BY_NAME[name], program(name)
     expected = undisturbed(jobs, command, entry, size)
     survive(jobs, rng, command, entry, size, kills or 4, expected)
+
+
+def test_random_kills_of_bt(jobs, program, rng, kills):
+    entry, command = BY_NAME["bt"], program("bt")
+    expected = undisturbed(jobs, command, entry, 4)
+    survive(jobs, rng, command, entry, 4, kills or 4, expected)
 
 
 @pytest.mark.parametrize("name", PYTHON)

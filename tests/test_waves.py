@@ -29,7 +29,7 @@ from survival import (
     without_the_one_or_the_other,
 )
 
-SOME = ["cg", "master_worker", "comm_churn", "rma_halo", "transpose", "heat", "futures_pi.py"]
+SOME = ["cg", "master_worker", "comm_churn", "rma_halo", "transpose", "heat", "futures_pi.py", "lu", "bt", "ft"]
 WAVES = [*MANY, "--checkpoint-every", "20ms"]
 PATIENCE = 60.0  # seconds for striking: a job that hangs must not keep its test from saying so
 
