@@ -13,6 +13,10 @@ DESTDIR ?=
 PYTHON := $(RESURGO_DEPS)/mpich/bin/python
 PROGRAMS := $(MAKE) --no-print-directory -C tests/programs BUILD=$(CURDIR)/build/programs DEPS=$(RESURGO_DEPS)
 
+# What `resurgo bench` needs: found in share/resurgo, in the places that it has here.
+BENCH = $(wildcard bench/*.py bench/figures/*.py bench/programs/*.c) bench/programs/Makefile \
+	$(addprefix tests/programs/,check.h kernel.h bt.c cg.c ft.c heat.c hello.c lu.c)
+
 # put FILE AS [MODE]: installs by a rename, and only what has changed: whoever runs the old file keeps it.
 put = cmp -s $(1) $(2) || { cp $(1) $(2).new.$$$$ && chmod $(or $(3),755) $(2).new.$$$$ && mv -f $(2).new.$$$$ $(2); }
 
@@ -21,12 +25,18 @@ build: toolchain ## build/bin/resurgo and build/lib/resurgo/libresurgo-fi.so
 	@mkdir -p build/bin build/lib/resurgo
 	@$(call put,$(CARGO_TARGET_DIR)/release/libresurgo_fi.so,build/lib/resurgo/libresurgo-fi.so)
 	@$(call put,$(CARGO_TARGET_DIR)/release/resurgo,build/bin/resurgo)
+	@$(call put,$(CARGO_TARGET_DIR)/release/resurgo-sim,build/lib/resurgo/resurgo-sim)
+	@mkdir -p build/share && ln -sfn ../.. build/share/resurgo
 
 install: build ## into PREFIX (default /usr/local); DESTDIR is put before it
 	@mkdir -p $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/resurgo $(DESTDIR)$(PREFIX)/share/doc/resurgo
 	@$(call put,build/lib/resurgo/libresurgo-fi.so,$(DESTDIR)$(PREFIX)/lib/resurgo/libresurgo-fi.so)
 	@$(call put,build/bin/resurgo,$(DESTDIR)$(PREFIX)/bin/resurgo)
 	@$(call put,LICENSE,$(DESTDIR)$(PREFIX)/share/doc/resurgo/LICENSE,644)
+	@$(call put,build/lib/resurgo/resurgo-sim,$(DESTDIR)$(PREFIX)/lib/resurgo/resurgo-sim)
+	@for file in $(BENCH); do \
+		to=$(DESTDIR)$(PREFIX)/share/resurgo/$$file; mkdir -p $${to%/*}; cp $$file $$to && chmod 644 $$to; \
+	done
 	@echo "installed: $(DESTDIR)$(PREFIX)/bin/resurgo"
 
 # A C compiler, to link with, and cargo are all that building needs; the set-up brings the one and names the other.

@@ -2,12 +2,15 @@
 """Who is measured, and how their jobs are started, watched and ended."""
 
 import contextlib
+import functools
 import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -16,12 +19,24 @@ from pathlib import Path
 
 from machine import DISTURBED, Watch, wait_until_quiet
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent  # of the source tree, or share/resurgo of an installation
+IS_TREE = (ROOT / "Cargo.toml").exists()
 DEPS = Path(os.environ.get("RESURGO_DEPS", ROOT / ".deps"))
 RESURGO = Path(os.environ.get("RESURGO", ROOT / "build/bin/resurgo")).absolute()
-PROGRAMS = ROOT / "build/bench"
-MPICH = DEPS / "mpich"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+PROGRAMS = ROOT / "build/bench" if IS_TREE else CACHE / "resurgo/bench"
 TIMEOUT = 120.0  # seconds for one job
+
+
+def mpich():
+    """The prefix of the MPICH to compare with: that of the set-up, or the one whose mpiexec is found first."""
+    found = shutil.which("mpiexec")
+    if (DEPS / "mpich/bin/mpiexec").exists() or not found:
+        return DEPS / "mpich"
+    return Path(found).absolute().parent.parent
+
+
+MPICH = mpich()
 
 
 def environment():
@@ -29,6 +44,24 @@ def environment():
     settings = re.compile(r"PMI|HYDRA|HYDI|MPI|FI_|I_MPI|OMPI|RESURGO|UCX|LD_LIBRARY_PATH|PYTHON")
     kept = {name: value for name, value in os.environ.items() if not settings.match(name)}
     return kept | {"VIRTUAL_ENV": str(MPICH), "PATH": f"{MPICH / 'bin'}:{os.environ['PATH']}"}
+
+
+def prepare():
+    """Builds what is measured; ends this program with one line when something that this needs is missing."""
+    how = "run scripts/setup.sh" if IS_TREE else "activate a Python environment with the package mpich, or load its module"
+    needed = [(RESURGO, "build it")] + [(MPICH / f"bin/{tool}", how) for tool in ("mpiexec", "mpicc")]
+    for path, what in needed:
+        if not path.exists():
+            sys.exit(f"bench: {path.name} of MPICH is missing: {what}" if path.parent != RESURGO.parent
+                     else f"bench: {path} is missing: {what}")
+    if not shutil.which("make"):
+        sys.exit("bench: make is missing: install it, it builds the programs that are measured")
+    told = subprocess.run([MPICH / "bin/mpiexec", "--version"], capture_output=True, text=True, check=False).stdout
+    if "HYDRA" not in told:
+        sys.exit(f"bench: {MPICH / 'bin/mpiexec'} is not MPICH's: {how}")
+    make = ["make", "-s", "-C", str(ROOT / "bench/programs"), f"BUILD={PROGRAMS}", f"MPICC={MPICH / 'bin/mpicc'}"]
+    if subprocess.run(make, check=False, env=environment()).returncode != 0:
+        sys.exit("bench: the programs could not be built")
 
 
 @dataclass(frozen=True)
@@ -58,6 +91,16 @@ NONE = Contender("none", (RESURGO, "run", "-q", "--protocol", "none"))
 PESSIMISTIC = Contender("pessimistic", (RESURGO, "run", "-q", "--protocol", "pessimistic"))
 AUTO = Contender("auto", (RESURGO, "run", "-q", "--protocol", "auto"))
 BLOCKING = Contender("blocking", (RESURGO, "run", "-q", "--protocol", "blocking"))
+
+
+@functools.cache
+def offered():
+    """The protocols and options that this binary knows, as its help names them."""
+    text = subprocess.run([RESURGO, "--help"], capture_output=True, text=True, check=False).stdout
+    options = set(re.findall(r"^ +(--[a-z-]+)", text, re.MULTILINE))
+    about = re.search(r"^ +--protocol NAME +((?:.+\n)(?: {8,}.+\n)*)", text, re.MULTILINE)
+    protocols = re.findall(r"^ *([a-z][a-z-]*)(?: \(default\))?:", about[1] if about else "", re.MULTILINE)
+    return set(protocols), options
 
 
 class Failed(Exception):

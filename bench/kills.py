@@ -4,6 +4,7 @@
 import csv
 import random
 import time
+from functools import partial
 from statistics import median
 
 from contenders import BLOCKING, DEFAULT, PESSIMISTIC, TCP, Job, Rounds, run
@@ -45,20 +46,21 @@ def strike(job, due, rank, start, find):
     return False
 
 
+def running(job, rank):
+    """The process of a rank of a job of resurgo; None while it has none."""
+    pid = None
+    for event in job.events:
+        if event.get("rank") == rank and event["event"] == "started":
+            pid = event["pid"]
+        elif event.get("rank") == rank and event["event"] in ("failed", "finished"):
+            pid = None
+    return pid
+
+
 def with_resurgo(contender, program, blows):
     """Seconds to the solution, kills that struck, the answer."""
     with Job(contender, RANKS, *program) as job:
-
-        def find(rank):
-            running = None
-            for event in job.events:
-                if event.get("rank") == rank and event["event"] == "started":
-                    running = event["pid"]
-                elif event.get("rank") == rank and event["event"] in ("failed", "finished"):
-                    running = None
-            return running
-
-        struck = sum(strike(job, due, rank, job.started, find) for due, rank in blows)
+        struck = sum(strike(job, due, rank, job.started, partial(running, job)) for due, rank in blows)
         return job.wait(), struck, answer(job.output), job.others
 
 

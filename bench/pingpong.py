@@ -23,10 +23,10 @@ def size_name(size):
     return f"{size} B"
 
 
-def half_round_trips(contender):
-    """Bytes → microseconds, the median of the batches."""
-    sizes = [f"{size}:{iterations}" for size, iterations in (LATENCY | BANDWIDTH).items()]
-    output, _, others = run(contender, 2, "pingpong", BATCHES, *sizes)
+def half_round_trips(contender, sizes=LATENCY | BANDWIDTH, batches=BATCHES):
+    """Bytes → microseconds, the median of the batches. `sizes`: bytes → round trips of a batch."""
+    sizes = [f"{size}:{iterations}" for size, iterations in sizes.items()]
+    output, _, others = run(contender, 2, "pingpong", batches, *sizes)
     lines = [line.split() for line in output.splitlines()]
     return {int(line[0]): median(map(float, line[1:])) for line in lines}, others
 

@@ -32,6 +32,12 @@ def spread(values):
     return f"{number(median(values))} ({number(min(values))}–{number(max(values))})"
 
 
+def table(head, rows):
+    """Markdown."""
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
+
+
 @dataclass
 class Figure:
     """One line of the verdict: what, how it should be, how it is."""
@@ -66,9 +72,7 @@ class Section:
         self.figure(what, f"≥ {bound:g} ×", f"{number(ratio)} ×", ratio >= bound)
 
     def table(self, head, rows):
-        lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-        lines += ["| " + " | ".join(row) + " |" for row in rows]
-        self.text("\n".join(lines))
+        self.text(table(head, rows))
 
     def text(self, markdown):
         self.parts.append(markdown)

@@ -8,7 +8,6 @@ Every figure is a ratio to plain MPICH, or stands beside it, in the same run. Th
 
 import argparse
 import signal
-import subprocess
 import sys
 import time
 
@@ -21,7 +20,7 @@ import oversubscribed
 import pingpong
 import programs
 import recovery
-from contenders import DEPS, MPICH, PROGRAMS, RESURGO, ROOT, Failed
+from contenders import Failed, prepare
 from report import summary, write_results
 
 MEASUREMENTS = {
@@ -38,15 +37,6 @@ MEASUREMENTS = {
 
 def say(text):
     print(f"bench: {text}", flush=True)
-
-
-def prepare():
-    for needed, how in ((RESURGO, "build it"), (MPICH / "bin/mpicc", "run scripts/setup.sh")):
-        if not needed.exists():
-            sys.exit(f"bench: {needed} is missing: {how}")
-    make = ["make", "-s", "-C", str(ROOT / "bench/programs"), f"BUILD={PROGRAMS}", f"DEPS={DEPS}"]
-    if subprocess.run(make, check=False).returncode != 0:
-        sys.exit("bench: the programs could not be built")
 
 
 def main():

@@ -76,7 +76,7 @@ pub struct Causal {
     latest: Vec<u64>,
     /// Per rank, deliveries that are stable: their events are not kept.
     stable: Vec<u64>,
-    /// Per peer and rank, the last event that either has told the other.
+    /// Per peer and rank, the last event that either has told the other; of a peer with whom nothing was exchanged, no row.
     exchanged: Vec<Vec<u64>>,
     /// Per peer: its life has begun, and knows its own events. One that still collects is told of them too.
     begun: Vec<bool>,
@@ -103,7 +103,7 @@ impl Causal {
             store,
             latest: vec![0; size],
             stable: vec![0; size],
-            exchanged: vec![vec![0; size]; size],
+            exchanged: vec![Vec::new(); size],
             begun: vec![true; size],
             told_stable: vec![vec![0; size]; told_to],
             collecting: false,
@@ -141,7 +141,7 @@ impl Causal {
         if to == self.rank {
             return Piggyback::default();
         }
-        let known = &mut self.exchanged[to as usize];
+        let known = row(&mut self.exchanged, to);
         for (known, stable) in known.iter_mut().zip(&self.stable) {
             *known = (*known).max(*stable);
         }
@@ -189,7 +189,7 @@ impl Causal {
         if let Some(rank) = named.into_iter().find(|rank| strange(*rank)) {
             return Err(Error::UnknownRank { rank, size });
         }
-        let before = self.exchanged[from as usize].clone();
+        let before = row(&mut self.exchanged, from).clone();
         for event in &piggyback.events {
             self.learn(from, *event)?;
         }
@@ -207,7 +207,7 @@ impl Causal {
 
     fn learn(&mut self, from: Rank, event: Event) -> Result<(), Error> {
         let Event { receiver, rclock, .. } = event;
-        let told = &mut self.exchanged[from as usize][receiver as usize];
+        let told = &mut row(&mut self.exchanged, from)[receiver as usize];
         *told = rclock.max(*told);
         let latest = &self.latest[receiver as usize];
         if rclock <= *latest {
@@ -344,6 +344,14 @@ impl Causal {
     pub fn kept(&self) -> usize {
         self.store.get().len()
     }
+}
+
+/// The row of `peer`, made when it is needed first.
+fn row(rows: &mut [Vec<u64>], peer: Rank) -> &mut Vec<u64> {
+    let size = rows.len();
+    let row = &mut rows[peer as usize];
+    row.resize(size, 0);
+    row
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod process;
 pub mod program;
 mod queue;
 pub mod random;
+pub mod study;
 pub mod subject;
 mod world;
 

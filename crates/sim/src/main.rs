@@ -1,5 +1,7 @@
 //! `resurgo-sim`: runs seeds until one breaks an invariant, or one seed with its trace.
 
+mod study_command;
+
 use std::cell::Cell;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -9,6 +11,7 @@ use resurgo_sim::{Failure, Loggers, Mutation, Options, Outcome, Piggybacks, Repo
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
                    [--tolerate process|node|node-in-place|vcausal|manetho|logon|auto|blocking|all] [--mutations]
                    [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
+       resurgo-sim study --help
 
   --seeds COUNT     run so many seeds (10000) and stop at the first that breaks an invariant
   --from SEED       first of them (0)
@@ -243,6 +246,10 @@ fn mutations(arguments: &Arguments) -> bool {
 }
 
 fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    if words.next().as_deref() == Some("study") {
+        return study_command::study(words);
+    }
     let arguments = match parse() {
         Ok(Some(arguments)) => arguments,
         Ok(None) => {

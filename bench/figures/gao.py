@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gao 2007, figures 3 to 6: the effective delay of a coordinated checkpoint."""
+
+import signal
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from statistics import mean, median
+
+from contenders import Failed, Job, Rounds, offered
+from figures.common import Figure, Result, nothing_to_compare
+from report import number, spread
+from svg import Panel
+
+WAVES = ("blocking", "group")
+GROUP_SIZE = "--group-size"
+MIB = 180  # of a rank's memory (§6.1)
+RUN = 4.0  # seconds that a model program should last, at least
+
+
+def checkpointers(setting, result, ranks):
+    """Contenders by the number of ranks that are checkpointed together."""
+    variants = {v.protocol: v for v in setting.variants(result, lambda v: v.protocol in WAVES)}
+    if not variants:
+        nothing_to_compare("coordinated checkpoints")
+    found = {ranks: variants["blocking"].contender()} if "blocking" in variants else {}
+    if "group" in variants:
+        if GROUP_SIZE in offered()[1]:
+            sizes = [size for size in range(1, ranks) if ranks % size == 0]
+            found |= {size: variants["group"].contender(GROUP_SIZE, str(size)) for size in sizes}
+        else:
+            result.left_out.append(f"`--protocol group` by size: this binary has no `{GROUP_SIZE}`")
+    return found
+
+
+def timed(contender, ranks, program, moment, directory):
+    """One run with an image of all ranks at `moment` seconds (None: none), written to files below `directory`:
+    ((seconds, total and longest individual checkpoint time), share of others)."""
+    with Job(contender, ranks, *program, options=("--checkpoint-dir", directory)) as job:
+        if moment is not None:
+            job.until(lambda: time.monotonic() - job.started >= moment, f"{moment:.1f} s: the run is too short")
+            job.process.send_signal(signal.SIGUSR1)
+        seconds = job.wait()
+        waves = job.of("wave_complete")
+        if moment is None:
+            return (seconds, 0.0, 0.0), job.others
+        if not waves:
+            raise Failed(f"no image of all ranks was complete: {job.describe()}")
+        return (seconds, waves[0]["total_seconds"], waves[0]["stall_seconds"]), job.others
+
+
+class Delays:
+    """Runs with and without an image take turns; their difference is the effective delay (§5)."""
+
+    def __init__(self, quick):
+        self.rounds = Rounds(quick)
+        self.repetitions = 2 if quick else 5
+
+    def measure(self, contender, ranks, program, moments):
+        """For each moment (milliseconds of effective delay, of the total and of the individual checkpoint time)."""
+        with tempfile.TemporaryDirectory(prefix="resurgo-bench-", dir=Path.cwd()) as directory:
+            runs = {moment: [] for moment in (None, *moments)}
+            for _ in range(self.repetitions):
+                for moment, values in runs.items():
+                    values += self.rounds.go((contender,), 1, lambda c, m=moment: timed(c, ranks, program, m, directory))[contender.name]
+        base = median(seconds for seconds, _, _ in runs[None])
+        return base, [
+            ([1e3 * (seconds - base) for seconds, _, _ in runs[moment]], *(1e3 * median(run[i] for run in runs[moment]) for i in (1, 2)))
+            for moment in moments
+        ]
+
+
+def lasting(contender, ranks, group, mib, period=0):
+    """The model program with so many rounds that it lasts long enough, and its seconds a round."""
+    def seconds(rounds):
+        with Job(contender, ranks, "groups", group, rounds, mib) as job:
+            return job.wait()
+
+    few, more = 100, 600
+    each = max(1e-5, (seconds(more) - seconds(few)) / (more - few))
+    rounds = int(RUN / each)
+    return ("groups", group, rounds, mib, *([max(1, int(period / each))] if period else [])), each
+
+
+COLUMNS = ("ranks", "communication_group", "checkpoint_group", "moment_s", "delay_ms", "total_ms", "individual_ms")
+HEAD = ["ranks that communicate", "ranks checkpointed together", "asked for at, s", "effective delay, ms", "total, ms", "individual, ms"]
+
+
+def add(result, table, ranks, group, size, moment, measured):
+    delays, total, individual = measured
+    result.rows += [(ranks, group, size, f"{moment:.2f}", f"{delay:.2f}", f"{total:.2f}", f"{individual:.2f}") for delay in delays]
+    table.append([group, size, number(moment), spread(delays), number(total), number(individual)])
+
+
+def between(result, measured, base):
+    """The paper's bounds of the effective delay (§5, 3c)."""
+    delay, total, individual = (median(values) for values in zip(*((median(d), t, i) for d, t, i in measured)))
+    result.finding("the effective delay lies between the individual and the total checkpoint time",
+                   f"delay {number(delay)} ms of a run of {number(base)} s; individual {number(individual)} ms, total {number(total)} ms",
+                   individual * 0.8 <= delay <= total * 1.2)
+
+
+def group_sizes(setting):
+    result = Result(COLUMNS)
+    ranks = setting.counts([4], [2])[0]
+    contenders = checkpointers(setting, result, ranks)
+    delays, table, panel, all_measured = Delays(setting.quick), [], {}, []
+    mib = 16 if setting.quick else MIB
+    base = 0.0
+    for group in [size for size in range(ranks, 0, -1) if ranks % size == 0]:
+        program, _ = lasting(next(iter(contenders.values())), ranks, group, mib)
+        for size, contender in sorted(contenders.items()):
+            base, [measured] = delays.measure(contender, ranks, program, [RUN / 2])
+            add(result, table, ranks, group, size, RUN / 2, measured)
+            panel.setdefault(f"communication in groups of {group}", []).append((size, max(0.0, median(measured[0]))))
+            all_measured.append(measured)
+    result.panels = [Panel(f"{ranks} ranks of {mib} MiB", "ranks checkpointed together", "effective delay, ms", panel)]
+    result.table(HEAD, table)
+    between(result, all_measured, base)
+    if len(contenders) < 2:
+        result.finding("the delay is halved with the checkpoint group, down to the communication group", "needs `--protocol group`", None)
+    result.note = delays.rounds.note()
+    return result
+
+
+def placement(setting):
+    result = Result(COLUMNS)
+    ranks = setting.counts([4], [2])[0]
+    contenders = checkpointers(setting, result, ranks)
+    delays, table, panel, all_measured = Delays(setting.quick), [], {}, []
+    mib, period, group = 16 if setting.quick else MIB, 1.0, max(1, ranks // 2)
+    shares = (0.2, 0.8) if setting.quick else (0.1, 0.3, 0.5, 0.7, 0.9)
+    moments = [1 + share * period for share in shares]
+    base = 0.0
+    for size, contender in sorted(contenders.items()):
+        program, _ = lasting(contender, ranks, group, mib, period)
+        base, measured = delays.measure(contender, ranks, program, moments)
+        for moment, one in zip(moments, measured):
+            add(result, table, ranks, group, size, moment, one)
+            panel.setdefault(f"{size} checkpointed together", []).append((round(moment - 1, 2), max(0.0, median(one[0]))))
+        all_measured += measured
+    result.panels = [Panel(f"{ranks} ranks, all meet every {period:g} s", "s after all have met", "effective delay, ms", panel)]
+    result.table(HEAD, table)
+    between(result, all_measured, base)
+    if len(contenders) < 2:
+        result.finding("the delay grows when the checkpoint is close before the barrier", "only for checkpoint groups; needs `--protocol group`", None)
+    result.note = delays.rounds.note()
+    return result
+
+
+@cache
+def of_the_solver(quick, ranks, sizes, chosen):
+    """LU in the place of HPL: {ranks checkpointed together: (seconds undisturbed, [(moment, measured)])}, and a note."""
+    delays, found = Delays(quick), {}
+    program = ("lu", "W") if quick else ("lu", "A")
+    for size, contender in zip(sizes, chosen):
+        seconds = timed_alone(contender, ranks, program)
+        moments = [seconds * (i + 0.5) / (3 if quick else 8) for i in range(3 if quick else 8)]
+        # The shortest run must still be going on.
+        moments = [moment for moment in moments if moment < 0.9 * seconds]
+        base, measured = delays.measure(contender, ranks, program, moments)
+        found[size] = (base, list(zip(moments, measured)))
+    return found, delays.rounds.note()
+
+
+def timed_alone(contender, ranks, program):
+    with Job(contender, ranks, *program) as job:
+        return job.wait()
+
+
+def solver(setting, result):
+    ranks = setting.counts([4], [4])[0]
+    contenders = checkpointers(setting, result, ranks)
+    found, result.note = of_the_solver(setting.quick, ranks, tuple(contenders), tuple(contenders.values()))
+    return ranks, found
+
+
+def time_points(setting):
+    result = Result(COLUMNS)
+    ranks, found = solver(setting, result)
+    table, panel = [], {}
+    for size, (_, measured) in found.items():
+        for moment, one in measured:
+            add(result, table, ranks, ranks, size, moment, one)
+            panel.setdefault(f"{size} checkpointed together", []).append((f"{moment:.1f}", max(0.0, median(one[0]))))
+    result.panels = [Panel(f"lu, {ranks} ranks", "checkpoint asked for at, s", "effective delay, ms", panel)]
+    result.table(HEAD, table)
+    base = median(base for base, _ in found.values())
+    between(result, [one for _, measured in found.values() for _, one in measured], base)
+    return result
+
+
+def averages(setting):
+    result = Result(("ranks", "checkpoint_group", "mean_delay_ms", "least_ms", "most_ms"))
+    ranks, found = solver(setting, result)
+    panel = {"mean": [], "least": [], "most": []}
+    table = []
+    for size, (_, measured) in sorted(found.items()):
+        delays = [median(one[0]) for _, one in measured]
+        values = (mean(delays), min(delays), max(delays))
+        result.rows.append((ranks, size, *(f"{value:.2f}" for value in values)))
+        table.append([size, *map(number, values)])
+        for name, value in zip(panel, values):
+            panel[name].append((size, max(0.0, value)))
+    result.panels = [Panel(f"lu, {ranks} ranks", "ranks checkpointed together", "effective delay, ms", panel)]
+    result.table(["ranks checkpointed together", "mean delay, ms", "least, ms", "most, ms"], table)
+    means = {size: mean(median(one[0]) for _, one in measured) for size, (_, measured) in found.items()}
+    if len(means) > 1:
+        best = min(means, key=means.get)
+        result.finding("groups as large as those that communicate have the least delay", f"groups of {best}: {number(means[best])} ms", best < ranks)
+    else:
+        result.finding("groups as large as those that communicate have the least delay", "needs `--protocol group`", None)
+    return result
+
+
+WHY = (
+    "Their images were written to a file system that all ranks shared, 140 MB/s in all, while the ranks stood still: the delay was the time of "
+    "storage. Here a rank is copied in memory, which takes milliseconds, and the copy is written to the file while the rank goes on. What delays the program is the "
+    "copy, pages that are written for the first time after it, and the cores and the disk that the writing takes. That is why the effective delay can be "
+    "longer than the time for which ranks stood still, and why checkpointing group after group has little left to gain."
+)
+FIGURES = (
+    Figure("gao-3", "Gao", 3, "Effective checkpoint delay by checkpoint and communication group", group_sizes,
+           "As long as a checkpoint group held one or more communication groups, halving it halved the delay; smaller ones gained nothing, and groups of one or two "
+           "lost, because they did not use the storage fully. (32 ranks of 180 MB.)", WHY),
+    Figure("gao-4", "Gao", 4, "Effective checkpoint delay by the moment of the checkpoint", placement,
+           "With groups, the delay lay between the individual and the total checkpoint time, and grew the closer the checkpoint came before a barrier of all: "
+           "who is done early has to wait there.", WHY),
+    Figure("gao-5", "Gao", 5, "Effective checkpoint delay of a solver at eight moments", time_points,
+           "HPL on 8 × 4 ranks: groups of 2 to 16 had noticeably less delay than all 32 together, by up to 78 % (groups of 4, at 50 s), on average 35 to 46 %; groups of one "
+           "hardly gained.", "LU of this project stands in the place of HPL. " + WHY),
+    Figure("gao-6", "Gao", 6, "Mean effective checkpoint delay of a solver by checkpoint group", averages,
+           "Groups of 4 and 8 had the least mean delay, as fits HPL's 8 × 4 ranks.", "LU of this project stands in the place of HPL. " + WHY),
+)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bouteiller 2006 (MPICH-V), figures 7 to 9: latency and bandwidth, kernels, and faults, by protocol."""
+
+import random
+import time
+from functools import partial
+from statistics import median
+
+import machine
+from contenders import DEFAULT, TCP, Failed, Job, Rounds, run
+from figures.common import ENDURING, LOGGING, Figure, Result, nothing_to_compare
+from kills import running
+from pingpong import half_round_trips, size_name
+from report import number, spread
+from svg import Panel
+
+# Bytes → round trips of a batch. What all batches of all sizes log fits into the memory that is touched before the first.
+SIZES = {1: 500, 8: 500, 64: 500, 256: 500, 1 << 10: 500, 4 << 10: 500, 16 << 10: 300, 64 << 10: 100, 256 << 10: 40,
+         1 << 20: 15, 4 << 20: 4, 8 << 20: 3}
+QUICK_SIZES = {1: 200, 1 << 10: 200, 64 << 10: 50, 1 << 20: 10}
+TOUCHED = ("--log-memory", "2G", "--log-prefault", "1G")
+SMALL = 1 << 10  # bytes of a small message, at most
+KERNELS = ("cg", "lu", "ft", "bt")
+SQUARES = (1, 4, 9, 16)
+
+
+def latency_and_bandwidth(setting):
+    result = Result(("contender", "bytes", "half_round_trip_us", "megabytes_per_second"))
+    sizes = QUICK_SIZES if setting.quick else SIZES
+    variants = setting.variants(result)
+    if not variants:
+        nothing_to_compare("latency and bandwidth")
+    contenders = [DEFAULT, TCP]
+    contenders += [v.contender(*(TOUCHED if v.protocol in LOGGING else ())) for v in variants]
+    rounds = Rounds(setting.quick)
+    runs = rounds.go(contenders, 2 if setting.quick else 5, partial(half_round_trips, sizes=sizes, batches=5))
+    times = {name: {size: median(one[size] for one in values) for size in sizes} for name, values in runs.items()}
+    result.rows = [(name, size, f"{us:.4f}", f"{size / us:.3f}") for name, by in times.items() for size, us in by.items()]
+    result.table(["half a round trip, µs", *times], [[size_name(size), *(number(by[size]) for by in times.values())] for size in sizes])
+    result.table(["bandwidth, MB/s", *times], [[size_name(s), *(number(s / by[s]) for by in times.values())] for s in sizes])
+    names = {name: [(size_name(size), us) for size, us in by.items()] for name, by in times.items()}
+    fast = {name: [(size_name(size), size / us) for size, us in by.items()] for name, by in times.items()}
+    result.panels = [Panel("latency", "bytes", "half a round trip, µs", names, True), Panel("bandwidth", "bytes", "MB/s", fast, True)]
+    findings_of_latency(result, times, sizes)
+    result.note = rounds.note()
+    return result
+
+
+def findings_of_latency(result, times, sizes):
+    small = [size for size in sizes if size <= SMALL]
+
+    def small_ratio(one, other):
+        return median(times[one][size] / times[other][size] for size in small)
+
+    largest = max(sizes)
+    if "none" in times:
+        framework = small_ratio("none", TCP.name)
+        result.finding("the framework alone (Vdummy) costs 30 % of latency against MPICH's sockets", f"{framework - 1:+.0%}", framework > 1.1)
+    if "none" in times and "pessimistic, node" in times:
+        waits = small_ratio("pessimistic, node", "none")
+        others = [small_ratio(name, "none") for name in times if name not in ("none", "pessimistic, node", DEFAULT.name, TCP.name)]
+        result.finding("waiting for the event logger (V2) gives the highest latency of small messages", f"{waits:.2f} × none",
+                       waits > 1.1 and all(waits > other for other in others))
+    for name in ("vcausal, an event logger", "chandy-lamport", "blocking", "pessimistic"):
+        if "none" in times and name in times:
+            ratio = small_ratio(name, "none")
+            result.finding(f"{name}: latency of small messages as without fault tolerance", f"{ratio:.2f} × none", ratio < 1.1)
+    for name in times:
+        if "none" in times and name not in ("none", DEFAULT.name, TCP.name):
+            kept = times["none"][largest] / times[name][largest]
+            result.finding(f"{name}: bandwidth of {size_name(largest)} close to that without fault tolerance", f"{kept:.2f} × none", kept > 0.85)
+
+
+def kernels(setting):
+    result = Result(("kernel", "class", "ranks", "contender", "seconds"))
+    size_class, repetitions = ("S", 2) if setting.quick else ("W", 5)
+    variants = setting.variants(result)
+    if not variants:
+        nothing_to_compare("kernels")
+    counts = setting.counts([4, 9, 16], [4])
+    rounds = Rounds(setting.quick)
+    table, slower = [], {}
+    for kernel in KERNELS:
+        panel = {}
+        for ranks in counts:
+            if ranks > 16 or (kernel == "bt" and ranks not in SQUARES):
+                continue
+            references = [TCP] if ranks > machine.CORES else [DEFAULT, TCP]
+
+            def seconds(contender, kernel=kernel, ranks=ranks):
+                return run(contender, ranks, kernel, size_class)[1:]
+
+            times = rounds.go([*references, *(v.contender() for v in variants)], repetitions, seconds)
+            base = "none" if "none" in times else TCP.name
+            for name, values in times.items():
+                result.rows += [(kernel, size_class, ranks, name, f"{value:.4f}") for value in values]
+                ratio = median(values) / median(times[base])
+                panel.setdefault(name, []).append((str(ranks), ratio))
+                slower.setdefault(name, {})[kernel, ranks] = ratio
+                table.append([f"{kernel} {size_class}", ranks, name, spread(values), f"{ratio:.2f}"])
+        result.panels.append(Panel(f"{kernel} {size_class}", "ranks", f"time / {base}", panel))
+    if not table:
+        raise Failed(f"no kernel runs on {', '.join(map(str, counts))} ranks: 1 to 16, bt on 1, 4, 9 or 16")
+    result.table(["kernel", "ranks", "", "s, launch to end", f"/ {base}"], table)
+    findings_of_kernels(result, slower)
+    result.note = rounds.note()
+    return result
+
+
+def findings_of_kernels(result, slower):
+    def worst(name):
+        (kernel, ranks), ratio = max(slower[name].items(), key=lambda item: item[1])
+        return f"at worst {ratio:.2f} × ({kernel}, {ranks} ranks)", ratio
+
+    if "pessimistic, node" in slower:
+        text, _ = worst("pessimistic, node")
+        by = {kernel: max(r for (k, _), r in slower["pessimistic, node"].items() if k == kernel) for kernel in KERNELS
+              if any(k == kernel for k, _ in slower["pessimistic, node"])}
+        result.finding("V2 loses most on LU, with its many small messages", text, by.get("lu") == max(by.values()) and by["lu"] > 1.1)
+    for name in ("chandy-lamport", "vcausal, an event logger", "blocking", "pessimistic"):
+        if name in slower:
+            text, ratio = worst(name)
+            result.finding(f"{name}: as fast as without fault tolerance", text, ratio < 1.1)
+
+
+def under_faults(contender, ranks, program, interval, limit, seed):
+    """A rank is killed `interval` seconds after the one before (None: never). (seconds, kills, share of others); the seconds are
+    None when the job has not come to its end by `limit`."""
+    chance = random.Random(f"{seed} {interval}")
+    with Job(contender, ranks, *program) as job:
+        struck, due, victim = 0, interval or limit, chance.randrange(ranks)
+        while not job.over():
+            elapsed = time.monotonic() - job.started
+            if elapsed > limit:
+                return None, struck, job.watch.others()
+            if elapsed >= due and (pid := running(job, victim)) and job.kill(pid):
+                struck += 1
+                due, victim = elapsed + interval, chance.randrange(ranks)
+            time.sleep(0.002)
+        return job.wait(), struck, job.others
+
+
+def fault_frequency(setting):
+    result = Result(("contender", "faults_per_minute", "seconds", "slowdown_percent", "kills_that_struck"))
+    program = ("bt", "W") if setting.quick else ("bt", "A")
+    ranks = setting.counts([4], [4])[0]
+    if ranks not in SQUARES:
+        raise Failed(f"bt does not run on {ranks} ranks: 1, 4, 9 or 16")
+    variants = setting.variants(result, lambda variant: variant.images)
+    if not variants:
+        nothing_to_compare("faults")
+    contenders = [v.contender(*ENDURING, "--checkpoint-every", "100ms") for v in variants]
+    rounds = Rounds(setting.quick)
+    base = median(under_faults(contenders[-1], ranks, program, None, 600, 0)[0] for _ in range(1 if setting.quick else 3))
+    limit = 5 * base
+    intervals = [None, 0.5, 0.1] if setting.quick else [None, 8, 4, 2, 1, 0.5, 0.25, 0.12, 0.06, 0.03]
+    stopped, panel, table = {}, {}, {}
+    for interval in intervals:
+        def solution(contender, interval=interval):
+            seconds, struck, others = under_faults(contender, ranks, program, interval, limit, 1)
+            return (seconds, struck), others
+
+        going = [contender for contender in contenders if contender.name not in stopped]
+        for name, values in rounds.go(going, 1 if setting.quick else 3, solution).items():
+            frequency = 60 / interval if interval else 0
+            for seconds, struck in values:
+                slow = "" if seconds is None else f"{100 * (seconds / base - 1):.1f}"
+                result.rows.append((name, f"{frequency:g}", "" if seconds is None else f"{seconds:.3f}", slow, struck))
+            ended = [seconds for seconds, _ in values if seconds is not None]
+            if len(ended) * 2 <= len(values):
+                stopped[name] = frequency
+            else:
+                panel.setdefault(name, []).append((f"{frequency:g}", 100 * (median(ended) / base - 1)))
+            table.setdefault(f"{frequency:g}", {})[name] = spread(ended) + (" †" if len(ended) < len(values) else "")
+    result.panels = [Panel(f"{' '.join(program)}, {ranks} ranks", "faults a minute", "slowdown, %", panel)]
+    names = [contender.name for contender in contenders]
+    result.table(["faults a minute", *(f"{name}, s" for name in names)], [[f, *(by.get(name, "") for name in names)] for f, by in table.items()])
+    result.tables.append(f"† not at its end after {number(limit)} s, five times the undisturbed run of {names[-1]}. Images, or waves, every 100 ms. A fault is "
+                         "SIGKILL to a random rank, so long after the one before. A protocol that has stopped is not tried with more.")
+    if len(names) > 1:
+        logging = [name for name in names if any(name.startswith(v.name) for v in variants if v.protocol in LOGGING)]
+        waves = [name for name in names if name not in logging]
+        last = {name: stopped.get(name, float("inf")) for name in names}
+        told = "; ".join(f"{name}: {'no stop up to ' + str(60 / intervals[-1]) if last[name] == float('inf') else 'stops at ' + format(last[name], 'g')} a minute" for name in names)
+        ends = {name: panel[name][-1][1] for name in names if name in panel}
+        if logging and waves:
+            earlier = max(last[name] for name in waves) < max(last[name] for name in logging)
+            undecided = all(last[name] == float("inf") for name in names)
+            result.finding("coordinated checkpoints stop making progress at lower fault rates than message logging", told, None if undecided else earlier)
+            calm = {name: panel[name][0][1] for name in names}
+            result.finding("without faults coordinated checkpoints are as fast as message logging, or faster",
+                           "; ".join(f"{name} {calm[name]:+.0f} %" for name in names), min(calm[n] for n in waves) <= min(calm[n] for n in logging) + 3)
+            result.finding("at the highest rate that all survive, message logging is slowed down less", "; ".join(f"{name} {ends[name]:+.0f} %" for name in ends), common_rate(panel, logging, waves))
+    result.note = rounds.note()
+    return result
+
+
+def common_rate(panel, logging, waves):
+    """At the highest rate that all survive, message logging is slowed down less."""
+    by = {name: dict(points) for name, points in panel.items()}
+    common = [frequency for frequency, _ in panel.get(waves[0], []) if all(frequency in by.get(name, {}) for name in logging + waves)]
+    if not common:
+        return None
+    return min(by[name][common[-1]] for name in logging) < min(by[name][common[-1]] for name in waves)
+
+
+FIGURES = (
+    Figure(
+        "mpich-v-7", "MPICH-V", 7, "Latency and bandwidth of the protocols", latency_and_bandwidth,
+        "On Fast Ethernet the framework without fault tolerance had 30 % more latency than MPICH-P4. MPICH-V2, which waits for the event logger "
+        "before it sends, had the highest latency of small messages after MPICH-V1; causal logging did not have it. From 32 KiB "
+        "on all but MPICH-V1 kept the bandwidth of the reference; causal logging lost a little to its piggybacks, MPICH-V1 half, because "
+        "each message crosses the network twice.",
+        "Here ranks share a machine: messages go through shared memory and take a microsecond, where theirs took a hundred. There is no daemon "
+        "between a rank and its messages, so that there is no framework to pay for. What the event logger costs is a round trip "
+        "through a socket and a thread, which is many times a message here, and was about one message there. Keeping a copy of each message is "
+        "a second copy in memory; theirs was hidden behind a network of 12 MB/s. So a protocol that logs loses bandwidth here that "
+        "it did not lose there. The log's memory is touched before the first message (`--log-prefault`); in fresh memory "
+        "bandwidth is lower ([benchmarks](benchmarks.md)).",
+    ),
+    Figure(
+        "mpich-v-8", "MPICH-V", 8, "Kernels under the protocols, without faults", kernels,
+        "Causal logging and Chandy-Lamport waves ran all NAS kernels as fast as the framework without fault tolerance. MPICH-V2 was "
+        "much slower where messages are small and many (LU). MPICH-V1 was slower everywhere and ran out of memory on most.",
+        "The kernels are written new and smaller; with more ranks than cores the cores are the bottleneck, not the network, and a wait for the event "
+        "logger is time that another rank computes in. The event logger's threads need the same cores. Keeping the log costs "
+        "memory that is touched for the first time, which shows in FT. Times are from launch to end and contain some 50 ms of launch.",
+    ),
+    Figure(
+        "mpich-v-9", "MPICH-V", 9, "Slowdown by the frequency of faults", fault_frequency,
+        "BT class B on 25 nodes, images on one server: coordinated checkpoints were as good as message logging, or better, up to a fault every three "
+        "minutes. Beyond that they were overtaken, and they stopped making progress at lower fault rates than message logging, "
+        "because all images together take n times as long to store as one. V2 and causal logging behaved alike.",
+        "An image here is a copy of the process in memory, made in milliseconds while the rank goes on, and there is no server that all have to pass. "
+        "So rates are a thousand times higher, and images of all ranks take hardly longer than one. What is left of the paper's reason is that a "
+        "return ends and starts n processes instead of one, and loses the work of all since the last complete wave.",
+    ),
+)
