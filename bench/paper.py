@@ -5,6 +5,7 @@ import argparse
 import difflib
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -46,6 +47,11 @@ def protocols(words):
     return words.split(",")
 
 
+def refuse(message):
+    print(f"bench: {message}; resurgo bench lists figures and options", file=sys.stderr)
+    sys.exit(2)
+
+
 def options():
     parser = argparse.ArgumentParser(prog="resurgo bench paper", usage=listing(), add_help=False, allow_abbrev=False)
     parser.add_argument("figures", nargs="*")
@@ -54,7 +60,7 @@ def options():
     parser.add_argument("--out", type=Path, default=Path("resurgo-paper"))
     parser.add_argument("--protocols", type=protocols)
     parser.add_argument("--ranks", type=numbers)
-    parser.error = lambda message: sys.exit(f"bench: {message}; resurgo bench lists the figures and options") or 2
+    parser.error = refuse
     return parser.parse_args()
 
 
@@ -62,10 +68,12 @@ def chosen(names):
     for name in names:
         if name not in FIGURES and name != "all":
             near = difflib.get_close_matches(name, FIGURES, 1)
-            hint = f"did you mean {near[0]}?" if near else "resurgo bench lists them"
-            print(f"bench: there is no figure {name!r}; {hint}", file=sys.stderr)
-            sys.exit(2)
+            refuse(f"there is no figure {name!r}" + (f", did you mean {near[0]}?" if near else ""))
     return list(FIGURES.values()) if "all" in names else [FIGURES[name] for name in dict.fromkeys(names)]
+
+
+def cannot_write(out, error):
+    return f"bench: cannot write to {out}: {error.strerror}; name another directory with --out"
 
 
 def main():
@@ -78,9 +86,10 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         asked.out.mkdir(parents=True, exist_ok=True)
-        (asked.out / f"{figures[0].name}.csv").touch()
+        with tempfile.TemporaryFile(dir=asked.out):
+            pass
     except OSError as error:
-        sys.exit(f"bench: cannot write to {asked.out}: {error.strerror}; name another directory with --out")
+        sys.exit(cannot_write(asked.out, error))
     prepare()
     say(machine.description())
     setting = Setting(asked.quick, asked.protocols, asked.ranks)
@@ -95,7 +104,10 @@ def main():
             say(f"{figure.name} failed: {failure}")
             failures += 1
             continue
-        figure.write(result, setting, asked.out)
+        try:
+            figure.write(result, setting, asked.out)
+        except OSError as error:
+            sys.exit(cannot_write(asked.out, error))
         for claim, measured, seen in result.findings:
             say(f"  {claim}: {measured}; seen: {seen.strip('*')}")
         for what in result.left_out:

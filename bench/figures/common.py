@@ -78,7 +78,7 @@ class Setting:
         for variant in wanted:
             unknown = [option for option in variant.needs if option not in options]
             if variant.protocol not in protocols:
-                missing[variant.protocol] = f"`--protocol {variant.protocol}` ({variant.paper})"
+                missing[variant.protocol] = f"`--protocol {variant.protocol}`"
             elif unknown:
                 missing[variant.name] = f"{variant.name}: this binary has no `{unknown[0]}`"
             else:

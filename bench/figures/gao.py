@@ -36,17 +36,19 @@ def checkpointers(setting, result, ranks):
 
 def timed(contender, ranks, program, moment, directory):
     """One run with an image of all ranks at `moment` seconds (None: none), written to files below `directory`:
-    ((seconds, total and longest individual checkpoint time), share of others)."""
+    ((seconds, total and longest individual checkpoint time), share of others). Nothing in the place of the former when the run was over
+    too soon."""
     with Job(contender, ranks, *program, options=("--checkpoint-dir", directory)) as job:
         if moment is not None:
-            job.until(lambda: time.monotonic() - job.started >= moment, f"{moment:.1f} s: the run is too short")
+            while time.monotonic() - job.started < moment and not job.over():
+                time.sleep(0.001)
             job.process.send_signal(signal.SIGUSR1)
         seconds = job.wait()
         waves = job.of("wave_complete")
         if moment is None:
             return (seconds, 0.0, 0.0), job.others
         if not waves:
-            raise Failed(f"no image of all ranks was complete: {job.describe()}")
+            return None, job.others
         return (seconds, waves[0]["total_seconds"], waves[0]["stall_seconds"]), job.others
 
 
@@ -58,29 +60,35 @@ class Delays:
         self.repetitions = 2 if quick else 5
 
     def measure(self, contender, ranks, program, moments):
-        """For each moment (milliseconds of effective delay, of the total and of the individual checkpoint time)."""
+        """Seconds without an image; for each moment, and the moment, milliseconds of effective delay (several), of the total and of the
+        individual checkpoint time."""
         with tempfile.TemporaryDirectory(prefix="resurgo-bench-", dir=Path.cwd()) as directory:
             runs = {moment: [] for moment in (None, *moments)}
             for _ in range(self.repetitions):
                 for moment, values in runs.items():
                     values += self.rounds.go((contender,), 1, lambda c, m=moment: timed(c, ranks, program, m, directory))[contender.name]
-        base = median(seconds for seconds, _, _ in runs[None])
-        return base, [
-            ([1e3 * (seconds - base) for seconds, _, _ in runs[moment]], *(1e3 * median(run[i] for run in runs[moment]) for i in (1, 2)))
-            for moment in moments
-        ]
+        base = median(seconds for seconds, _, _ in runs.pop(None))
+        measured = []
+        for moment, values in runs.items():
+            if values := [value for value in values if value]:
+                delays = [1e3 * (seconds - base) for seconds, _, _ in values]
+                measured.append((moment, (delays, *(1e3 * median(value[i] for value in values) for i in (1, 2)))))
+        if not measured:
+            raise Failed(f"no image of all ranks was complete: {' '.join(map(str, program))} on {ranks} ranks is over too soon")
+        return base, measured
 
 
 def lasting(contender, ranks, group, mib, period=0):
-    """The model program with so many rounds that it lasts long enough, and its seconds a round."""
+    """The model program with so many rounds that it lasts long enough."""
     def seconds(rounds):
         with Job(contender, ranks, "groups", group, rounds, mib) as job:
             return job.wait()
 
-    few, more = 100, 600
-    each = max(1e-5, (seconds(more) - seconds(few)) / (more - few))
-    rounds = int(RUN / each)
-    return ("groups", group, rounds, mib, *([max(1, int(period / each))] if period else [])), each
+    rounds = 100
+    while (took := seconds(rounds)) < RUN / 3:
+        rounds *= 2
+    each = took / rounds
+    return ("groups", group, int(RUN / each), mib, *([max(1, int(period / each))] if period else []))
 
 
 COLUMNS = ("ranks", "communication_group", "checkpoint_group", "moment_s", "delay_ms", "total_ms", "individual_ms")
@@ -109,9 +117,9 @@ def group_sizes(setting):
     mib = 16 if setting.quick else MIB
     base = 0.0
     for group in [size for size in range(ranks, 0, -1) if ranks % size == 0]:
-        program, _ = lasting(next(iter(contenders.values())), ranks, group, mib)
+        program = lasting(next(iter(contenders.values())), ranks, group, mib)
         for size, contender in sorted(contenders.items()):
-            base, [measured] = delays.measure(contender, ranks, program, [RUN / 2])
+            base, [(_, measured)] = delays.measure(contender, ranks, program, [RUN / 2])
             add(result, table, ranks, group, size, RUN / 2, measured)
             panel.setdefault(f"communication in groups of {group}", []).append((size, max(0.0, median(measured[0]))))
             all_measured.append(measured)
@@ -134,12 +142,12 @@ def placement(setting):
     moments = [1 + share * period for share in shares]
     base = 0.0
     for size, contender in sorted(contenders.items()):
-        program, _ = lasting(contender, ranks, group, mib, period)
+        program = lasting(contender, ranks, group, mib, period)
         base, measured = delays.measure(contender, ranks, program, moments)
-        for moment, one in zip(moments, measured):
+        for moment, one in measured:
             add(result, table, ranks, group, size, moment, one)
             panel.setdefault(f"{size} checkpointed together", []).append((round(moment - 1, 2), max(0.0, median(one[0]))))
-        all_measured += measured
+        all_measured += [one for _, one in measured]
     result.panels = [Panel(f"{ranks} ranks, all meet every {period:g} s", "s after all have met", "effective delay, ms", panel)]
     result.table(HEAD, table)
     between(result, all_measured, base)
@@ -156,11 +164,8 @@ def of_the_solver(quick, ranks, sizes, chosen):
     program = ("lu", "W") if quick else ("lu", "A")
     for size, contender in zip(sizes, chosen):
         seconds = timed_alone(contender, ranks, program)
-        moments = [seconds * (i + 0.5) / (3 if quick else 8) for i in range(3 if quick else 8)]
-        # The shortest run must still be going on.
-        moments = [moment for moment in moments if moment < 0.9 * seconds]
-        base, measured = delays.measure(contender, ranks, program, moments)
-        found[size] = (base, list(zip(moments, measured)))
+        count = 3 if quick else 8
+        found[size] = delays.measure(contender, ranks, program, [seconds * (i + 0.5) / count for i in range(count)])
     return found, delays.rounds.note()
 
 

@@ -79,6 +79,7 @@ def kernels(setting):
         nothing_to_compare("kernels")
     counts = setting.counts([4, 9, 16], [4])
     rounds = Rounds(setting.quick)
+    base = "none" if any(variant.name == "none" for variant in variants) else TCP.name
     table, slower = [], {}
     for kernel in KERNELS:
         panel = {}
@@ -91,7 +92,6 @@ def kernels(setting):
                 return run(contender, ranks, kernel, size_class)[1:]
 
             times = rounds.go([*references, *(v.contender() for v in variants)], repetitions, seconds)
-            base = "none" if "none" in times else TCP.name
             for name, values in times.items():
                 result.rows += [(kernel, size_class, ranks, name, f"{value:.4f}") for value in values]
                 ratio = median(values) / median(times[base])

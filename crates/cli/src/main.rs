@@ -1,5 +1,6 @@
 //! The `resurgo` command.
 
+mod bench;
 mod check;
 mod diagnosis;
 mod doctor;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     match verb.to_str() {
         Some("run") => code(run::run(rest)),
         Some("doctor") => code(doctor::run(rest)),
+        Some("bench") => code(bench::run(rest)),
         Some("ps") => code(jobs::ps(rest)),
         Some("checkpoint") => code(jobs::checkpoint(rest)),
         Some("suspend") => code(jobs::suspend(rest)),
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
             let known = [
                 "run",
                 "doctor",
+                "bench",
                 "image",
                 "ps",
                 "checkpoint",

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`resurgo bench paper`: what it says when something is wrong or missing, and that figures come out whole."""
+
+import csv
+import os
+import shutil
+import sys
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import pytest
+
+import harness
+
+sys.path.insert(0, str(harness.ROOT / "bench"))
+
+import figures.common as common  # noqa: E402
+import svg  # noqa: E402
+
+FIGURES = ["mpich-v-7", "mpich-v-8", "mpich-v-9", "causal-6", "causal-7", "causal-8", "causal-10", "gao-3", "gao-4", "gao-5", "gao-6"]
+REAL = harness.environment(RESURGO_DEPS=harness.DEPS)
+
+
+def bench(jobs, *arguments, env=None, **more):
+    return jobs.resurgo("bench", *arguments, env=env or REAL, **more)
+
+
+def outcome(out, name):
+    """The rows of a figure's CSV; its table and picture are there and whole."""
+    text = (out / f"{name}.md").read_text()
+    for part in ("## What the paper saw", "## What is seen here", "## Why it differs", f"({name}.svg)"):
+        assert part in text
+    picture = xml.parse(out / f"{name}.svg").getroot()
+    assert picture.findall(".//{*}circle"), "no point is drawn"
+    with open(out / f"{name}.csv", newline="") as file:
+        return list(csv.DictReader(file)), text
+
+
+def test_alone_it_lists_the_figures(jobs):
+    result = bench(jobs).ok()
+    assert [line.split()[0] for line in result.text.splitlines() if line.startswith("  ")] == FIGURES
+    assert bench(jobs, "paper").ok().text == result.text
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["papers"], 'did you mean "resurgo bench paper"?'),
+        (["paper", "mpich-v7"], "did you mean mpich-v-7?"),
+        (["paper", "causal-10", "--protocols", "optimistic"], "no protocol 'optimistic'"),
+        (["paper", "causal-10", "--ranks", "four"], "'four' is no list"),
+        (["paper", "causal-10", "--ranks", "0"], "'0' is no list"),
+        (["paper", "causal-10", "--faster"], "--faster"),
+    ],
+)
+def test_a_wrong_command_line(jobs, arguments, said):
+    result = bench(jobs, *arguments)
+    assert result.code == 2, result.describe()
+    assert said in result.errors and result.errors.count("\n") == 1, result.describe()
+
+
+def test_no_python(jobs, tmp_path):
+    result = bench(jobs, env=REAL | {"PATH": str(tmp_path)})
+    assert result.code == 1 and "needs python3" in result.errors, result.describe()
+
+
+@pytest.mark.parametrize("without", ["mpiexec", "make"])
+def test_missing_tools(jobs, tmp_path, without):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "python3").symlink_to(Path(sys.executable).resolve())
+    if without != "make":
+        (tools / "make").symlink_to(shutil.which("make"))
+    deps = "/nonexistent" if without == "mpiexec" else str(harness.DEPS)
+    result = bench(jobs, "paper", "mpich-v-7", env=REAL | {"PATH": str(tools), "RESURGO_DEPS": deps})
+    assert result.code == 1, result.describe()
+    assert f"bench: {without}" in result.errors and result.errors.count("\n") == 1, result.describe()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="who is not root has no file system that cannot be written to at hand")
+def test_a_place_that_cannot_be_written_to(jobs):
+    result = bench(jobs, "paper", "causal-10", "--quick", "--out", "/proc/here")
+    assert result.code == 1 and "--out" in result.errors, result.describe()
+
+
+def test_a_figure_of_real_processes(jobs, tmp_path):
+    result = bench(jobs, "paper", "mpich-v-8", "--quick", "--protocols", "none,blocking", "--ranks", "2", "--out", tmp_path / "out")
+    rows, text = outcome(tmp_path / "out", "mpich-v-8")
+    assert result.ok() and {"none", "blocking", "MPICH ofi/tcp"} <= {row["contender"] for row in rows}
+    assert {row["kernel"] for row in rows} == {"cg", "lu", "ft"}, "bt does not run on 2"
+    assert all(0 < float(row["seconds"]) < 60 for row in rows)
+    assert "pessimistic" not in text.split("## What the paper saw")[0]
+
+
+def test_a_simulated_figure(jobs, tmp_path):
+    bench(jobs, "paper", "causal-10", "--quick", "--ranks", "4,16", "--out", tmp_path).ok()
+    rows, text = outcome(tmp_path, "causal-10")
+    assert "**simulated" in text
+    size = {(row["kernel"], row["event_loggers"], row["ranks"]): int(row["bytes"]) for row in rows}
+    for kernel in ("cg", "lu", "bt", "ft"):
+        assert size[kernel, "0", "16"] > 5 * size[kernel, "1", "16"], kernel
+
+
+def test_ranks_that_no_kernel_runs_on(jobs, tmp_path):
+    result = bench(jobs, "paper", "mpich-v-8", "--quick", "--ranks", "17", "--out", tmp_path)
+    assert result.code == 1 and "1 to 16" in result.text, result.describe()
+
+
+def test_what_the_binary_does_not_offer_is_left_out(monkeypatch):
+    monkeypatch.setattr(common, "offered", lambda: ({"none", "causal", "pessimistic"}, {"--tolerate"}))
+    result = common.Result(())
+    taken = common.Setting(protocols=["none", "causal", "blocking"]).variants(result)
+    assert [variant.name for variant in taken] == ["none"]
+    assert "`--protocol blocking`" in result.left_out
+    assert any("--reduction" in what for what in result.left_out), "causal is there, its reductions are not"
+
+
+def test_pictures_have_every_point(tmp_path):
+    panel = svg.Panel("a < b", "ranks", "ms", {"one": [(1, 0.5), (2, 20), (16, 400)], "two": [(2, 3)]}, True)
+    svg.write(tmp_path / "picture.svg", "title & more", [panel, svg.Panel("flat", "x", "y", {"one": [("a", 0)]})])
+    assert len(xml.parse(tmp_path / "picture.svg").getroot().findall(".//{*}circle")) == 5
