@@ -9,6 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
+if sys.version_info < (3, 10):
+    sys.exit(f"bench: Python 3.10 or later is needed, python3 is {sys.version.split()[0]}")
+
 import machine
 from contenders import Failed, prepare
 from figures import FIGURES

@@ -152,7 +152,10 @@ fn cg(rank: Rank, size: Rank, points: u64, compute: u64, steps: &mut VecDeque<St
 
 /// A wave front over a grid of ranks, plane by plane, forth and back. `edge`: points of a plane along an edge of this rank's part.
 fn lu(rank: Rank, size: Rank, edge: u64, compute: u64, steps: &mut VecDeque<Step>) {
-    let across = (1..=size.isqrt()).rev().find(|across| size % across == 0).unwrap_or(1);
+    let across = (1..=size.isqrt())
+        .rev()
+        .find(|across| size.is_multiple_of(*across))
+        .unwrap_or(1);
     let down = size / across;
     let (x, y) = (rank % across, rank / across);
     let bytes = edge * CELL;
