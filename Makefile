@@ -14,7 +14,8 @@ PYTHON := $(RESURGO_DEPS)/mpich/bin/python
 PROGRAMS := $(MAKE) --no-print-directory -C tests/programs BUILD=$(CURDIR)/build/programs DEPS=$(RESURGO_DEPS)
 
 # What `resurgo bench` needs: found in share/resurgo, in the places that it has here.
-BENCH = $(wildcard bench/*.py bench/figures/*.py bench/programs/*.c) bench/programs/Makefile \
+BENCH = $(patsubst %,bench/%.py,contenders kills machine paper pingpong report svg) \
+	$(wildcard bench/figures/*.py bench/programs/*.c) bench/programs/Makefile \
 	$(addprefix tests/programs/,check.h kernel.h bt.c cg.c ft.c heat.c hello.c lu.c)
 
 # put FILE AS [MODE]: installs by a rename, and only what has changed: whoever runs the old file keeps it.

@@ -3,6 +3,7 @@
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import re
@@ -23,8 +24,6 @@ ROOT = Path(__file__).resolve().parent.parent  # of the source tree, or share/re
 IS_TREE = (ROOT / "Cargo.toml").exists()
 DEPS = Path(os.environ.get("RESURGO_DEPS", ROOT / ".deps"))
 RESURGO = Path(os.environ.get("RESURGO", ROOT / "build/bin/resurgo")).absolute()
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-PROGRAMS = ROOT / "build/bench" if IS_TREE else CACHE / "resurgo/bench"
 TIMEOUT = 120.0  # seconds for one job
 
 
@@ -37,6 +36,17 @@ def mpich():
 
 
 MPICH = mpich()
+
+
+def programs():
+    """Where the programs that are measured are built: of an installation, one place for each MPICH."""
+    if IS_TREE:
+        return ROOT / "build/bench"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "resurgo/bench" / hashlib.blake2s(str(MPICH).encode(), digest_size=4).hexdigest()
+
+
+PROGRAMS = programs()
 
 
 def environment():
@@ -60,6 +70,7 @@ def prepare():
     if "HYDRA" not in told:
         sys.exit(f"bench: {MPICH / 'bin/mpiexec'} is not MPICH's: {how}")
     make = ["make", "-s", "-C", str(ROOT / "bench/programs"), f"BUILD={PROGRAMS}", f"MPICC={MPICH / 'bin/mpicc'}"]
+    make += [] if IS_TREE else ["WARNINGS="]  # other compilers warn of other things
     if subprocess.run(make, check=False, env=environment()).returncode != 0:
         sys.exit("bench: the programs could not be built")
 

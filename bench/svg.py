@@ -26,7 +26,7 @@ def tick_text(value):
         return "0"
     if abs(value) >= 1e6 or abs(value) < 1e-3:
         return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-")
-    return f"{value:,.4g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"
 
 
 def linear_ticks(top):

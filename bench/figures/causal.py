@@ -270,8 +270,8 @@ FIGURES = (
         "On 16 nodes vcausal without an event logger added 7 % to the data of BT, 12 % to that of CG and 51 % to that of LU; the graphs added 7 to 11 % to that of LU. With an event logger CG fell to 4 % of that volume with "
         "vcausal, 14 % with Manetho and 6 % with LogOn; LU, where one event logger could not keep up any more, by 70 % with vcausal and by at least half with the graphs. LogOn took more bytes than "
         "Manetho for the same events, because it cannot name a receiver once for many.",
-        "An event takes 4 to 6 bytes here (theirs were of fixed size, and larger), and every message has 3 to 5 bytes of piggyback even without events, which weighs in LU's small messages. So shares of the "
-        "payload are smaller, and where few events are left the saving in bytes is less than in events. The model knows the order of messages and their sizes, not the noise of a real machine. In the wave front of LU, and in CG's exchanges between pairs, "
+        "An event takes 4 to 6 bytes here (theirs were of fixed size, and larger), and an empty piggyback 3 to 5. So shares of the "
+        "payload are smaller. The saving in bytes is less than that in events, because fewer events share the head that names their receiver. The model knows the order of messages and their sizes, not the noise of a real machine. In the wave front of LU, and in CG's exchanges between pairs, "
         "nothing comes back from a receiver before its neighbours have sent as well; a graph can then know no more about it than the sequences do, so the methods differ less than in the paper. Larger jobs show the "
         "limit of one event logger: its acknowledgements name all ranks, so that its work grows with their number twice over.",
         simulated=True,
