@@ -56,6 +56,15 @@ impl Wave {
         }
     }
 
+    /// The same for ranks that have been asked to copy themselves, each at a moment of its own (see
+    /// [`crate::chandy_lamport`]).
+    pub fn non_blocking(number: u64, size: usize) -> Wave {
+        Wave {
+            phase: Phase::Copying,
+            ..Wave::new(number, size)
+        }
+    }
+
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -238,6 +247,14 @@ mod tests {
         assert_eq!(wave.drained(1, 0), Step::Copy);
         assert_eq!(wave.copied(0), Step::Wait);
         assert_eq!(wave.copied(1), Step::Complete);
+    }
+
+    #[test]
+    fn a_wave_that_stops_nobody_is_complete_with_the_last_copy() {
+        let mut wave = Wave::non_blocking(1, 2);
+        assert_eq!(wave.copied(1), Step::Wait);
+        assert_eq!(wave.copied(0), Step::Complete);
+        assert_eq!(wave.failed(), Step::Wait);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod blocking;
 pub mod causal;
+pub mod chandy_lamport;
 pub mod event_logger;
 pub mod pessimistic;
 

@@ -5,7 +5,6 @@
 //! protocol; [`subject`] breaks the protocol on purpose to show that they see it.
 
 mod auto;
-mod blocking;
 pub mod causal;
 pub mod checkers;
 mod image;
@@ -19,6 +18,7 @@ mod queue;
 pub mod random;
 pub mod study;
 pub mod subject;
+mod waves;
 mod world;
 
 pub use causal::{Loggers, Piggybacks, Spread};

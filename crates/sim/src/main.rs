@@ -9,7 +9,8 @@ use std::time::Instant;
 use resurgo_sim::{Failure, Loggers, Mutation, Options, Outcome, Piggybacks, Report, Setting, Spread, simulate};
 
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
-                   [--tolerate process|node|node-in-place|vcausal|manetho|logon|auto|blocking|all] [--mutations]
+                   [--tolerate process|node|node-in-place|vcausal|manetho|logon|auto|blocking|chandy-lamport|all]
+                   [--mutations]
                    [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
        resurgo-sim study --help
 
@@ -20,7 +21,7 @@ const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N 
   --tolerate WHICH  the failure that must be survived (all); node-in-place: ready for the loss of nodes,
                     but only processes fail; vcausal, manetho, logon: causal logging, nodes fail;
                     auto: processes fail, images are taken in waves, and sometimes all ranks return to one;
-                    blocking: processes fail, and all ranks return to a wave
+                    blocking, chandy-lamport: processes fail, and all ranks return to a wave
   --event-loggers   causal logging's (0 to 3, as the seed has it)
   --clock-spread    how ranks learn what the event loggers of others have (as the seed has it, or multicast)
   --mutations       break the protocol on purpose: how many seeds does each variant survive";
@@ -140,11 +141,7 @@ fn one(seed: u64, arguments: &Arguments) -> bool {
                     report.crashes,
                     report.logger_crashes,
                     report.images,
-                    if setting == Setting::Blocking {
-                        "waves"
-                    } else {
-                        "images"
-                    },
+                    if setting.has_waves() { "waves" } else { "images" },
                     report.outcome
                 );
             }
@@ -184,7 +181,7 @@ fn many(arguments: &Arguments) -> bool {
             }
         }
         let seconds = start.elapsed().as_secs_f64();
-        if setting == Setting::Blocking {
+        if setting.has_waves() {
             println!(
                 "{}: {} seeds in {seconds:.1} s ({:.0} a second): {events} events, {deliveries} deliveries, \
                  {crashes} crashes, {images} waves, {fallbacks} dropped, {from_images} returns to one",

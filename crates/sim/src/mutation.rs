@@ -159,13 +159,33 @@ pub enum Mutation {
     RevealLostFuture,
     /// A new process closes the socket of its copy before it has made its part of the node memory what it was.
     CloseBeforeRewinding,
+    /// A message from behind its sender's cut is delivered before the receiver's.
+    DeliverBehindMarker,
+    /// Messages carry the number of the wave before the one that their sender has cut.
+    MarkBefore,
+    /// Waves are without what was in transit.
+    ForgetChannelState,
+    /// What was in transit is taken from where the receiver is when the wave is complete.
+    StateFromNow,
+    /// What was in transit is taken up to where the sender is when the wave is complete.
+    StateToNow,
+    /// What was in transit is that of the first wave, whatever wave all return to.
+    StateOfWaveBefore,
+    /// A sender uses a segment again as soon as it has been read.
+    RecycleAtOnce,
+    /// A sender that has not been copied itself keeps nothing for receivers that have.
+    KeepFromOwnCut,
+    /// Senders keep nothing any more from the first copy on.
+    LetGoEarly,
+    /// What was in transit comes behind what is sent first after the return.
+    RefillLate,
 }
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 220] = {
+    pub const ALL: [(Self, Setting); 242] = {
         use Mutation::*;
-        use Setting::{Auto, Blocking, InPlace, Node, Process};
+        use Setting::{Auto, Blocking, ChandyLamport, InPlace, Node, Process};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
         const MANETHO: Setting = Setting::Causal(Reduction::Manetho);
         const LOGON: Setting = Setting::Causal(Reduction::LogOn);
@@ -390,6 +410,28 @@ impl Mutation {
             (ForgetUnclaimedEnds, Blocking),
             (LoseTwoWaves, Blocking),
             (CloseBeforeRewinding, Blocking),
+            (CopyWithoutWaiting, ChandyLamport),
+            (CopyWithoutFilling, ChandyLamport),
+            (PromoteIncomplete, ChandyLamport),
+            (MixWaves, ChandyLamport),
+            (DropKeepsACopy, ChandyLamport),
+            (DropSilently, ChandyLamport),
+            (KeepLostFuture, ChandyLamport),
+            (RunWhenWoken, ChandyLamport),
+            (GoWhenOneIsReady, ChandyLamport),
+            (BeginBesideUnknown, ChandyLamport),
+            (KillByGroupOnly, ChandyLamport),
+            (ForgetUnclaimedEnds, ChandyLamport),
+            (DeliverBehindMarker, ChandyLamport),
+            (MarkBefore, ChandyLamport),
+            (ForgetChannelState, ChandyLamport),
+            (StateFromNow, ChandyLamport),
+            (StateToNow, ChandyLamport),
+            (StateOfWaveBefore, ChandyLamport),
+            (RecycleAtOnce, ChandyLamport),
+            (KeepFromOwnCut, ChandyLamport),
+            (LetGoEarly, ChandyLamport),
+            (RefillLate, ChandyLamport),
         ]
     };
 }

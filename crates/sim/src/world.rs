@@ -36,14 +36,16 @@ pub enum Setting {
     InPlace,
     /// Nodes fail, and causal logging with this reduction survives it; with none, one or several event loggers.
     Causal(Reduction),
-    /// Processes fail, images are taken in waves, and sometimes all ranks return to one (see [`crate::waves`]).
+    /// Processes fail, images are taken in waves, and sometimes all ranks return to one (see [`crate::auto`]).
     Auto,
-    /// Processes fail, and all ranks return to the last complete wave (see [`crate::blocking`]).
+    /// Processes fail, and all ranks return to the last complete wave, for which all had stopped (see [`crate::waves`]).
     Blocking,
+    /// The same with waves that stop nobody.
+    ChandyLamport,
 }
 
 impl Setting {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Process,
         Self::Node,
         Self::InPlace,
@@ -52,6 +54,7 @@ impl Setting {
         Self::Causal(Reduction::LogOn),
         Self::Auto,
         Self::Blocking,
+        Self::ChandyLamport,
     ];
 
     /// Its name on the command line.
@@ -65,12 +68,18 @@ impl Setting {
             Self::Causal(Reduction::LogOn) => "logon",
             Self::Auto => "auto",
             Self::Blocking => "blocking",
+            Self::ChandyLamport => "chandy-lamport",
         }
+    }
+
+    /// All ranks return together.
+    pub const fn has_waves(self) -> bool {
+        matches!(self, Self::Blocking | Self::ChandyLamport)
     }
 
     const fn tolerate(self) -> Tolerate {
         match self {
-            Self::Process | Self::Auto | Self::Blocking => Tolerate::Process,
+            Self::Process | Self::Auto | Self::Blocking | Self::ChandyLamport => Tolerate::Process,
             Self::Node | Self::InPlace | Self::Causal(_) => Tolerate::Node,
         }
     }
@@ -259,8 +268,8 @@ pub(crate) struct World {
 
 /// Runs `seed`. With `trace`, what comes back carries the last events.
 pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Failure> {
-    if options.setting == Setting::Blocking {
-        return crate::blocking::simulate(seed, options.mutation, trace);
+    if options.setting.has_waves() {
+        return crate::waves::simulate(seed, options, trace);
     }
     let mut world = World::new(seed, options, trace);
     world.run().map_err(|violation| Failure {

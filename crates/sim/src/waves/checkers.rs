@@ -144,17 +144,25 @@ impl Checkers {
         self.copied.insert((wave, rank), copied);
     }
 
-    pub fn complete(&mut self, wave: u64) -> Result<(), Violation> {
+    /// The wave counts. `state` from one rank to another: the pieces that it says were in transit.
+    pub fn complete(&mut self, wave: u64, state: impl Fn(usize, usize) -> Vec<(u64, u64)>) -> Result<(), Violation> {
         for from in 0..self.size as Rank {
             let Some(sender) = self.copied.get(&(wave, from)) else {
                 return violation(COMPLETE, format!("wave {wave} counts without a copy of {from}"));
             };
             for to in 0..self.size as Rank {
-                let receiver = self.copied.get(&(wave, to)).map(|copied| copied.from[from as usize].0);
-                let published = sender.to[to as usize].published.len();
-                if receiver.is_some_and(|consumed| consumed != published) {
-                    let what =
-                        format!("wave {wave}: {from} had sent {published} pieces to {to}, which has {receiver:?}");
+                let Some(receiver) = self.copied.get(&(wave, to)) else {
+                    continue;
+                };
+                let consumed = receiver.from[from as usize].0;
+                let published = &sender.to[to as usize].published;
+                let state = state(from as usize, to as usize);
+                if published.get(consumed..) != Some(&state[..]) {
+                    let what = format!(
+                        "wave {wave}: {from} had sent {} pieces to {to}, which has {consumed}, and {} are in the wave",
+                        published.len(),
+                        state.len()
+                    );
                     return violation(CUT, what);
                 }
             }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use resurgo_protocol::Rank;
+use resurgo_protocol::chandy_lamport::Cut;
 
 use super::{Event, Snapshot, ToAgent, ToRank, World};
 use crate::checkers::Violation;
@@ -47,6 +48,7 @@ pub(super) struct Memory {
     /// Messages begun, per destination, and taken, per source.
     begun: Vec<u64>,
     taken: Vec<u64>,
+    cut: Cut,
     waiting: VecDeque<Waiting>,
     /// Per source, the message that has come in part.
     filling: Vec<Option<u64>>,
@@ -61,6 +63,7 @@ impl Memory {
             program,
             begun: vec![0; size],
             taken: vec![0; size],
+            cut: Cut::default(),
             waiting: VecDeque::new(),
             filling: vec![None; size],
             question: None,
@@ -236,7 +239,14 @@ impl World {
                 let piece = message.next;
                 self.checkers
                     .publish(rank, message.to, generation, piece.id, piece.index)?;
-                self.channels[rank as usize][to].push_back(piece);
+                let mut mark = self.processes[process].memory.cut.mark();
+                if self.is(Mutation::MarkBefore) {
+                    mark = mark.wrapping_sub(1);
+                }
+                let (over, mutation) = (self.waves.over, self.mutation);
+                let channel = &mut self.channels[rank as usize][to];
+                channel.reclaim(over, mutation);
+                channel.publish(mark, piece);
                 if piece.index == 0 {
                     self.processes[process].memory.begun[to] += 1;
                 }
@@ -252,23 +262,29 @@ impl World {
 
     /// One read: some of what is there. Answers how many messages have come whole.
     fn take_some(&mut self, process: usize) -> Result<u64, Violation> {
-        let rank = self.processes[process].rank as usize;
         let mut whole = 0;
         let first = self.random.below(self.size as u64) as usize;
         for step in 0..self.size {
             let source = (first + step) % self.size;
-            while whole < READ_ENTRIES && !self.channels[source][rank].is_empty() && !self.random.one_in(3) {
+            while whole < READ_ENTRIES && self.may_take(process, source) && !self.random.one_in(3) {
                 whole += u64::from(self.take_piece(process, source)?);
             }
         }
         Ok(whole)
     }
 
+    fn may_take(&self, process: usize, source: usize) -> bool {
+        let this = &self.processes[process];
+        let channel = &self.channels[source][this.rank as usize];
+        let any = !self.non_blocking || self.is(Mutation::DeliverBehindMarker);
+        any && !channel.is_empty() || channel.may_deliver(&this.memory.cut, self.waves)
+    }
+
     /// Takes one piece, which is there no more. True: a message for the program is whole.
     fn take_piece(&mut self, process: usize, source: usize) -> Result<bool, Violation> {
         let rank = self.processes[process].rank;
         let generation = self.processes[process].generation;
-        let Some(piece) = self.channels[source][rank as usize].pop_front() else {
+        let Some(piece) = self.channels[source][rank as usize].take() else {
             return Ok(false);
         };
         self.checkers
@@ -319,6 +335,10 @@ impl World {
             let ToRank::Checkpoint(wave) = datagram else { continue };
             if self.random.one_in(40) {
                 self.tell_agent(process, ToAgent::Refused(wave));
+                return false;
+            }
+            if self.non_blocking {
+                self.cut(process, wave);
                 return false;
             }
             let rank = this.rank;
@@ -392,9 +412,21 @@ impl World {
         Ok(moved)
     }
 
+    /// Copies itself and goes on, whatever the others do.
+    fn cut(&mut self, process: usize, wave: u64) {
+        let this = &mut self.processes[process];
+        this.memory.cut.cut(wave);
+        let (rank, cut) = (this.rank as usize, this.memory.cut);
+        for other in 0..self.size {
+            self.channels[rank][other].note_sender(&cut);
+            self.channels[other][rank].note_receiver(&cut);
+        }
+        self.copy_now(process, wave);
+    }
+
     fn copy(&mut self, process: usize, wave: u64) {
         let this = &self.processes[process];
-        let (rank, mut memory) = (this.rank, this.memory.clone());
+        let (rank, memory) = (this.rank, &this.memory);
         let drained = (0..self.size).all(|source| memory.taken[source] == self.announced[source][rank as usize]);
         let unchecked = [
             Mutation::DrainOnce,
@@ -406,6 +438,13 @@ impl World {
             self.tell_agent(process, ToAgent::Refused(wave));
             return self.go_on(process);
         }
+        self.copy_now(process, wave);
+        self.go_on(process);
+    }
+
+    fn copy_now(&mut self, process: usize, wave: u64) {
+        let this = &self.processes[process];
+        let (rank, mut memory) = (this.rank, this.memory.clone());
         if self.is(Mutation::CopyWithoutWaiting) {
             memory.waiting.clear();
         }
@@ -427,7 +466,6 @@ impl World {
         self.processes[process].telling = true;
         let after = self.soon(self.latency);
         self.schedule(after, Event::Tell(process, ToAgent::Taken(wave, copy)));
-        self.go_on(process);
     }
 
     /// A copy makes a process.
@@ -453,7 +491,8 @@ impl World {
         self.schedule(rewound, Event::Rewind(process));
     }
 
-    /// Makes the rank's part of the node memory what it was at the wave: its channels were empty then.
+    /// Makes the rank's part of the node memory what it was at the wave: where waves stop all, its channels were empty then.
+    /// Otherwise the agent has put into them what was in transit.
     pub(super) fn rewind(&mut self, process: usize) -> Result<(), Violation> {
         let this = &mut self.processes[process];
         if !this.alive {
@@ -462,8 +501,10 @@ impl World {
         let (rank, generation) = (this.rank, this.generation);
         this.phase = Phase::Ready;
         self.checkers.returned(rank, generation)?;
-        if !self.is(Mutation::KeepLostFuture) {
-            self.channels[rank as usize].iter_mut().for_each(VecDeque::clear);
+        if !self.non_blocking && !self.is(Mutation::KeepLostFuture) {
+            self.channels[rank as usize]
+                .iter_mut()
+                .for_each(|channel| channel.restart(Vec::new()));
         }
         self.note(|| format!("{rank} is as it was at the wave"));
         if self.is(Mutation::RunWhenWoken) {

@@ -3,7 +3,7 @@
 
 use resurgo_protocol::{Rank, Return, Step, Turn, Wave};
 
-use super::rank::{Memory, Phase};
+use super::rank::{Memory, Phase, Piece};
 use super::{Event, ToAgent, ToRank, World};
 use crate::checkers::Violation;
 use crate::mutation::Mutation;
@@ -86,7 +86,12 @@ impl World {
         self.agent.asked += 1;
         let number = self.agent.asked;
         self.note(|| format!("wave {number} is asked for"));
-        self.agent.current = Some(Wave::new(number, self.size));
+        self.waves.asked = number;
+        self.agent.current = Some(if self.non_blocking {
+            Wave::non_blocking(number, self.size)
+        } else {
+            Wave::new(number, self.size)
+        });
         self.agent.taking.fill(true);
         self.tell_all(ToRank::Checkpoint(number));
         Ok(())
@@ -141,6 +146,9 @@ impl World {
                 self.agent.taking[rank] = false;
                 self.agent.candidates[rank] = Some(copy);
                 self.snapshots[copy].under_way = false;
+                if self.mutation == Some(Mutation::LetGoEarly) {
+                    self.waves.over = number;
+                }
                 wave.copied(own)
             }
             _ => return self.drop_wave(),
@@ -167,7 +175,18 @@ impl World {
         self.note(|| format!("wave {number} is complete"));
         self.agent.current = None;
         self.report.images += 1;
-        self.checkers.complete(number)?;
+        let state = self.channels.iter().map(|channels| {
+            let channels = channels.iter();
+            channels.map(|channel| channel.state(self.mutation)).collect()
+        });
+        let state: Vec<Vec<Vec<Piece>>> = state.collect();
+        self.checkers.complete(number, |from, to| {
+            state[from][to].iter().map(|piece| (piece.id, piece.index)).collect()
+        })?;
+        if !self.is(Mutation::StateOfWaveBefore) || self.agent.newest.contains(&None) {
+            self.state = state;
+        }
+        self.waves.over = number;
         for rank in 0..self.size {
             if rank == 0 && self.is(Mutation::MixWaves) && self.agent.newest[0].is_some() {
                 let late = self.agent.candidates[0].take();
@@ -197,6 +216,7 @@ impl World {
         let step = wave.failed();
         assert_eq!(step, Step::Drop, "a wave that was current was not over");
         if !self.is(Mutation::DropSilently) {
+            self.waves.over = wave.number();
             self.tell_all(ToRank::Abandon(wave.number()));
         }
         self.agent.taking.fill(false);
@@ -316,11 +336,29 @@ impl World {
         let generation = self.agent.generation;
         self.checkers.begin(generation, self.snapshots[copies[0]].wave)?;
         self.agent.waking.fill(true);
+        if self.non_blocking {
+            self.refill();
+        }
         for copy in copies {
             let after = self.soon(self.latency);
             self.schedule(after, Event::Wake(copy, generation));
         }
         Ok(())
+    }
+
+    /// Puts into the channels what was in transit at the wave.
+    fn refill(&mut self) {
+        for from in 0..self.size {
+            for to in 0..self.size {
+                if !self.is(Mutation::KeepLostFuture) {
+                    let state = self.state[from][to].clone();
+                    self.channels[from][to].restart(state);
+                }
+                if self.is(Mutation::RefillLate) {
+                    self.channels[from][to].delay();
+                }
+            }
+        }
     }
 
     fn forget_newest(&mut self) {
@@ -336,7 +374,10 @@ impl World {
         self.agent.generation += 1;
         let generation = self.agent.generation;
         self.checkers.begin_anew(generation);
-        self.channels.iter_mut().flatten().for_each(|channel| channel.clear());
+        self.channels
+            .iter_mut()
+            .flatten()
+            .for_each(|channel| channel.restart(Vec::new()));
         self.announced.iter_mut().for_each(|counts| counts.fill(0));
         for rank in 0..self.size {
             let memory = Memory::new(self.job.start(rank as Rank), self.size);

@@ -1,17 +1,19 @@
-//! The setting `blocking`: ranks over channels without retention, coordinated waves by real [`Wave`]s, and the return of all
-//! ranks by real [`Return`]s, with crashes at every step.
+//! The settings `blocking` and `chandy-lamport`: ranks over channels without retention, coordinated waves by real [`Wave`]s and
+//! [`Cut`](resurgo_protocol::chandy_lamport::Cut)s, and the return of all ranks by real [`Return`]s, with crashes at every step.
 //!
 //! What the agent does around the two is here once more ([`agent`]), without processes and sockets: every process has a
 //! number that the agent may not know yet, datagrams and the news of ends arrive late, and what is killed lives on for a
 //! moment.
 
 mod agent;
+mod channel;
 mod checkers;
 mod rank;
 
 use std::collections::VecDeque;
 
 use resurgo_protocol::Rank;
+use resurgo_protocol::chandy_lamport::Waves;
 
 use crate::causal::Piggybacks;
 use crate::checkers::{LIVENESS, MAX_RANKS, Violation, violation};
@@ -19,8 +21,9 @@ use crate::mutation::Mutation;
 use crate::program::Job;
 use crate::queue::Queue;
 use crate::random::Random;
-use crate::world::{Failure, Outcome, Report};
+use crate::world::{Failure, Options, Outcome, Report, Setting};
 use agent::Agent;
+use channel::Channel;
 use checkers::Checkers;
 use rank::{Memory, Phase, Piece, Process};
 
@@ -103,8 +106,14 @@ struct World {
     /// All there have ever been.
     processes: Vec<Process>,
     snapshots: Vec<Snapshot>,
-    /// `channels[from][to]`: what is published and not consumed.
-    channels: Vec<Vec<VecDeque<Piece>>>,
+    /// Waves stop nobody.
+    non_blocking: bool,
+    /// How far they have come, as all ranks can see.
+    waves: Waves,
+    /// `channels[from][to]`.
+    channels: Vec<Vec<Channel>>,
+    /// `state[from][to]`: what was in transit when the last complete wave was taken.
+    state: Vec<Vec<Vec<Piece>>>,
     /// `announced[from][to]`: messages begun, when the sender stood still.
     announced: Vec<Vec<u64>>,
     /// Most pieces in a channel.
@@ -127,8 +136,8 @@ struct World {
 }
 
 /// Runs `seed`. With `trace`, what comes back carries the last events.
-pub(crate) fn simulate(seed: u64, mutation: Option<Mutation>, trace: bool) -> Result<Report, Failure> {
-    let mut world = World::new(seed, mutation, trace);
+pub(crate) fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Failure> {
+    let mut world = World::new(seed, options, trace);
     match world.run() {
         Ok(()) => Ok(Report {
             trace: world.trace.unwrap_or_default().into(),
@@ -142,20 +151,25 @@ pub(crate) fn simulate(seed: u64, mutation: Option<Mutation>, trace: bool) -> Re
 }
 
 impl World {
-    fn new(seed: u64, mutation: Option<Mutation>, trace: bool) -> Self {
+    fn new(seed: u64, options: Options, trace: bool) -> Self {
         let mut random = Random::new(crate::random::mix(seed, 2));
         let size = random.between(2, MAX_RANKS as u64) as usize;
         let job = Job::random(size, &mut random).with_barrier();
         let pick = |random: &mut Random, of: [u64; 4]| of[random.below(4) as usize];
+        let non_blocking = options.setting == Setting::ChandyLamport;
+        let grain = if non_blocking { random.between(1, 4) } else { 0 };
         Self {
-            mutation,
+            mutation: options.mutation,
+            non_blocking,
+            waves: Waves::default(),
+            state: vec![vec![Vec::new(); size]; size],
             now: 0,
             queue: Queue::new(),
             checkers: Checkers::new(size),
             agent: Agent::new(size),
             processes: Vec::new(),
             snapshots: Vec::new(),
-            channels: vec![vec![VecDeque::new(); size]; size],
+            channels: vec![vec![Channel::new(grain); size]; size],
             announced: vec![vec![0; size]; size],
             room: random.between(1, 6) as usize,
             longest: random.between(1, 5),

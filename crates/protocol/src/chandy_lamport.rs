@@ -1,0 +1,130 @@
+//! Non-blocking coordinated checkpointing (Chandy and Lamport 1985; MPICH-V/CL in Bouteiller 2006, §III.E): every rank copies
+//! itself at a moment of its own, and nobody waits for anybody. On a failure all ranks return to the last complete wave.
+//!
+//! The coordinator asks every rank for its copy and counts them ([`crate::Wave::non_blocking`]). [`Cut`] is a rank's side. The moment at
+//! which it stands still for its copy is its *cut*: it notes how far it has sent and read each of its channels. The
+//! note is the marker of the channels that it sends on: there is no marker message, but every message carries the number of
+//! the wave that its sender has cut last, so that a receiver knows on which side of the marker a message lies (Lai and Yang 1987).
+//! It takes none from behind the marker before its own cut.
+//!
+//! Channels are logs, so what was in transit need not be gathered by the receiver as it arrives: it is the part of the log between
+//! the receiver's place at its cut and the sender's at its. [`Place::is_needed`] says what of a log must stay until the coordinator
+//! has all copies, and has taken that part to the wave.
+
+/// How far waves have come, as the coordinator tells all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Waves {
+    /// The last wave that has been asked for; told before any rank is asked.
+    pub asked: u64,
+    /// The last wave that is complete or has been dropped; told when nothing of the logs is needed for it any more.
+    pub over: u64,
+}
+
+/// A rank's part in waves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cut {
+    wave: u64,
+}
+
+impl Cut {
+    /// The last wave that this rank has copied itself for; 0: none. A copy says it of itself, too.
+    pub fn wave(&self) -> u64 {
+        self.wave
+    }
+
+    /// What every message carries that is sent from now on: the wave's number in 16 bits.
+    pub fn mark(&self) -> u16 {
+        self.wave as u16
+    }
+
+    /// All threads stand still to be copied for wave `number`.
+    pub fn cut(&mut self, number: u64) {
+        assert!(
+            number > self.wave,
+            "the cut of wave {number} follows that of wave {}",
+            self.wave
+        );
+        self.wave = number;
+    }
+
+    /// Whether a message that carries `mark` may be delivered. If not, it was sent behind the cut of a wave that this rank has
+    /// yet to copy itself for, or that will be dropped. An old message may look like that when waves have come round in 16
+    /// bits; it is held back a little, too.
+    pub fn may_deliver(&self, mark: u16, waves: Waves) -> bool {
+        self.wave >= waves.asked || waves.over >= waves.asked || mark != waves.asked as u16
+    }
+}
+
+/// One end of a channel at the cut of its rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Place {
+    /// The last wave that the rank has cut.
+    pub wave: u64,
+    /// Number of the log's segment that it was in then.
+    pub segment: u64,
+}
+
+impl Place {
+    /// Whether a segment that this receiver has read to its end must stay as it is, because of what was in transit: the receiver
+    /// has read it behind its cut, and the sender has written in it before its own. `over`: [`Waves::over`]. The receiver's place is
+    /// to be read after how far it has come since.
+    pub fn is_needed(self, segment: u64, sender: Place, over: u64) -> bool {
+        self.wave > over && segment >= self.segment && (sender.wave < self.wave || segment <= sender.segment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_delivered_from_behind_a_cut_that_is_not_the_own() {
+        let (mut early, mut late) = (Cut::default(), Cut::default());
+        let mut waves = Waves { asked: 1, over: 0 };
+        early.cut(1);
+        assert!(!late.may_deliver(early.mark(), waves));
+        assert!(late.may_deliver(late.mark(), waves) && early.may_deliver(late.mark(), waves));
+        late.cut(1);
+        assert!(late.may_deliver(early.mark(), waves));
+        // A wave that this rank never heard of has been dropped.
+        waves = Waves { asked: 2, over: 1 };
+        early.cut(2);
+        assert!(!late.may_deliver(early.mark(), waves));
+        waves.over = 2;
+        assert!(late.may_deliver(early.mark(), waves));
+        waves.asked = 3;
+        assert!(late.may_deliver(early.mark(), waves));
+    }
+
+    #[test]
+    fn numbers_that_come_round_hold_nobody_for_ever() {
+        let old = Cut { wave: 5 };
+        let mut rank = Cut { wave: 65540 };
+        let waves = Waves {
+            asked: 65541,
+            over: 65540,
+        };
+        assert!(!rank.may_deliver(old.mark(), waves), "it looks new");
+        rank.cut(65541);
+        assert!(rank.may_deliver(old.mark(), waves));
+    }
+
+    #[test]
+    #[should_panic(expected = "the cut of wave 2 follows that of wave 2")]
+    fn a_wave_is_cut_once() {
+        let mut rank = Cut::default();
+        rank.cut(2);
+        rank.cut(2);
+    }
+
+    #[test]
+    fn a_log_keeps_what_lies_between_the_two_cuts() {
+        let receiver = Place { wave: 3, segment: 10 };
+        let (before, behind) = (Place { wave: 2, segment: 4 }, Place { wave: 3, segment: 12 });
+        for (segment, with_cut) in [(9, false), (10, true), (12, true), (13, false)] {
+            assert_eq!(receiver.is_needed(segment, behind, 2), with_cut);
+            assert_eq!(receiver.is_needed(segment, before, 2), segment >= 10);
+            assert!(!receiver.is_needed(segment, before, 3));
+        }
+    }
+}

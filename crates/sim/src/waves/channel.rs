@@ -1,0 +1,142 @@
+//! A channel: a log in segments. Without retention its sender uses a segment again when it has been read; with waves that
+//! stop nobody, not as long as it may be part of what was in transit.
+
+use std::collections::VecDeque;
+
+use resurgo_protocol::chandy_lamport::{Cut, Place, Waves};
+
+use super::rank::Piece;
+use crate::mutation::Mutation;
+
+/// A place in the log: the number of a piece, from 0 where the channel began last.
+type Number = u64;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Channel {
+    /// Pieces of one segment; 0: nothing that has been read is kept.
+    grain: u64,
+    unread: VecDeque<(u16, Piece)>,
+    /// In a variant: comes behind what is published next.
+    late: Vec<Piece>,
+    /// The first of these.
+    next: Number,
+    /// Pieces that have been read, and that the sender has not written over.
+    kept: VecDeque<(Number, Piece)>,
+    receiver: (Place, Number),
+    sender: (Place, Number),
+}
+
+impl Channel {
+    pub fn new(grain: u64) -> Self {
+        Self {
+            grain,
+            ..Self::default()
+        }
+    }
+
+    /// The channel begins anew, with `state` in it.
+    pub fn restart(&mut self, state: Vec<Piece>) {
+        *self = Self::new(self.grain);
+        self.unread = state.into_iter().map(|piece| (0, piece)).collect();
+    }
+
+    /// What is in it comes late.
+    pub fn delay(&mut self) {
+        self.late = self.unread.drain(..).map(|(_, piece)| piece).collect();
+    }
+
+    pub fn len(&self) -> usize {
+        self.unread.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.unread.is_empty()
+    }
+
+    /// What the next piece to be read carries.
+    pub fn mark(&self) -> Option<u16> {
+        self.unread.front().map(|(mark, _)| *mark)
+    }
+
+    pub fn take(&mut self) -> Option<Piece> {
+        let (_, piece) = self.unread.pop_front()?;
+        if self.grain > 0 {
+            self.kept.push_back((self.next, piece));
+        }
+        self.next += 1;
+        Some(piece)
+    }
+
+    pub fn publish(&mut self, mark: u16, piece: Piece) {
+        self.unread.push_back((mark, piece));
+        self.unread.extend(self.late.drain(..).map(|piece| (mark, piece)));
+    }
+
+    /// The sender wants the segments again that have been read.
+    pub fn reclaim(&mut self, over: u64, mutation: Option<Mutation>) {
+        if self.grain == 0 {
+            return;
+        }
+        let (open, grain) = (self.next / self.grain, self.grain);
+        let ((receiver, _), (mut sender, _)) = (self.receiver, self.sender);
+        if mutation == Some(Mutation::KeepFromOwnCut) && sender.wave < receiver.wave {
+            sender = Place {
+                wave: receiver.wave,
+                segment: 0,
+            };
+        }
+        self.kept.retain(|(number, _)| {
+            let segment = number / grain;
+            let needed = receiver.is_needed(segment, sender, over) && mutation != Some(Mutation::RecycleAtOnce);
+            segment >= open || needed
+        });
+    }
+
+    /// The receiver stands still for its cut.
+    pub fn note_receiver(&mut self, cut: &Cut) {
+        let place = Place {
+            wave: cut.wave(),
+            segment: self.next / self.grain,
+        };
+        self.receiver = (place, self.next);
+    }
+
+    /// The sender does.
+    pub fn note_sender(&mut self, cut: &Cut) {
+        let end = self.end();
+        let place = Place {
+            wave: cut.wave(),
+            segment: end / self.grain,
+        };
+        self.sender = (place, end);
+    }
+
+    fn end(&self) -> Number {
+        self.next + self.unread.len() as u64
+    }
+
+    /// What was in transit at both cuts: what is still there of it.
+    pub fn state(&self, mutation: Option<Mutation>) -> Vec<Piece> {
+        let (mut from, mut to) = (self.receiver.1, self.sender.1);
+        match mutation {
+            Some(Mutation::ForgetChannelState) => return Vec::new(),
+            Some(Mutation::StateFromNow) => from = self.next,
+            Some(Mutation::StateToNow) => to = self.end(),
+            _ => {}
+        }
+        let unread = self
+            .unread
+            .iter()
+            .zip(self.next..)
+            .map(|((_, piece), number)| (number, *piece));
+        let all = self.kept.iter().copied().chain(unread);
+        all.filter(|(number, _)| (from..to).contains(number))
+            .map(|(_, piece)| piece)
+            .collect()
+    }
+
+    /// Whether the receiver may read the next piece.
+    pub fn may_deliver(&self, cut: &Cut, waves: Waves) -> bool {
+        self.mark().is_some_and(|mark| cut.may_deliver(mark, waves))
+    }
+}
