@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coordinated waves (`--protocol blocking`): after a failure all ranks return to the last complete wave, and the answer is
+"""Coordinated waves (`--protocol blocking` and `chandy-lamport`): after a failure all ranks return to the last complete wave, and the answer is
 that of an undisturbed run. Programs that message logging cannot replay finish, too."""
 
 import contextlib
@@ -34,45 +34,50 @@ WAVES = [*MANY, "--checkpoint-every", "20ms"]
 PATIENCE = 60.0  # seconds for striking: a job that hangs must not keep its test from saying so
 
 
-def start(jobs, size, *command, period=None, **more):
+@pytest.fixture(params=["blocking", "chandy-lamport"])
+def protocol(request):
+    return request.param
+
+
+def start(jobs, protocol, size, *command, period=None, **more):
     options = [*MANY, *(every(period) if period else [])]
-    return jobs.start(size, *command, options=options, protocol="blocking", **more)
+    return jobs.start(size, *command, options=options, protocol=protocol, **more)
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_random_kills(jobs, program, rng, kills, name):
+def test_random_kills(jobs, program, rng, kills, name, protocol):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
     period = rng.choice(["50ms", "200ms"])
-    survive(jobs, rng, command, entry, 4, kills or 3, expected, every(period), protocol="blocking")
+    survive(jobs, rng, command, entry, 4, kills or 3, expected, every(period), protocol=protocol)
 
 
-def test_random_kills_of_eight_ranks(jobs, program, rng, kills):
+def test_random_kills_of_eight_ranks(jobs, program, rng, kills, protocol):
     command = [*program("comm_churn"), *arguments(BY_NAME["comm_churn"], True, None)]
     calm = jobs.run(8, *command).ok()
-    job = jobs.start(8, *command, protocol="blocking", options=WAVES)
+    job = jobs.start(8, *command, protocol=protocol, options=WAVES)
     storm(job, rng, kills or 4, max(0.3, calm.seconds))
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
 
 
 @pytest.mark.parametrize("name", ["cg", "master_worker"])
-def test_kills_while_waves_are_taken(jobs, program, rng, kills, name):
+def test_kills_while_waves_are_taken(jobs, program, rng, kills, name, protocol):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 3)
-    survive(jobs, rng, command, entry, 3, kills or 8, expected, every("20ms"), protocol="blocking")
+    survive(jobs, rng, command, entry, 3, kills or 8, expected, every("20ms"), protocol=protocol)
 
 
-def test_one_rank_alone(jobs, program, rng, kills):
+def test_one_rank_alone(jobs, program, rng, kills, protocol):
     entry, command = of_catalogue(program, "cg")
     expected = undisturbed(jobs, command, entry, 1)
-    survive(jobs, rng, command, entry, 1, kills or 3, expected, every("20ms"), protocol="blocking")
+    survive(jobs, rng, command, entry, 1, kills or 3, expected, every("20ms"), protocol=protocol)
 
 
-def test_without_waves_all_begin_again(jobs, program):
+def test_without_waves_all_begin_again(jobs, program, protocol):
     entry, command = of_catalogue(program, "cg")
     expected = undisturbed(jobs, command, entry, 3)
-    job = start(jobs, 3, *command, *entry.longer)
+    job = start(jobs, protocol, 3, *command, *entry.longer)
     job.until(lambda: len(job.lives()) == 3)
     time.sleep(0.15)
     job.kill([1])
@@ -81,9 +86,9 @@ def test_without_waves_all_begin_again(jobs, program):
     assert result.of("returned")[0]["wave"] == 0 and "all ranks begin again" in result.errors
 
 
-def test_all_return_and_what_they_had_done_is_lost(jobs, program):
+def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
     """The time counts from the wave, not from the failure."""
-    job = start(jobs, 3, *program("crash"), *LONG)
+    job = start(jobs, protocol, 3, *program("crash"), *LONG)
     job.until(lambda: b"iteration 50 " in job.out.read_bytes())
     job.process.send_signal(signal.SIGUSR1)
     job.until_event("wave_complete")
@@ -104,11 +109,11 @@ def test_all_return_and_what_they_had_done_is_lost(jobs, program):
     assert "all ranks go on from wave 1" in result.errors and "1 wave taken" in result.errors, result.describe()
 
 
-def test_threads_in_mpi(jobs, program, rng, kills):
+def test_threads_in_mpi(jobs, program, rng, kills, protocol):
     """What message logging refuses."""
     command = program("threads") + ["4", "6000"]
     calm = jobs.run(3, *command, protocol="none").ok()
-    job = start(jobs, 3, *command, period="100ms")
+    job = start(jobs, protocol, 3, *command, period="100ms")
     job.until_event("wave_complete")
     print(storm(job, rng, kills or 3, calm.seconds / 2))
     result = job.wait().ok()
@@ -116,13 +121,13 @@ def test_threads_in_mpi(jobs, program, rng, kills):
     assert began_from_images(result), result.describe()
 
 
-def test_waves_that_follow_a_return_at_once(jobs, program):
+def test_waves_that_follow_a_return_at_once(jobs, program, protocol):
     """On a crowded machine a thread that has just returned is asked for the next wave while others of its rank have hardly begun."""
     calm = jobs.run(3, *program("image/openmp")).ok()
     crowd = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(4)]
     try:
         options = [*MANY, "--checkpoint-every", "10ms", "--fault", "random,seed=1,mean=60ms,count=16"]
-        result = jobs.run(3, *program("image/openmp"), protocol="blocking", options=options).ok()
+        result = jobs.run(3, *program("image/openmp"), protocol=protocol, options=options).ok()
     finally:
         for process in crowd:
             process.kill()
@@ -135,11 +140,11 @@ NONDETERMINISTIC = ["time", "random", "pid", "length", "tag", "destination", "th
 
 
 @pytest.mark.parametrize("variant", NONDETERMINISTIC)
-def test_programs_that_do_not_repeat(jobs, program, rng, variant):
+def test_programs_that_do_not_repeat(jobs, program, rng, variant, protocol):
     """They die of themselves once, and are killed at random besides; in the end every message has come to its receiver."""
     marker = jobs.directory / "marker"
     command = program("nondeterministic") + [variant, "1", "3000", marker, "20000"]
-    job = start(jobs, 4, *command, period="20ms")
+    job = start(jobs, protocol, 4, *command, period="20ms")
     storm(job, rng, 2, 0.5)
     result = job.wait().ok()
     assert result.text == f"nondeterministic {variant} iterations=20000 done\n"
@@ -147,11 +152,11 @@ def test_programs_that_do_not_repeat(jobs, program, rng, variant):
 
 
 @pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
-def test_kills_while_all_return(jobs, program, rng, victims):
+def test_kills_while_all_return(jobs, program, rng, victims, protocol):
     """Whoever is killed again on the way back."""
     command = program("crash") + ["99", "kill", "0", "always", "60000"]
     calm = jobs.run(3, *command).ok()
-    job = start(jobs, 3, *command, period="50ms")
+    job = start(jobs, protocol, 3, *command, period="50ms")
     job.until_event("wave_complete")
     for _ in range(4):
         returned = len([event for event in job.events if event["event"] == "returned"])
@@ -202,10 +207,10 @@ def strike(struck, life):
         os.kill(life[1], signal.SIGKILL)
 
 
-def test_kills_of_new_processes_while_all_return(jobs, program, rng, kills):
+def test_kills_of_new_processes_while_all_return(jobs, program, rng, kills, protocol):
     command = program("heat")
     calm = jobs.run(8, *command, "256", "1500").ok()
-    job = jobs.start(8, *command, "256", "1500", protocol="blocking", options=WAVES)
+    job = jobs.start(8, *command, "256", "1500", protocol=protocol, options=WAVES)
     hits = strike_the_returning(job, rng, kills or 30)
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
@@ -213,11 +218,11 @@ def test_kills_of_new_processes_while_all_return(jobs, program, rng, kills):
 
 
 @pytest.mark.parametrize("how", ["file", "pipe"])
-def test_input_and_output_exactly_once(jobs, program, rng, kills, how):
+def test_input_and_output_exactly_once(jobs, program, rng, kills, how, protocol):
     command = program("output") + ["400", "1000"]
     calm = feed(jobs, 3, command, TEXT, how).wait().ok()
     options = [*MANY, *every("50ms")]
-    job = feed(jobs, 3, command, TEXT, how, options=options, protocol="blocking")
+    job = feed(jobs, 3, command, TEXT, how, options=options, protocol=protocol)
     print(storm(job, rng, kills or 4, calm.seconds))
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
@@ -225,11 +230,11 @@ def test_input_and_output_exactly_once(jobs, program, rng, kills, how):
 
 
 @pytest.mark.parametrize("often", [False, True], ids=["one wave", "many"])
-def test_images_of_the_wave_are_killed(jobs, program, rng, often):
+def test_images_of_the_wave_are_killed(jobs, program, rng, often, protocol):
     """All begin again, or go on from a later wave; ranks that stand still for the next one at that moment go on."""
     command = program("crash") + ["99", "kill", "0", "always", "100000"]
     calm = jobs.run(3, *command).ok()
-    job = start(jobs, 3, *command, period="20ms" if often else None)
+    job = start(jobs, protocol, 3, *command, period="20ms" if often else None)
     if not often:
         job.until(lambda: b"iteration 50 " in job.out.read_bytes())
         job.process.send_signal(signal.SIGUSR1)
@@ -248,14 +253,14 @@ def test_images_of_the_wave_are_killed(jobs, program, rng, often):
 
 
 @pytest.mark.parametrize("who", ["agent", "dispatcher"])
-def test_without_the_one_or_the_other(jobs, program, who):
-    without_the_one_or_the_other(jobs, program, who, "wave_complete", protocol="blocking")
+def test_without_the_one_or_the_other(jobs, program, who, protocol):
+    without_the_one_or_the_other(jobs, program, who, "wave_complete", protocol=protocol)
 
 
-def test_always_at_the_same_place_ends_with_an_error(jobs, program):
+def test_always_at_the_same_place_ends_with_an_error(jobs, program, protocol):
     """No endless loop of returns."""
     result = jobs.run(
-        3, *program("crash"), "1", "segv", "2000", "always", "100000", protocol="blocking", options=every("20ms"), timeout=60
+        3, *program("crash"), "1", "segv", "2000", "always", "100000", protocol=protocol, options=every("20ms"), timeout=60
     )
     assert result.code == 139 and "the program itself fails there" in result.errors, result.describe()
 
@@ -275,9 +280,9 @@ sys.exit(5 + rank)
 """
 
 
-def test_a_rank_that_has_finished_returns_with_the_others(jobs):
+def test_a_rank_that_has_finished_returns_with_the_others(jobs, protocol):
     """Its output is not printed again, and it ends again."""
-    result = jobs.run(2, harness.PYTHON, "-c", LATE, jobs.directory / "marker", protocol="blocking")
+    result = jobs.run(2, harness.PYTHON, "-c", LATE, jobs.directory / "marker", protocol=protocol)
     assert result.code == 5 and sorted(result.text.splitlines()) == ["rank 0 ends", "rank 1 ends"], result.describe()
     assert [event["wave"] for event in result.of("returned")] == [0], result.describe()
     assert [event["rank"] for event in result.of("finished")].count(0) == 2
@@ -287,16 +292,16 @@ def test_a_rank_that_has_finished_returns_with_the_others(jobs):
 @pytest.mark.parametrize("period", ["50ms", "1s"])
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("entry", PROGRAMS, ids=str)
-def test_soak(jobs, program, rng, kills, request, entry, size, period):
-    soak(jobs, program, rng, request, entry, size, kills or 6, every(period), protocol="blocking")
+def test_soak(jobs, program, rng, kills, request, entry, size, period, protocol):
+    soak(jobs, program, rng, request, entry, size, kills or 6, every(period), protocol=protocol)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["master_worker", "threads"])
-def test_two_hundred_kills_in_a_row(jobs, program, rng, kills, name):
+def test_two_hundred_kills_in_a_row(jobs, program, rng, kills, name, protocol):
     command = program(name) + {"master_worker": ["60000", "3000"], "threads": ["2", "120000"]}[name]
     calm = jobs.run(3, *command, protocol="none", timeout=600).ok()
-    job = start(jobs, 3, *command, period="50ms")
+    job = start(jobs, protocol, 3, *command, period="50ms")
     job.until(lambda: len(job.lives()) == 3)
     struck = 0
     while struck < (kills or 200) and not job.over():
@@ -326,14 +331,14 @@ def in_files(job, count):
 
 
 @pytest.mark.parametrize("name", ["heat", "messages", "transpose", "pickles.py"])
-def test_a_wave_in_files(jobs, program, rng, name):
+def test_a_wave_in_files(jobs, program, rng, name, protocol):
     """All ranks and all that sleeps are killed, several times."""
     entry, command = of_catalogue(program, name)
     calm, calm_file = undisturbed(jobs, command, entry, 3)
     directory, file = jobs.directory / "images", jobs.directory / "result"
     options = [*MANY, *every("100ms"), "--checkpoint-dir", directory]
     words = [*command, *arguments(entry, True, file)]
-    job = jobs.start(3, *words, options=options, protocol="blocking")
+    job = jobs.start(3, *words, options=options, protocol=protocol)
     for count in (1, 3):
         if in_files(job, count):
             victims = rng.sample(range(3), rng.randint(1, 3))
@@ -348,12 +353,12 @@ def test_a_wave_in_files(jobs, program, rng, name):
     assert not list(directory.iterdir())
 
 
-def test_a_damaged_file_of_a_wave(jobs, program):
+def test_a_damaged_file_of_a_wave(jobs, program, protocol):
     """The wave before is as good; the last two stay."""
     calm = jobs.run(3, *program("heat"), "400", "400", "6000").ok()
     directory = jobs.directory / "images"
     options = [*MANY, *every("150ms"), "--checkpoint-dir", directory]
-    job = jobs.start(3, *program("heat"), "400", "400", "6000", options=options, protocol="blocking")
+    job = jobs.start(3, *program("heat"), "400", "400", "6000", options=options, protocol=protocol)
     assert in_files(job, 2)
     job.kill([0], signal.SIGSTOP)  # no other wave comes
     time.sleep(0.3)

@@ -9,7 +9,7 @@ use resurgo_runtime::dispatcher::{self, Limits, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_BLOCKING, PROTOCOL_NONE, SEGMENT};
+use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_NONE, SEGMENT, has_waves, logs};
 
 use crate::check::{self, Refusal};
 use crate::diagnosis;
@@ -174,9 +174,10 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
     }
     let log_memory = options.log_memory.unwrap_or_else(|| check::default_log_memory(size));
     let log_segments = (log_memory / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize;
-    let spare = match options.protocol {
-        PROTOCOL_BLOCKING => 0,
-        _ => check::spare_addresses(),
+    let spare = if has_waves(options.protocol) && !logs(options.protocol) {
+        0
+    } else {
+        check::spare_addresses()
     };
     let layout = Layout::with_room(size, log_segments, spare);
     check::node_memory(layout.total() as u64)?;

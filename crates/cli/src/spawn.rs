@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use resurgo_runtime::suspended::Origin;
 use resurgo_wire::control::{Program, WantedProgram};
-use resurgo_wire::node_memory::{PROTOCOL_BLOCKING, PROTOCOL_NONE};
+use resurgo_wire::node_memory::{PROTOCOL_NONE, PROTOCOLS, has_waves, logs};
 
 use crate::environment;
 use crate::options::{Options, ProgramOptions};
@@ -15,11 +15,12 @@ use crate::run::prepare_program;
 /// the rank that spawns it. Of the reserved info keys (MPI 5.0, §11.8.4) `wdir` and `path` are followed; there is one
 /// machine only, so `host` and `arch` have nothing to choose from.
 pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Result<Program, String> {
-    if options.protocol == PROTOCOL_BLOCKING {
+    if has_waves(options.protocol) && !logs(options.protocol) {
         // All ranks would return to a wave that some of them are not in.
-        return Err(
-            "ranks cannot spawn others under --protocol blocking; auto, pessimistic and none allow it".to_string(),
-        );
+        let protocol = PROTOCOLS[options.protocol as usize];
+        return Err(format!(
+            "ranks cannot spawn others under --protocol {protocol}; auto, pessimistic and none allow it"
+        ));
     }
     let key = |name: &str| {
         let mut pairs = wanted.info.iter();

@@ -26,6 +26,8 @@ pub struct Arena {
     taken: usize,
     populated: usize,
     free: Vec<usize>,
+    /// What every entry carries that is written from now on: see [`resurgo_protocol::chandy_lamport`].
+    pub mark: u16,
     /// Full segments in memory, oldest first: serial and slot. Kept only when there is a spill file.
     full: VecDeque<(u64, usize)>,
     /// Segments taken since the agent was last told that the log grows, and when that was.
@@ -46,6 +48,7 @@ impl Arena {
             taken,
             populated: taken,
             free: Vec::new(),
+            mark: 0,
             full: VecDeque::new(),
             grown: 0,
             told_ns: 0,
@@ -72,6 +75,13 @@ impl Arena {
         (self.grown, self.told_ns) = (0, 0);
         self.free.clear();
         self.full.clear();
+    }
+
+    /// After [`Arena::restart`]: takes over the segments that the agent has put into it.
+    pub fn find(&mut self, node: &Node) {
+        self.serial = node.own(arena::NEXT_SERIAL).load(Ordering::Acquire);
+        self.taken = node.own(arena::SLOTS_TAKEN).load(Ordering::Acquire) as usize;
+        self.populated = self.taken;
     }
 
     /// True when segments are kept for receivers that may ask again.

@@ -20,6 +20,7 @@ use crate::record::Cursor;
 use crate::rma::Rma;
 use recovery::Survey;
 use resurgo_image::Guard;
+use resurgo_protocol::chandy_lamport::Cut;
 use resurgo_protocol::{Next, Pessimistic, Recorded, Sending};
 use resurgo_wire::counters::{self, Cost};
 use resurgo_wire::node_memory::{self as nm, control};
@@ -123,6 +124,10 @@ pub struct Engine {
     hot: u32,
     hot_run: u32,
     protocol: Option<Pessimistic>,
+    /// The part in waves that stop nobody.
+    cut: Cut,
+    /// Some channel has a message from behind a cut that is not the own yet.
+    holds_back: bool,
     record: Cursor,
     /// Where the log of each channel is compared with what is sent again.
     redo: Vec<Option<Box<Reader>>>,
@@ -246,6 +251,8 @@ impl Engine {
             hot: node.rank as u32,
             hot_run: 0,
             protocol,
+            cut: Cut::default(),
+            holds_back: false,
             record,
             redo: found.redo,
             forgotten: found.forgotten,
@@ -405,6 +412,9 @@ impl Engine {
     }
 
     fn poll_plain(&mut self) {
+        if self.holds_back {
+            self.look_again();
+        }
         for attempt in 0..2 {
             for _ in 0..DELIVERIES_A_POLL {
                 let Some(source) = self.find_ready() else { break };

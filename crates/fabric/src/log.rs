@@ -3,7 +3,8 @@
 //! A log is a chain of segments in the sender's arena. Entries start at multiples of 64 bytes:
 //!
 //! ```text
-//! 0   u64  mark: 0 nothing here (yet); else kind (low byte), flags (second byte), payload bytes here (high half)
+//! 0   u64  mark: 0 nothing here (yet); else kind (low byte), flags (second byte), the sender's wave (third and fourth),
+//!          payload bytes here (high half)
 //! 8   u64  tag
 //! 16  u64  FIRST: bytes of the whole message; MORE: offset of this piece in it; JUMP: reference of the next segment
 //! 24  u64  remote data
@@ -18,6 +19,7 @@
 
 use crate::arena::Arena;
 use crate::node::Node;
+use resurgo_protocol::chandy_lamport::Place;
 use resurgo_wire::node_memory::{self as nm, SEGMENT};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -98,10 +100,12 @@ pub struct Entry {
     /// Bytes of the whole message (FIRST kinds) or offset of this piece (MORE).
     pub total: u64,
     pub bytes: usize,
+    /// [`Arena::mark`] of the sender.
+    pub mark: u16,
 }
 
-fn mark(kind: Kind, flags: u8, bytes: usize) -> u64 {
-    kind as u64 | (flags as u64) << 8 | (bytes as u64) << 32
+fn mark(kind: Kind, flags: u8, wave: u16, bytes: usize) -> u64 {
+    kind as u64 | (flags as u64) << 8 | (wave as u64) << 16 | (bytes as u64) << 32
 }
 
 /// # Safety
@@ -203,6 +207,10 @@ pub struct Writer {
     /// Segments of this channel, oldest first, the open one included: serial and slot.
     outstanding: VecDeque<(u64, usize)>,
     consumed: u64,
+    /// Where the channel was at this rank's cut.
+    cut: Place,
+    /// Slots of segments that have been read and are part of what is in transit in a wave: its number beside each.
+    in_transit: Vec<(u64, usize)>,
     /// Messages begun on this channel.
     begun: u64,
     /// Up to where the open segment, and the one that will come next, have been prefetched while nothing else was to do.
@@ -239,6 +247,8 @@ impl Writer {
             place: 0,
             outstanding: Default::default(),
             consumed: 0,
+            cut: Place::default(),
+            in_transit: Vec::new(),
             begun: 0,
             warm: 0,
             warm_next: 0,
@@ -268,6 +278,25 @@ impl Writer {
         (self.segment, self.place) = (std::ptr::null_mut(), 0);
         (self.consumed, self.warm, self.warm_next) = (0, 0, 0);
         self.outstanding.clear();
+        (self.cut, self.in_transit) = (Place::default(), Vec::new());
+    }
+
+    /// After [`Writer::restart`]: goes on at `place` of the segment `last` names, behind what was in transit, which begins in
+    /// segment `first`; the agent numbers segments one after another, and slots like them.
+    pub fn find(&mut self, node: &Node, first: u64, last: u64, place: usize) {
+        let ((first, _), (last, slot)) = (nm::dereference(first), nm::dereference(last));
+        self.outstanding = (first..=last).map(|serial| (serial, serial as usize)).collect();
+        (self.segment, self.place) = (node.segment(node.rank, slot), place);
+    }
+
+    /// This rank copies itself for `wave`: where the channel ends, as a reference and an offset.
+    pub fn cut(&mut self, wave: u64) -> (u64, usize) {
+        let (segment, reference) = match self.outstanding.back() {
+            Some(&(serial, slot)) => (serial, nm::reference(serial, slot)),
+            None => (0, 0),
+        };
+        self.cut = Place { wave, segment };
+        (reference, self.place)
     }
 
     /// Something has been written.
@@ -313,6 +342,9 @@ impl Writer {
             return;
         }
         let consumed = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
+        if node.chandy_lamport {
+            return self.reclaim_beside_waves(arena, node, consumed);
+        }
         while self.consumed < consumed {
             self.consumed += 1;
             let (_, slot) = self
@@ -320,6 +352,31 @@ impl Writer {
                 .pop_front()
                 .expect("only segments handed over are consumed");
             arena.free(node, slot);
+        }
+    }
+
+    /// The same where ranks copy themselves while others go on.
+    fn reclaim_beside_waves(&mut self, arena: &mut Arena, node: &Node, consumed: u64) {
+        // In this order: what the receiver has read since its cut is seen with the cut.
+        let (receiver, over) = (node.cut_of(self.destination), node.waves().over);
+        self.in_transit.retain(|(wave, slot)| {
+            let needed = *wave > over;
+            if !needed {
+                arena.free(*slot);
+            }
+            needed
+        });
+        while self.consumed < consumed {
+            self.consumed += 1;
+            let (serial, slot) = self
+                .outstanding
+                .pop_front()
+                .expect("only segments handed over are consumed");
+            if receiver.is_needed(serial, self.cut, over) {
+                self.in_transit.push((receiver.wave, slot));
+            } else {
+                arena.free(slot);
+            }
         }
     }
 
@@ -373,7 +430,7 @@ impl Writer {
             unsafe {
                 let entry = self.segment.add(self.place);
                 atomic(entry.add(16)).store(reference, Ordering::Relaxed);
-                atomic(entry).store(mark(Kind::Jump, 0, 0), Ordering::Release);
+                atomic(entry).store(mark(Kind::Jump, 0, 0, 0), Ordering::Release);
             }
             arena.closed(node, self.segment);
         }
@@ -417,13 +474,13 @@ impl Writer {
                 atomic(self.segment.add(next)).store(0, Ordering::Relaxed);
                 let word = if progress.started {
                     atomic(entry.add(16)).store(progress.done as u64, Ordering::Relaxed);
-                    mark(Kind::More, 0, bytes)
+                    mark(Kind::More, 0, arena.mark, bytes)
                 } else {
                     atomic(entry.add(8)).store(envelope.tag, Ordering::Relaxed);
                     atomic(entry.add(16)).store(total as u64, Ordering::Relaxed);
                     atomic(entry.add(24)).store(envelope.data, Ordering::Relaxed);
                     self.begun += 1;
-                    mark(envelope.kind, envelope.flags, bytes)
+                    mark(envelope.kind, envelope.flags, arena.mark, bytes)
                 };
                 if hold && !progress.started {
                     held = Some(HeldMark {
@@ -624,6 +681,7 @@ impl Reader {
                 },
                 total,
                 bytes: (word >> 32) as usize,
+                mark: (word >> 16) as u16,
             });
         }
     }
@@ -682,6 +740,14 @@ impl Reader {
     /// The segment being read: serial and slot.
     pub fn position(&self) -> (u64, usize) {
         (self.serial, self.slot)
+    }
+
+    /// Where the next entry is read, as a reference and an offset; reference 0: nothing has been read.
+    pub fn place(&self) -> (u64, usize) {
+        if self.segment.is_null() {
+            return (0, 0);
+        }
+        (nm::reference(self.serial, self.slot), self.place)
     }
 
     /// Serial of the segment being read; what lies before it is not needed any more. 0 before the first entry.

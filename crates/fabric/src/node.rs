@@ -1,7 +1,8 @@
 //! The node memory as a rank sees it: mapped at a fixed address, the arenas of other ranks read-only.
 
+use resurgo_protocol::chandy_lamport::{Place, Waves};
 use resurgo_wire::counters::Cost;
-use resurgo_wire::node_memory::{self as nm, Layout, SEGMENT, arena, control, header};
+use resurgo_wire::node_memory::{self as nm, CutTable, Layout, SEGMENT, arena, control, header};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The mapped node memory and what the agent wrote into its header.
@@ -15,6 +16,8 @@ pub struct Node {
     pub logs: bool,
     /// Images are taken in waves. Without logging the data path is that of `none`.
     pub waves: bool,
+    /// They stop nobody.
+    pub chandy_lamport: bool,
     pub tolerate_node: bool,
     pub spill: bool,
     pub spin_ns: u64,
@@ -108,6 +111,7 @@ impl Node {
             size,
             logs: nm::logs(half(header::PROTOCOL)),
             waves: nm::has_waves(half(header::PROTOCOL)),
+            chandy_lamport: half(header::PROTOCOL) == nm::PROTOCOL_CHANDY_LAMPORT,
             tolerate_node: half(header::TOLERATE_NODE) != 0,
             spill: half(header::SPILL) != 0,
             spin_ns: word(header::SPIN_NS),
@@ -261,6 +265,36 @@ impl Node {
         self.u64_at(self.layout.arena(source) + self.layout.announced() + destination * 8)
     }
 
+    /// How far waves that stop nobody have come.
+    #[inline]
+    pub fn waves(&self) -> Waves {
+        Waves {
+            asked: self.u64_at(header::WAVES_ASKED).load(Ordering::Acquire),
+            over: self.u64_at(header::WAVES_OVER).load(Ordering::Acquire),
+        }
+    }
+
+    /// Where this rank notes how far it had come at its cut.
+    pub fn cut(&self, table: CutTable, other: usize) -> &AtomicU64 {
+        self.u64_at(self.layout.arena(self.rank) + self.layout.cut(table) + other * 8)
+    }
+
+    /// Where `destination` was at its last cut in the channel from this rank.
+    pub fn cut_of(&self, destination: usize) -> Place {
+        let start = self.layout.arena(destination);
+        let wave = self.u64_at(start + arena::CUT).load(Ordering::Acquire);
+        let reading = self.u64_at(start + self.layout.cut(CutTable::Reading) + self.rank * 8);
+        let reference = reading.load(Ordering::Acquire);
+        Place {
+            wave,
+            segment: if reference == 0 {
+                0
+            } else {
+                nm::dereference(reference).0
+            },
+        }
+    }
+
     /// 1 + serial of what lies in `slot` of `owner`'s arena.
     #[inline]
     pub fn serial_in(&self, owner: usize, slot: usize) -> &AtomicU64 {
@@ -354,6 +388,7 @@ pub mod tests {
             size: 2,
             logs: pessimistic,
             waves: false,
+            chandy_lamport: false,
             tolerate_node: false,
             spill: false,
             spin_ns: 0,

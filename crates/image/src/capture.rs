@@ -24,9 +24,9 @@ pub struct Hooks {
     pub own_memory: fn() -> Range<usize>,
     /// Why there can be none now, if so. All threads stand still, outside of every [`crate::Guard`].
     pub refuses: fn() -> Option<&'static str>,
-    /// Note the cursors of the image in this slot of the rank's arena.
-    pub note_cursors: fn(slot: u64),
-    /// Say how many messages have been sent on each channel (waves only, as the next two).
+    /// Note the cursors of image `number` in this slot of the rank's arena.
+    pub note_cursors: fn(number: u64, slot: u64),
+    /// Say how many messages have been sent on each channel (waves only that stop all, as the next two).
     pub announce: fn(),
     /// Take what the channels to this rank hold; how many messages or parts of them that were.
     pub drain: fn() -> u64,
@@ -280,12 +280,12 @@ fn copy(request: &Datagram) -> Result<(i32, i32), Refusal> {
     if in_wave {
         drain(number, &hooks).map_err(give_up)?;
     }
-    (hooks.note_cursors)(slot);
+    (hooks.note_cursors)(number, slot);
     if request.c & TRACKED != 0 {
         changes::note(number);
     }
     let copied = snapshot::fork(number, own, others);
-    // An image that is in no wave is copied while the agent accounts for what the rank has printed.
+    // Where nobody waits for others it is copied while the agent accounts for what the rank has printed.
     let go = in_wave || receive_answer(number) == Some(Kind::Go);
     let pid = copied.map_err(|_| give_up("there is not enough memory or not enough processes for a copy of it"))?;
     // An answer that came since the first look is not in the image, and the agent would not give it again.

@@ -7,6 +7,7 @@
 
 mod files;
 mod images;
+mod in_transit;
 mod life;
 mod node;
 mod pmi;

@@ -26,9 +26,9 @@ pub const TRACKED: u64 = 2;
 #[repr(u32)]
 pub enum Kind {
     /// Agent to rank: take image `a`; its cursors go to slot `b`. Then comes the signal. `c` has [`IN_WAVE`] when the
-    /// image is part of a wave: after [`Kind::Stopped`] the rank waits for [`Kind::Drain`], as often as it comes, and for
-    /// [`Kind::Go`] before it copies itself. It has [`TRACKED`] when the image will be written to a file in
-    /// which what has not changed stays.
+    /// image is part of a wave for which all stand still: after [`Kind::Stopped`] the rank waits for
+    /// [`Kind::Drain`], as often as it comes, and for [`Kind::Go`] before it copies itself. It has [`TRACKED`] when the image
+    /// will be written to a file in which what has not changed stays.
     Checkpoint = 1,
     /// Rank to agent: all threads stand still for image `a`.
     Stopped = 2,

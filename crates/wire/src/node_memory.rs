@@ -76,6 +76,10 @@ pub mod header {
     /// `u32` number of ranks that the job has had so far; grows when ranks spawn others, before those start. Nothing
     /// beyond them has been used.
     pub const RANKS: usize = 112;
+    /// `u64` the last wave that ranks have been asked for (chandy-lamport), written before any of them is asked.
+    pub const WAVES_ASKED: usize = 120;
+    /// `u64` the last wave that is complete or has been dropped: nothing of the logs is needed for it any more.
+    pub const WAVES_OVER: usize = 128;
     /// Bytes of the header.
     pub const BYTES: usize = 4096;
 }
@@ -84,18 +88,19 @@ pub const PROTOCOL_NONE: u32 = 0;
 pub const PROTOCOL_PESSIMISTIC: u32 = 1;
 pub const PROTOCOL_BLOCKING: u32 = 2;
 pub const PROTOCOL_AUTO: u32 = 3;
+pub const PROTOCOL_CHANDY_LAMPORT: u32 = 4;
 
 /// Names of the protocols, by number.
-pub const PROTOCOLS: [&str; 4] = ["none", "pessimistic", "blocking", "auto"];
+pub const PROTOCOLS: [&str; 5] = ["none", "pessimistic", "blocking", "auto", "chandy-lamport"];
 
 /// Messages and the order of their deliveries are logged: a rank can recover alone.
 pub const fn logs(protocol: u32) -> bool {
     matches!(protocol, PROTOCOL_PESSIMISTIC | PROTOCOL_AUTO)
 }
 
-/// Images of all ranks are taken at one moment, to which all can return.
+/// Images of all ranks are taken in waves, and all can return to one.
 pub const fn has_waves(protocol: u32) -> bool {
-    matches!(protocol, PROTOCOL_BLOCKING | PROTOCOL_AUTO)
+    matches!(protocol, PROTOCOL_BLOCKING | PROTOCOL_AUTO | PROTOCOL_CHANDY_LAMPORT)
 }
 
 /// Offset of the first rank control.
@@ -192,6 +197,20 @@ pub const PHASE_LIVE: u32 = 2;
 /// The endpoint was closed (MPI_Finalize).
 pub const PHASE_CLOSED: u32 = 3;
 
+/// How far a rank had come when it copied itself for a wave that stops nobody; one `u64` a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CutTable {
+    /// Per source, the segment that was being read, as a reference; 0: nothing had been read.
+    Reading = 0,
+    /// Per source, the offset of the next entry in it.
+    ReadingAt = 1,
+    /// Per destination, the segment that was being written; 0: nothing had been sent. After a return: the last segment
+    /// of what was in transit.
+    Writing = 2,
+    /// Per destination, the offset behind the last entry in it.
+    WritingAt = 3,
+}
+
 /// Size and place of every part for a job, from what the agent is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
@@ -209,6 +228,7 @@ pub struct Layout {
 /// consumed      per source a `u64`: segments of that channel this rank has read to their end (protocol none)
 /// cursors       IMAGE_SLOTS times, per source a `u64`: serial of the segment of that channel that this rank was reading
 ///               when the image in that slot was taken; everything before it is not needed by that image
+///               Under chandy-lamport the first four are instead the tables of the rank's last cut
 /// announced     per destination a `u64`: messages sent on that channel, written when a wave has stopped this rank
 /// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
 /// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled
@@ -232,6 +252,9 @@ pub mod arena {
     /// Images whose cursors are kept. At most four are of use at once (two files, the snapshot, the one being taken); the
     /// others keep a slot from being used again while somebody still reads its cursors.
     pub const IMAGE_SLOTS: usize = 8;
+    /// `u64` the last wave that this rank has copied itself for (chandy-lamport). How far it had come in its channels then is
+    /// written before, into four tables that lie where other protocols have cursors (see [`super::Layout::cut`]).
+    pub const CUT: usize = 96;
     pub const CHANNELS: usize = 4096;
     /// Entries of the spill table: 16 TiB of log a rank.
     pub const SPILL_ENTRIES: usize = 1 << 28;
@@ -279,6 +302,10 @@ impl Layout {
     /// Offset of the cursors of the images in `slot` in an arena.
     pub const fn cursors(&self, slot: usize) -> usize {
         self.consumed() + page_up(self.size * 8) * (1 + slot)
+    }
+    /// Offset of one of the tables of the last cut in an arena.
+    pub const fn cut(&self, table: CutTable) -> usize {
+        self.cursors(table as usize)
     }
     /// Offset of the announced table in an arena.
     pub const fn announced(&self) -> usize {

@@ -4,6 +4,7 @@
 //! The engine itself is ordinary memory and part of the image. What it shares with other ranks is not, and has gone on.
 
 use super::*;
+use resurgo_wire::node_memory::CutTable;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 
@@ -61,8 +62,11 @@ fn refuses() -> Option<&'static str> {
     }
 }
 
-fn note_cursors(slot: u64) {
+fn note_cursors(number: u64, slot: u64) {
     let Some(engine) = engine() else { return };
+    if engine.node.chandy_lamport {
+        return engine.note_cut(number);
+    }
     if !engine.node.logs {
         // Channels keep nothing.
         return;
@@ -135,12 +139,38 @@ fn woken() -> bool {
 }
 
 impl Engine {
-    /// The channels were empty at the wave, and the agent has emptied the node memory since: they go on as new ones.
+    /// This rank is copied now for wave `number`, which stops nobody.
+    fn note_cut(&mut self, number: u64) {
+        self.cut.cut(number);
+        self.arena.mark = self.cut.mark();
+        let node = &self.node;
+        let note = |at: CutTable, place: CutTable, other: usize, (reference, offset): (u64, usize)| {
+            node.cut(at, other).store(reference, Ordering::Relaxed);
+            node.cut(place, other).store(offset as u64, Ordering::Relaxed);
+        };
+        for other in 0..node.ranks() {
+            let read = self.incoming[other]
+                .as_ref()
+                .map_or((0, 0), |incoming| incoming.reader.place());
+            note(CutTable::Reading, CutTable::ReadingAt, other, read);
+            let written = self.outgoing[other]
+                .as_mut()
+                .map_or((0, 0), |writer| writer.cut(number));
+            note(CutTable::Writing, CutTable::WritingAt, other, written);
+        }
+        node.own(nm::arena::CUT).store(number, Ordering::Release);
+    }
+
+    /// The agent has emptied the node memory since the wave. Where it stopped all, the channels were empty: they go on as new
+    /// ones. Otherwise the agent has put what was in transit into them.
     fn returned_to_wave(&mut self) {
         self.arena.restart();
         self.outgoing.iter_mut().flatten().for_each(|writer| writer.restart());
         let incoming = self.incoming.iter_mut().flatten();
         incoming.for_each(|incoming| incoming.reader.restart());
+        if self.node.chandy_lamport {
+            self.find_in_transit();
+        }
         self.begin_again();
     }
 
@@ -156,6 +186,21 @@ impl Engine {
             }
         }
         self.record.cut_off(&self.node);
+    }
+
+    fn find_in_transit(&mut self) {
+        let node = &self.node;
+        self.arena.find(node);
+        for destination in 0..node.ranks() {
+            let first = node.channel(node.rank, destination).load(Ordering::Acquire);
+            if first != 0 {
+                let last = node.cut(CutTable::Writing, destination).load(Ordering::Acquire);
+                let place = node.cut(CutTable::WritingAt, destination).load(Ordering::Acquire);
+                let writer = self.outgoing[destination].get_or_insert_with(|| Box::new(Writer::new(destination)));
+                writer.find(node, first, last, place as usize);
+            }
+        }
+        self.look_at_all();
     }
 
     /// Words of this rank's control that belong to a life.

@@ -98,11 +98,39 @@ impl Engine {
     pub(super) fn has_entry(&mut self, source: usize) -> bool {
         let mut incoming = self.incoming[source].take();
         let found = match &mut incoming {
-            Some(incoming) => incoming.reader.peek(&self.node).is_some(),
+            Some(incoming) => match incoming.reader.peek(&self.node) {
+                Some(entry) => !self.node.chandy_lamport || self.may_deliver(entry.mark),
+                None => false,
+            },
             None => false,
         };
         self.incoming[source] = incoming;
         found
+    }
+
+    #[inline]
+    fn may_deliver(&mut self, mark: u16) -> bool {
+        let may = self.cut.may_deliver(mark, self.node.waves());
+        self.holds_back |= !may;
+        may
+    }
+
+    /// Messages were held back: when they need not be any more, every channel is looked at.
+    #[cold]
+    pub(super) fn look_again(&mut self) {
+        let waves = self.node.waves();
+        if self.cut.wave() >= waves.asked || waves.over >= waves.asked {
+            self.holds_back = false;
+            self.look_at_all();
+        }
+    }
+
+    pub(super) fn look_at_all(&mut self) {
+        self.ready = channels_with_entries(&self.node);
+        self.queued.fill(false);
+        for &source in &self.ready {
+            self.queued[source as usize] = true;
+        }
     }
 
     /// A channel that has something to deliver: the one of the last delivery first, then those that rang, in turn.

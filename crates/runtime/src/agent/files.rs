@@ -3,6 +3,7 @@
 //! The two newest complete files of a rank stay. What may be forgotten follows the older one, so that a life can begin from
 //! it when the newer one turns out to be damaged; before there are two, nothing is forgotten.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -68,7 +69,7 @@ impl Agent {
         }
     }
 
-    fn not_written(&mut self, rank: usize, number: u64, reason: String) -> io::Result<()> {
+    pub(super) fn not_written(&mut self, rank: usize, number: u64, reason: String) -> io::Result<()> {
         if let Some(work) = &mut self.work {
             work.ranks[rank].images.writing = None;
             work.store.iter().for_each(|store| store.give_up(rank));
@@ -97,6 +98,12 @@ impl Agent {
                         writing.bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
                         writing.path = path;
                         // The snapshot waits for the disk: the agent must not.
+                        if let Ok(beside) = File::open(store.in_transit(said.a))
+                            && rank == 0
+                        {
+                            let request = Datagram::new(Kind::Sync, 0, 0, 0);
+                            let _ = image.socket.send(&request, &[beside.as_fd()]);
+                        }
                         let request = Datagram::new(Kind::Sync, said.a, 0, 0);
                         let _ = image.socket.send(&request, &[store.directory().as_fd()]);
                         Ok(())

@@ -19,7 +19,7 @@ const LOG_ENTRY: u64 = 64;
 /// The node memory of one job.
 pub struct NodeMemory {
     file: File,
-    layout: Layout,
+    pub(super) layout: Layout,
 }
 
 impl NodeMemory {
@@ -244,11 +244,33 @@ impl NodeMemory {
         Ok(free)
     }
 
+    pub(super) fn read(&self, bytes: &mut [u8], offset: usize) -> io::Result<()> {
+        self.file.read_exact_at(bytes, offset as u64)
+    }
+
+    pub(super) fn read_u64(&self, offset: usize) -> io::Result<u64> {
+        let mut word = [0; 8];
+        self.read(&mut word, offset)?;
+        Ok(u64::from_le_bytes(word))
+    }
+
+    /// `count` words from `offset` on.
+    pub(super) fn table(&self, offset: usize, count: usize) -> io::Result<Vec<u64>> {
+        let mut bytes = vec![0; count * 8];
+        self.read(&mut bytes, offset)?;
+        let (words, _) = bytes.as_chunks::<8>();
+        Ok(words.iter().map(|word| u64::from_le_bytes(*word)).collect())
+    }
+
+    pub(super) fn write(&self, bytes: &[u8], offset: usize) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset as u64)
+    }
+
     fn write_u32(&self, offset: usize, value: u32) -> io::Result<()> {
         self.file.write_all_at(&value.to_le_bytes(), offset as u64)
     }
 
-    fn write_u64(&self, offset: usize, value: u64) -> io::Result<()> {
+    pub(super) fn write_u64(&self, offset: usize, value: u64) -> io::Result<()> {
         self.file.write_all_at(&value.to_le_bytes(), offset as u64)
     }
 }
@@ -279,12 +301,12 @@ pub fn open_spill_file(directory: &OsStr) -> io::Result<File> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use resurgo_wire::control::Stdin;
     use resurgo_wire::counters::Cost;
 
-    fn job() -> Job {
+    pub fn job() -> Job {
         Job {
             name: "t".into(),
             programs: Vec::new(),

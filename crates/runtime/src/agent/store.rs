@@ -15,6 +15,9 @@ use serde_json::json;
 use super::images::Account;
 use crate::suspended;
 
+/// Beginning of the names of files with what is in transit in a wave; its number follows.
+const WAVE: &str = "in-transit-";
+
 /// The directory of a job's image files.
 pub struct Store {
     path: PathBuf,
@@ -56,9 +59,12 @@ impl Store {
         &self.path
     }
 
-    /// `files` stay: the job can be resumed from them.
-    pub fn pin(&mut self, files: HashSet<PathBuf>, lock: File) {
-        (self.pinned, self.lock) = (files, Some(lock));
+    /// `files` stay, with what was in transit in the waves that they are parts of: the job can be resumed from them. The
+    /// number of its image beside each.
+    pub fn pin(&mut self, files: Vec<(u64, PathBuf)>, lock: File) {
+        let beside: Vec<PathBuf> = files.iter().map(|(number, _)| self.in_transit(*number)).collect();
+        let files = files.into_iter().map(|(_, path)| path);
+        (self.pinned, self.lock) = (files.chain(beside).collect(), Some(lock));
     }
 
     /// Removes image files that nothing can be resumed from.
@@ -115,6 +121,42 @@ impl Store {
         }
         // It was removed by somebody else, or cannot be: then it is removed with the directory.
         let _ = fs::rename(path, self.spare(rank));
+    }
+
+    /// The file with what is in transit in a wave.
+    pub fn in_transit(&self, wave: u64) -> PathBuf {
+        self.path.join(format!("{WAVE}{wave}"))
+    }
+
+    /// Writes that file. It may not be on the disk yet.
+    pub fn write_in_transit(&self, wave: u64, bytes: &[u8]) -> io::Result<()> {
+        let temporary = self.path.join("in-transit.new");
+        let mut options = OpenOptions::new();
+        let file = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        // A disk that has no room says so here.
+        let room = nix::fcntl::posix_fallocate(&file, 0, bytes.len() as i64).map_err(io::Error::from);
+        let written = room.and_then(|()| file.write_all_at(bytes, 0));
+        let named = written.and_then(|()| fs::rename(&temporary, self.in_transit(wave)));
+        if named.is_err() {
+            let _ = fs::remove_file(temporary);
+        }
+        named
+    }
+
+    /// Removes those of other waves than `stay`.
+    pub fn remove_in_transit(&self, stay: &[u64]) {
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            let (name, path) = (entry.file_name(), entry.path());
+            let number = name.to_str().and_then(|name| name.strip_prefix(WAVE)?.parse().ok());
+            if number.is_some_and(|number| !stay.contains(&number)) && !self.pinned.contains(&path) {
+                let _ = fs::remove_file(path);
+            }
+        }
     }
 
     /// The rank writes no more images.

@@ -196,7 +196,7 @@ impl Agent {
         let (bytes, lock) = writer.finish()?;
         if let Some(work) = &mut self.work {
             let files = work.ranks.iter().flat_map(|rank| rank.images.files.iter());
-            let files = files.map(|file| file.path.clone()).collect();
+            let files = files.map(|file| (file.number, file.path.clone())).collect();
             if let Some(store) = &mut work.store {
                 store.pin(files, lock);
                 store.remove_others();
@@ -280,7 +280,7 @@ fn load(job: Job, directory: &Path, id: &str) -> Result<Work, String> {
         .map(|rank| Rank::from_state(rank, directory))
         .collect();
     let files = ranks.iter().flat_map(|rank| rank.images.files.iter());
-    store.pin(files.map(|file| file.path.clone()).collect(), lock);
+    store.pin(files.map(|file| (file.number, file.path.clone())).collect(), lock);
     let asked = ranks.iter().map(|rank| rank.images.asked()).max().unwrap_or(0);
     Ok(Work {
         job,

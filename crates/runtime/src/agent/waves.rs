@@ -1,5 +1,5 @@
-//! Coordinated waves (`--protocol blocking`, and `auto` beside its logs): images of all ranks at one moment, and the return
-//! of all ranks to the last complete wave.
+//! Coordinated waves: images of all ranks, at one moment (`--protocol blocking`, and `auto` beside its logs) or while others go
+//! on (`chandy-lamport`), and the return of all ranks to the last complete wave.
 
 use std::io;
 use std::time::Instant;
@@ -12,6 +12,7 @@ use resurgo_wire::image::{Datagram, IN_WAVE, Kind};
 use resurgo_wire::node_memory::{self as nm, PHASE_LIVE};
 
 use super::files::KEPT;
+use super::in_transit::InTransit;
 use super::ranks::Rank;
 use super::{Agent, PATIENCE, Work};
 
@@ -23,6 +24,8 @@ const ATTEMPTS: u32 = 10;
 pub(super) struct Waves {
     asked: u64,
     current: Option<(Wave, Instant)>,
+    /// What was in transit in the last complete wave, and its number.
+    in_transit: (u64, InTransit),
     /// The longest standstill of a rank in the current wave.
     longest_ns: u64,
     /// The standstills of all ranks in it.
@@ -51,6 +54,11 @@ impl Work {
     /// A rank can recover alone.
     pub(super) fn logs(&self) -> bool {
         nm::logs(self.job.protocol)
+    }
+
+    /// Nobody waits for others in a wave.
+    fn is_non_blocking(&self) -> bool {
+        self.job.protocol == nm::PROTOCOL_CHANDY_LAMPORT
     }
 
     /// All ranks return to a wave: the ends of their processes are no failures.
@@ -88,15 +96,22 @@ impl Work {
             .iter()
             .take(1)
             .flat_map(|rank| rank.images.files.iter().rev());
-        let all_have = |number: &u64| self.ranks.iter().all(|rank| rank.images.has_file(*number));
+        let has_in_transit = |number: u64| {
+            let mut stores = self.store.iter();
+            !self.is_non_blocking() || stores.any(|store| store.in_transit(number).exists())
+        };
+        let all_have =
+            |number: &u64| self.ranks.iter().all(|rank| rank.images.has_file(*number)) && has_in_transit(*number);
         first.map(|file| file.number).filter(all_have).collect()
     }
 
     /// Chooses the wave that all ranks begin from: the last one that is asleep, else the last one in files, else the
-    /// beginning of the program. What they do not begin from is forgotten. Returns its number.
-    fn choose_wave(&mut self) -> u64 {
+    /// beginning of the program. What they do not begin from is forgotten. Returns its number, and those of waves in files
+    /// that have turned out to be of no use, with the reasons.
+    fn choose_wave(&mut self) -> (u64, Vec<(u64, String)>) {
         let newest = self.ranks[0].images.number();
         let sleeps = newest > 0 && self.ranks.iter().all(|rank| rank.images.number() == newest);
+        let mut lost = Vec::new();
         self.waves.chosen = newest;
         if !sleeps {
             for (rank, this) in self.ranks.iter_mut().enumerate() {
@@ -105,12 +120,44 @@ impl Work {
                 }
                 this.images.forget();
             }
-            let chosen = self.waves_in_files().first().copied().unwrap_or(0);
+            self.waves.chosen = 0;
+            while let Some(wave) = self.waves_in_files().first().copied() {
+                match self.read_in_transit(wave) {
+                    Ok(()) => {
+                        self.waves.chosen = wave;
+                        break;
+                    }
+                    Err(error) => lost.push((wave, format!("what was in transit cannot be read: {error}"))),
+                }
+                self.drop_files(|number| number >= wave);
+            }
             // What comes after it may be something else this time.
+            let chosen = self.waves.chosen;
             self.drop_files(|number| number > chosen);
-            self.waves.chosen = chosen;
         }
-        self.waves.chosen
+        (self.waves.chosen, lost)
+    }
+
+    /// Finds in its file what was in transit in `wave`, if that is not known.
+    fn read_in_transit(&mut self, wave: u64) -> io::Result<()> {
+        if let Some(store) = &self.store
+            && self.is_non_blocking()
+            && self.waves.in_transit.0 != wave
+        {
+            let bytes = std::fs::read(store.in_transit(wave))?;
+            self.waves.in_transit = (wave, InTransit::decode(&bytes, wave, self.ranks.len())?);
+        }
+        Ok(())
+    }
+
+    /// All ranks have been copied for `wave`: takes what was in transit to it.
+    fn take_in_transit(&mut self, wave: u64) -> io::Result<()> {
+        if self.is_non_blocking() {
+            let found = self.memory.in_transit(self.ranks.len(), wave)?;
+            self.waves.in_transit = (wave, found);
+            self.memory.set_waves(wave, wave)?;
+        }
+        Ok(())
     }
 
     /// Of images in files, the last waves that all ranks have written stay, and the next one as long as all may come to write
@@ -124,6 +171,9 @@ impl Work {
             stay.push(next);
         }
         self.drop_files(|number| !stay.contains(&number));
+        if self.is_non_blocking() {
+            self.store.iter().for_each(|store| store.remove_in_transit(&stay));
+        }
     }
 
     /// With logs, once there are enough waves in files: what is before the oldest will not be asked for again.
@@ -173,12 +223,18 @@ impl Agent {
             return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
         }
         work.waves.asked += 1;
+        work.memory.set_waves(work.waves.asked, work.waves.asked - 1)?;
         (work.waves.longest_ns, work.waves.all_ns) = (0, 0);
         let (number, size) = (work.waves.asked, work.ranks.len());
-        work.waves.current = Some((Wave::new(number, size), Instant::now()));
+        let (wave, how) = if work.is_non_blocking() {
+            (Wave::non_blocking(number, size), 0)
+        } else {
+            (Wave::new(number, size), IN_WAVE)
+        };
+        work.waves.current = Some((wave, Instant::now()));
         for rank in 0..size {
             let Some(work) = &mut self.work else { break };
-            let how = IN_WAVE | work.bit_for_files();
+            let how = how | work.bit_for_files();
             if let Err(error) = work.ranks[rank].ask_for_image(number, how) {
                 return self.drop_wave(rank, &error.to_string());
             }
@@ -196,6 +252,10 @@ impl Agent {
                     return self.drop_wave(rank, "it is talking to the process manager");
                 }
                 work.ranks[rank].images.account_while_taking(account);
+                if work.is_non_blocking() {
+                    work.tell(rank, &Datagram::new(Kind::Go, datagram.a, 0, 0));
+                    return Ok(());
+                }
                 work.waves.current.as_mut().map(|(wave, _)| wave.stopped(rank as u32))
             }
             (Kind::Drained, _) => {
@@ -220,8 +280,12 @@ impl Agent {
             Some(Step::Drain) => work.tell_all(Kind::Drain, wave.number()),
             Some(Step::Copy) => work.tell_all(Kind::Go, wave.number()),
             Some(Step::Complete) => {
+                let (number, began) = (wave.number(), *began);
+                if let Err(error) = work.take_in_transit(number) {
+                    return self.drop_wave(rank, &error.to_string());
+                }
                 let complete = ToDispatcher::WaveComplete {
-                    number: wave.number(),
+                    number,
                     total_ns: began.elapsed().as_nanos() as u64,
                     longest_stall_ns: work.waves.longest_ns,
                     all_stalls_ns: work.waves.all_ns,
@@ -232,13 +296,25 @@ impl Agent {
                     self.promote_candidate(rank)?;
                 }
                 self.send(&complete)?;
-                for rank in 0..size {
-                    self.write_image(rank)?;
-                }
+                self.write_wave(number)?;
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Has the wave that has just become complete written to files, if there are to be files.
+    fn write_wave(&mut self, number: u64) -> io::Result<()> {
+        let Some(work) = &self.work else { return Ok(()) };
+        let size = work.ranks.len();
+        if let Some(store) = &work.store
+            && work.is_non_blocking()
+            && let Err(error) = store.write_in_transit(number, &work.waves.in_transit.1.encode(number))
+        {
+            let reason = format!("what was in transit cannot be written: {error}");
+            return (0..size).try_for_each(|rank| self.not_written(rank, number, reason.clone()));
+        }
+        (0..size).try_for_each(|rank| self.write_image(rank))
     }
 
     /// The current wave, if there is one, cannot become complete because of `rank`.
@@ -248,6 +324,7 @@ impl Agent {
             return Ok(());
         };
         wave.failed();
+        work.memory.set_waves(wave.number(), wave.number())?;
         work.tell_all(Kind::Abandon, wave.number());
         work.ranks.iter_mut().for_each(|rank| rank.images.drop_candidate());
         let reason = why.to_string();
@@ -327,11 +404,23 @@ impl Agent {
     fn begin_again(&mut self) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let size = work.ranks.len();
-        let wave = work.choose_wave();
+        let (wave, lost) = work.choose_wave();
         // Where there are logs each rank cuts its own off where it was.
         if wave == 0 || !work.logs() {
             work.memory.reset(&work.job, size)?;
+            work.memory.set_waves(work.waves.asked, work.waves.asked)?;
         }
+        if wave > 0 && work.is_non_blocking() {
+            work.memory.put_in_transit(&work.waves.in_transit.1)?;
+        }
+        for (number, reason) in lost {
+            self.send(&ToDispatcher::ImageLost {
+                rank: 0,
+                number,
+                reason,
+            })?;
+        }
+        let Some(work) = &mut self.work else { return Ok(()) };
         if wave == 0 {
             if work.ranks.iter().any(|rank| rank.images.begun) {
                 let reason = "there is no wave whose images can all be used".to_string();

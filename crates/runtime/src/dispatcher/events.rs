@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use resurgo_wire::control::{End, Ended, LifeStatistics, Stream};
 use resurgo_wire::counters::Cost;
-use resurgo_wire::node_memory::{PROTOCOL_BLOCKING, PROTOCOLS, SEGMENT};
+use resurgo_wire::node_memory::{PROTOCOLS, SEGMENT, has_waves, logs};
 use serde_json::{Map, Value, json};
 
 use super::policy::describe;
@@ -126,7 +126,8 @@ impl Events {
     }
 
     pub fn job_started(&mut self, size: usize, protocol: &str) {
-        let coordinated = protocol == PROTOCOLS[PROTOCOL_BLOCKING as usize];
+        let known = PROTOCOLS.iter().position(|name| *name == protocol);
+        let coordinated = known.is_some_and(|number| has_waves(number as u32) && !logs(number as u32));
         self.stats.job_started(protocol, coordinated);
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)

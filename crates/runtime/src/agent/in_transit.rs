@@ -1,0 +1,355 @@
+//! What is in transit in a wave that stops nobody: on each channel, the part of the log between the receiver's place at its cut
+//! and the sender's at its. It is copied out of the node memory when all ranks have been copied, and put back into an empty one
+//! before they return. With image files it is kept in a file of its own beside those of the ranks.
+//!
+//! ```text
+//! 0   8    "resurgoW"
+//! 8   u32  format 1
+//! 12  u32  channels
+//! 16  u64  number of the wave
+//! 24  ...  channels: u32 source, u32 destination, u32 pieces; then for each piece u32 length and so many bytes: entries of
+//!          the log as they lie in one segment
+//! end-32   BLAKE3 of all before
+//! ```
+//!
+//! Numbers are little-endian.
+
+use std::io;
+
+use resurgo_wire::node_memory::{self as nm, CutTable, SEGMENT};
+
+use super::node::NodeMemory;
+
+const MAGIC: &[u8; 8] = b"resurgoW";
+const FORMAT: u32 = 1;
+const HASH: usize = 32;
+/// Entries begin at multiples of this, and the first in a segment begins here.
+const ALIGN: usize = 64;
+/// Bytes of an entry before its payload, and the place of the next segment's reference in a jump.
+const HEADER: usize = 32;
+const NEXT: usize = 16;
+const JUMP: u64 = 4;
+
+/// What is in transit between all ranks.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct InTransit {
+    channels: Vec<Channel>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Channel {
+    source: u32,
+    destination: u32,
+    /// Entries, segment by segment.
+    pieces: Vec<Vec<u8>>,
+}
+
+/// A place in a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    reference: u64,
+    offset: usize,
+}
+
+fn damaged(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+impl InTransit {
+    pub fn encode(&self, wave: u64) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        let word = |bytes: &mut Vec<u8>, value: u32| bytes.extend(value.to_le_bytes());
+        word(&mut bytes, FORMAT);
+        word(&mut bytes, self.channels.len() as u32);
+        bytes.extend(wave.to_le_bytes());
+        for channel in &self.channels {
+            word(&mut bytes, channel.source);
+            word(&mut bytes, channel.destination);
+            word(&mut bytes, channel.pieces.len() as u32);
+            for piece in &channel.pieces {
+                word(&mut bytes, piece.len() as u32);
+                bytes.extend(piece);
+            }
+        }
+        let hash = blake3::hash(&bytes);
+        bytes.extend(hash.as_bytes());
+        bytes
+    }
+
+    /// What `bytes` say about wave `wave` of `ranks` ranks.
+    pub fn decode(bytes: &[u8], wave: u64, ranks: usize) -> io::Result<InTransit> {
+        let (content, hash) = bytes
+            .split_last_chunk::<HASH>()
+            .ok_or_else(|| damaged("the file is too short"))?;
+        if blake3::hash(content) != *hash {
+            return Err(damaged("the checksum is wrong"));
+        }
+        let mut rest = content;
+        if take(&mut rest, MAGIC.len())? != MAGIC || take_u32(&mut rest)? != FORMAT {
+            return Err(damaged("another version of resurgo has written the file"));
+        }
+        let count = take_u32(&mut rest)?;
+        if take(&mut rest, 8)? != wave.to_le_bytes() {
+            return Err(damaged("the file is of another wave"));
+        }
+        let mut channels = Vec::new();
+        for _ in 0..count {
+            let (source, destination) = (take_u32(&mut rest)?, take_u32(&mut rest)?);
+            if source.max(destination) as usize >= ranks {
+                return Err(damaged("there is no such rank"));
+            }
+            let mut pieces = Vec::new();
+            for _ in 0..take_u32(&mut rest)? {
+                let length = take_u32(&mut rest)? as usize;
+                if length > SEGMENT - 2 * ALIGN || !length.is_multiple_of(ALIGN) {
+                    return Err(damaged("a piece has a wrong length"));
+                }
+                pieces.push(take(&mut rest, length)?.to_vec());
+            }
+            channels.push(Channel {
+                source,
+                destination,
+                pieces,
+            });
+        }
+        Ok(InTransit { channels })
+    }
+}
+
+fn take<'a>(rest: &mut &'a [u8], length: usize) -> io::Result<&'a [u8]> {
+    rest.split_off(..length).ok_or_else(|| damaged("the file is too short"))
+}
+
+fn take_u32(rest: &mut &[u8]) -> io::Result<u32> {
+    let word = take(rest, 4)?.first_chunk::<4>();
+    word.map(|word| u32::from_le_bytes(*word))
+        .ok_or_else(|| damaged("the file is too short"))
+}
+
+impl NodeMemory {
+    /// How far waves that stop nobody have come.
+    pub fn set_waves(&self, asked: u64, over: u64) -> io::Result<()> {
+        self.write_u64(nm::header::WAVES_ASKED, asked)?;
+        self.write_u64(nm::header::WAVES_OVER, over)
+    }
+
+    /// What is in transit in wave `wave`, for which all of `ranks` ranks have been copied; nothing that it needs has been used
+    /// again yet.
+    ///
+    /// # Errors
+    /// A rank has written something else than it should.
+    pub fn in_transit(&self, ranks: usize, wave: u64) -> io::Result<InTransit> {
+        let tables = |rank: usize, at: CutTable, offset: CutTable| -> io::Result<Vec<Place>> {
+            let references = self.table(self.layout.arena(rank) + self.layout.cut(at), ranks)?;
+            let offsets = self.table(self.layout.arena(rank) + self.layout.cut(offset), ranks)?;
+            let places = references.into_iter().zip(offsets);
+            let place = |(reference, offset): (u64, u64)| Place {
+                reference,
+                offset: offset as usize,
+            };
+            Ok(places.map(place).collect())
+        };
+        let mut writing = Vec::new();
+        for rank in 0..ranks {
+            let cut = self.read_u64(self.layout.arena(rank) + nm::arena::CUT)?;
+            if cut != wave {
+                return Err(damaged(&format!(
+                    "rank {rank} has noted its channels for wave {cut} and not for wave {wave}"
+                )));
+            }
+            writing.push(tables(rank, CutTable::Writing, CutTable::WritingAt)?);
+        }
+        let mut channels = Vec::new();
+        for destination in 0..ranks {
+            let reading = tables(destination, CutTable::Reading, CutTable::ReadingAt)?;
+            for (source, from) in reading.into_iter().enumerate() {
+                let pieces = self.between(source, destination, from, writing[source][destination])?;
+                if !pieces.is_empty() {
+                    channels.push(Channel {
+                        source: source as u32,
+                        destination: destination as u32,
+                        pieces,
+                    });
+                }
+            }
+        }
+        Ok(InTransit { channels })
+    }
+
+    /// The entries of a channel between two places, segment by segment.
+    fn between(&self, source: usize, destination: usize, from: Place, end: Place) -> io::Result<Vec<Vec<u8>>> {
+        let mut pieces = Vec::new();
+        if end.reference == 0 {
+            // Nothing had been sent.
+            return Ok(pieces);
+        }
+        let mut at = from;
+        if at.reference == 0 {
+            let first = self.layout.arena(source) + nm::arena::CHANNELS + destination * 8;
+            (at.reference, at.offset) = (self.read_u64(first)?, ALIGN);
+        }
+        loop {
+            let segment = self.kept_segment(source, at.reference)?;
+            let (stop, next) = match at.reference == end.reference {
+                true => (end.offset, 0),
+                false => to_jump(&segment, at.offset)?,
+            };
+            let entries = segment
+                .get(at.offset..stop)
+                .ok_or_else(|| damaged("a log goes beyond its segment"))?;
+            if !entries.is_empty() {
+                pieces.push(entries.to_vec());
+            }
+            if at.reference == end.reference {
+                return Ok(pieces);
+            }
+            (at.reference, at.offset) = (next, ALIGN);
+        }
+    }
+
+    /// A segment that the log of `source` must still have.
+    fn kept_segment(&self, source: usize, reference: u64) -> io::Result<Vec<u8>> {
+        if reference == 0 {
+            return Err(damaged("a log ends too early"));
+        }
+        let (serial, slot) = nm::dereference(reference);
+        let arena = self.layout.arena(source);
+        if slot >= self.layout.log_segments || self.read_u64(arena + self.layout.serials() + slot * 8)? != serial + 1 {
+            return Err(damaged(&format!(
+                "segment {serial} of rank {source}'s log has been used again too early"
+            )));
+        }
+        let mut bytes = vec![0; SEGMENT];
+        let offset = arena + self.layout.segments() + slot * SEGMENT;
+        self.read(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+
+    /// Puts what is in transit into the channels: all ranks have ended, and the memory is empty.
+    pub fn put_in_transit(&self, what: &InTransit) -> io::Result<()> {
+        let ranks = what.channels.iter().map(|channel| channel.source).max();
+        for source in 0..ranks.map_or(0, |most| most as usize + 1) {
+            let arena = self.layout.arena(source);
+            // Segments are numbered as they come, and so are their slots.
+            let mut taken = 0;
+            for channel in what.channels.iter().filter(|channel| channel.source as usize == source) {
+                let destination = channel.destination as usize * 8;
+                let first = taken;
+                let mut place = ALIGN;
+                for (index, piece) in channel.pieces.iter().enumerate() {
+                    if taken == self.layout.log_segments {
+                        return Err(damaged("what was in transit has no room in the log"));
+                    }
+                    let start = arena + self.layout.segments() + taken * SEGMENT;
+                    self.write(piece, start + ALIGN)?;
+                    self.write_u64(arena + self.layout.serials() + taken * 8, taken as u64 + 1)?;
+                    place = ALIGN + piece.len();
+                    taken += 1;
+                    if index + 1 < channel.pieces.len() {
+                        self.write_u64(start + place + NEXT, nm::reference(taken as u64, taken))?;
+                        self.write_u64(start + place, JUMP)?;
+                    }
+                }
+                let reference = |slot: usize| nm::reference(slot as u64, slot);
+                self.write_u64(arena + nm::arena::CHANNELS + destination, reference(first))?;
+                let cut = |table| arena + self.layout.cut(table) + destination;
+                self.write_u64(cut(CutTable::Writing), reference(taken - 1))?;
+                self.write_u64(cut(CutTable::WritingAt), place as u64)?;
+            }
+            self.write_u64(arena + nm::arena::NEXT_SERIAL, taken as u64)?;
+            self.write_u64(arena + nm::arena::SLOTS_TAKEN, taken as u64)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the entries from `at` on end that lie in this segment, and the reference of the next.
+fn to_jump(segment: &[u8], mut at: usize) -> io::Result<(usize, u64)> {
+    let word = |at: usize| {
+        let bytes = segment.get(at..).and_then(|rest| rest.first_chunk::<8>());
+        bytes
+            .map(|bytes| u64::from_le_bytes(*bytes))
+            .ok_or_else(|| damaged("a log goes beyond its segment"))
+    };
+    loop {
+        match word(at)? {
+            0 => return Err(damaged("a log ends too early")),
+            mark if mark & 0xff == JUMP => return Ok((at, word(at + NEXT)?)),
+            mark => at = (at + HEADER + (mark >> 32) as usize).next_multiple_of(ALIGN),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::node::tests::job;
+
+    fn some() -> InTransit {
+        // An entry of 40 payload bytes takes two lines.
+        let piece = |byte: u8, entries: usize| {
+            let mut bytes = vec![byte; 128 * entries];
+            for entry in 0..entries {
+                let mark = 1u64 | 40 << 32;
+                bytes[128 * entry..128 * entry + 8].copy_from_slice(&mark.to_le_bytes());
+            }
+            bytes
+        };
+        let channel = |source, destination, pieces| Channel {
+            source,
+            destination,
+            pieces,
+        };
+        InTransit {
+            channels: vec![
+                channel(0, 1, vec![piece(1, 3), piece(2, 1), piece(3, 511)]),
+                channel(0, 2, vec![piece(4, 2)]),
+                channel(2, 2, vec![piece(5, 1), piece(6, 1)]),
+            ],
+        }
+    }
+
+    #[test]
+    fn what_is_put_into_the_channels_is_found_there_again() {
+        let memory = NodeMemory::create(&job(), 3).unwrap();
+        memory.put_in_transit(&some()).unwrap();
+        for rank in 0..3 {
+            memory.write_u64(memory.layout.arena(rank) + nm::arena::CUT, 7).unwrap();
+        }
+        assert_eq!(memory.in_transit(3, 7).unwrap(), some());
+        let other = memory.in_transit(3, 8).unwrap_err().to_string();
+        assert!(other.contains("wave 7 and not for wave 8"), "{other}");
+        // Rank 0's second segment holds something else.
+        let serial = memory.layout.arena(0) + memory.layout.serials() + 8;
+        memory.write_u64(serial, 99).unwrap();
+        let used = memory.in_transit(3, 7).unwrap_err().to_string();
+        assert!(used.contains("used again too early"), "{used}");
+    }
+
+    #[test]
+    fn a_log_that_makes_no_sense_is_an_error() {
+        let memory = NodeMemory::create(&job(), 3).unwrap();
+        memory.put_in_transit(&some()).unwrap();
+        for rank in 0..3 {
+            memory.write_u64(memory.layout.arena(rank) + nm::arena::CUT, 7).unwrap();
+        }
+        let first = memory.layout.arena(0) + memory.layout.segments() + ALIGN;
+        for mark in [0, u64::MAX - 255] {
+            memory.write_u64(first, mark).unwrap();
+            assert!(memory.in_transit(3, 7).is_err());
+        }
+    }
+
+    #[test]
+    fn a_file_says_what_it_was_made_of_or_that_it_is_damaged() {
+        let bytes = some().encode(7);
+        assert_eq!(InTransit::decode(&bytes, 7, 3).unwrap(), some());
+        assert!(InTransit::decode(&bytes, 8, 3).is_err());
+        assert!(InTransit::decode(&bytes, 7, 2).is_err());
+        assert!(InTransit::decode(&bytes[..bytes.len() - 1], 7, 3).is_err());
+        assert!(InTransit::decode(&[], 7, 3).is_err());
+        let mut flipped = bytes;
+        flipped[100] ^= 1;
+        assert!(InTransit::decode(&flipped, 7, 3).is_err());
+    }
+}
