@@ -83,12 +83,13 @@ def test_a_job_from_its_beginning_to_its_end(quiet, ask):
     assert number not in rows(ask("ps")[1])
 
 
-def test_a_wave_on_command(quiet, ask):
-    job = quiet(2, protocol="blocking")
+@pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport"])
+def test_a_wave_on_command(quiet, ask, protocol):
+    job = quiet(2, protocol=protocol)
     number = job.process.pid
     assert ask("checkpoint", number) == (0, f"job {number}: a wave is complete\n", "")
     assert ask("checkpoint", number)[0] == 0
-    assert re.search(r" blocking .* 0 +2 +\d", rows(ask("ps")[1])[number])
+    assert re.search(rf" {protocol} .* 0 +2 +\d", rows(ask("ps")[1])[number])
     job.kill([0])
     job.until_event("returned", wave=2)
     assert quiet.end(job).restarts == 1
@@ -267,6 +268,7 @@ def test_root_has_power_over_all_jobs(program, somebody, ask):
         ("--checkpoint-every 1s --protocol none", "--protocol none uses no images"),
         ("--checkpoint-every 1s --tolerate node", "cannot be combined"),
         ("--protocol blocking --tolerate node", "blocking does not tolerate"),
+        ("--protocol chandy-lamport --tolerate node", "chandy-lamport does not tolerate"),
         ("--protocol blokcing", "did you mean blocking?"),
         ("--protocol coordinated", "pessimistic"),
     ],

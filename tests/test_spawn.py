@@ -197,9 +197,10 @@ def test_no_more_ranks_than_there_is_room_for(jobs):
     assert result.text == "refused\n" and "5000 more ranks" in result.errors
 
 
-def test_all_ranks_cannot_return_to_a_wave_that_some_are_not_in(jobs):
-    result = spawn_by_name(jobs, harness.PYTHON, protocol="blocking")
-    assert sorted(result.text.splitlines()) == ["refused 2", "refused 2"] and "--protocol blocking" in result.errors
+@pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport"])
+def test_all_ranks_cannot_return_to_a_wave_that_some_are_not_in(jobs, protocol):
+    result = spawn_by_name(jobs, harness.PYTHON, protocol=protocol)
+    assert sorted(result.text.splitlines()) == ["refused 2", "refused 2"] and f"--protocol {protocol}" in result.errors
 
 
 def test_a_child_that_fails_ends_the_job_without_a_protocol(jobs, program):

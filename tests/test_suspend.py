@@ -128,6 +128,9 @@ def ready(job):
         ("heat", "auto"),
         ("master_worker", "auto"),
         ("messages", "auto"),
+        ("heat", "chandy-lamport"),
+        ("messages", "chandy-lamport"),
+        ("master_worker", "chandy-lamport"),
     ],
 )
 def test_again_and_again(jobs, chain, program, rng, name, protocol):

@@ -353,7 +353,10 @@ def test_a_wave_in_files(jobs, program, rng, name, protocol):
     assert not list(directory.iterdir())
 
 
-def test_a_damaged_file_of_a_wave(jobs, program, protocol):
+@pytest.mark.parametrize(
+    "protocol, damaged", [("blocking", "image"), ("chandy-lamport", "image"), ("chandy-lamport", "in transit")]
+)
+def test_a_damaged_file_of_a_wave(jobs, program, protocol, damaged):
     """The wave before is as good; the last two stay."""
     calm = jobs.run(3, *program("heat"), "400", "400", "6000").ok()
     directory = jobs.directory / "images"
@@ -365,10 +368,60 @@ def test_a_damaged_file_of_a_wave(jobs, program, protocol):
     waves = files(directory)
     newest = max(waves)
     assert len(waves) == 2 and all(len(paths) == 3 for paths in waves.values()), waves
-    os.truncate(waves[newest][1], 8192)
+    image = waves[newest][1]
+    os.truncate(image if damaged == "image" else image.with_name(f"in-transit-{newest}"), 100)
     kill_snapshots(job)
     job.kill([0])
     result = job.wait().ok()
     assert result.out == calm.out
-    assert {(event["rank"], event["image"]) for event in result.of("image_lost")} >= {(1, newest)}
+    lost = (1 if damaged == "image" else 0, newest)
+    assert lost in {(event["rank"], event["image"]) for event in result.of("image_lost")}
     assert result.of("returned")[0]["wave"] == newest - 1, result.describe()
+
+
+COMPUTES = """
+import sys, time
+from mpi4py import MPI
+world, kilobytes = MPI.COMM_WORLD, int(sys.argv[1])
+world.barrier()
+if world.rank > 0:
+    sends = [world.isend(bytes([number]) * (kilobytes << 10), dest=0, tag=number) for number in range(4)]
+    print("rank", world.rank, "has sent", flush=True)
+    MPI.Request.waitall(sends)
+else:
+    end = time.monotonic() + 8
+    while time.monotonic() < end:
+        pass
+    for source in range(1, world.size):
+        for number in (3, 0, 2, 1):
+            received = world.recv(source=source, tag=number)
+            assert received == bytes([number]) * (kilobytes << 10)
+    print("rank 0 has received", flush=True)
+world.barrier()
+"""
+
+
+@pytest.mark.parametrize("kept", ["asleep", "in files"])
+@pytest.mark.parametrize("kilobytes", [1, 100, 3000])
+def test_who_computes_delays_no_wave_and_receives_what_was_in_transit(jobs, rng, kilobytes, kept):
+    """A rank without MPI calls is copied in its computation. What had been sent to it is delivered after the return, be it
+    more than a channel holds; it had been received by nobody."""
+    directory = jobs.directory / "images"
+    options = [*MANY, *(["--checkpoint-dir", directory] if kept == "in files" else [])]
+    job = jobs.start(3, harness.PYTHON, "-c", COMPUTES, kilobytes, options=options, protocol="chandy-lamport")
+    job.until(lambda: job.out.read_bytes().count(b"has sent") == 2)
+    job.process.send_signal(signal.SIGUSR1)
+    job.until_event("wave_complete")
+    assert b"received" not in job.out.read_bytes()
+    if kept == "in files":
+        assert in_files(job, 1)
+        (file,) = directory.glob("*/in-transit-1")
+        assert file.stat().st_size > 2 * min(4 * kilobytes, 400) << 10
+        kill_snapshots(job)
+    job.kill(rng.choice([[0], [2], [0, 1, 2]]))
+    result = job.wait().ok()
+    assert [event["image"] for event in began_from_images(result)] == [1, 1, 1], result.describe()
+    assert {event["from_file"] for event in began_from_images(result)} == {kept == "in files"}
+    assert sorted(result.text.splitlines()) == ["rank 0 has received", "rank 1 has sent", "rank 2 has sent"]
+    (wave,) = result.of("wave_complete")
+    assert wave["total_seconds"] < 4, "half of what it computes; on an idle machine a few milliseconds"

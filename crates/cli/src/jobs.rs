@@ -74,7 +74,7 @@ fn row(job: Job, status: &Status) -> String {
 }
 
 fn line([job, ranks, protocol, time, restarts, images, last, command]: [String; 8]) -> String {
-    format!("{job:>8}  {ranks:>14}  {protocol:<12} {time:>9}  {restarts:>8}  {images:>7}  {last:>9}  {command}")
+    format!("{job:>8}  {ranks:>14}  {protocol:<14} {time:>9}  {restarts:>8}  {images:>7}  {last:>9}  {command}")
 }
 
 /// `resurgo checkpoint [JOB]`.

@@ -759,7 +759,8 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::tests::pair;
+    use crate::node::tests::{pair, set_waves};
+    use resurgo_wire::node_memory::{CutTable, arena as fields};
 
     const ENVELOPE: Envelope = Envelope {
         kind: Kind::Tagged,
@@ -932,5 +933,53 @@ mod tests {
         }
         assert!(got == bytes);
         assert!(rounds > 8, "a channel without retention is bounded");
+    }
+
+    /// Of what the receiver reads behind its cut, the sender keeps what it has written before its own, until the wave is over.
+    #[test]
+    fn what_is_in_transit_in_a_wave_is_not_written_over() {
+        let (mut sender, mut receiver) = pair(64, false);
+        (sender.chandy_lamport, receiver.chandy_lamport) = (true, true);
+        let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+        let mut reader = Reader::new(0, 1);
+        let mut pass = |arena: &mut Arena, writer: &mut Writer, bytes: usize| {
+            let (bytes, mut progress, mut got) = (pattern(bytes, 1), Progress::default(), Vec::new());
+            while got.len() < bytes.len() {
+                append(writer, arena, &sender, &bytes, &mut progress);
+                read(&mut reader, &receiver, &mut got);
+            }
+            assert!(got == bytes);
+            reader.place()
+        };
+        let all_are_kept = |first: u64, last: u64| {
+            let kept: Vec<u64> = (0..64)
+                .map(|slot| sender.serial_in(0, slot).load(Ordering::Relaxed))
+                .collect();
+            (first..=last).all(|serial| kept.contains(&(serial + 1)))
+        };
+        let (reading, _) = pass(&mut arena, &mut writer, 150_000);
+        set_waves(&sender, 1, 0);
+        receiver.cut(CutTable::Reading, 0).store(reading, Ordering::Relaxed);
+        receiver.own(fields::CUT).store(1, Ordering::Release);
+        pass(&mut arena, &mut writer, 400_000);
+        writer.cut(1);
+        let ((first, _), (last, _)) = (
+            nm::dereference(reading),
+            writer.outstanding[writer.outstanding.len() - 1],
+        );
+        assert!(first > 0 && last > first + 4);
+        for _ in 0..20 {
+            pass(&mut arena, &mut writer, 500_000);
+            assert!(all_are_kept(first, last));
+        }
+        set_waves(&sender, 1, 1);
+        for _ in 0..20 {
+            pass(&mut arena, &mut writer, 500_000);
+        }
+        assert!(!all_are_kept(first, last));
+        assert!(
+            arena.next_slot().is_none_or(|slot| slot < 40),
+            "segments are used again"
+        );
     }
 }

@@ -362,6 +362,12 @@ pub mod tests {
     use super::*;
     use std::sync::Mutex;
 
+    /// What the agent says of waves.
+    pub fn set_waves(node: &Node, asked: u64, over: u64) {
+        node.u64_at(header::WAVES_ASKED).store(asked, Ordering::Release);
+        node.u64_at(header::WAVES_OVER).store(over, Ordering::Release);
+    }
+
     static NEXT_PLACE: Mutex<usize> = Mutex::new(nm::MAP_ADDRESS);
 
     /// A node memory of a test's own, seen by two ranks; of the header there is only their number, and every part is writable.
