@@ -149,7 +149,7 @@ impl NodeMemory {
             };
             Ok(places.map(place).collect())
         };
-        let mut writing = Vec::new();
+        let (mut reading, mut writing) = (Vec::new(), Vec::new());
         for rank in 0..ranks {
             let cut = self.read_u64(self.layout.arena(rank) + nm::arena::CUT)?;
             if cut != wave {
@@ -157,13 +157,13 @@ impl NodeMemory {
                     "rank {rank} has noted its channels for wave {cut} and not for wave {wave}"
                 )));
             }
+            reading.push(tables(rank, CutTable::Reading, CutTable::ReadingAt)?);
             writing.push(tables(rank, CutTable::Writing, CutTable::WritingAt)?);
         }
         let mut channels = Vec::new();
-        for destination in 0..ranks {
-            let reading = tables(destination, CutTable::Reading, CutTable::ReadingAt)?;
-            for (source, from) in reading.into_iter().enumerate() {
-                let pieces = self.between(source, destination, from, writing[source][destination])?;
+        for (source, ends) in writing.iter().enumerate() {
+            for (destination, from) in reading.iter().enumerate() {
+                let pieces = self.between(source, destination, from[source], ends[destination])?;
                 if !pieces.is_empty() {
                     channels.push(Channel {
                         source: source as u32,
