@@ -11,8 +11,8 @@ use resurgo_runtime::dispatcher::{Order, Period};
 use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{
-    MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_BLOCKING, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS,
-    SEGMENT,
+    MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT, has_waves,
+    logs,
 };
 
 /// What to pass on of the environment of `resurgo run`.
@@ -468,12 +468,12 @@ fn check(options: &mut Options) -> Result<(), String> {
         );
     }
     if options.images_in_flight.is_some() {
-        if options.protocol == PROTOCOL_BLOCKING {
-            return Err(
-                "--checkpoint-in-flight is for images of single ranks; under --protocol blocking all ranks write theirs \
+        if has_waves(options.protocol) && !logs(options.protocol) {
+            let protocol = PROTOCOLS[options.protocol as usize];
+            return Err(format!(
+                "--checkpoint-in-flight is for images of single ranks; under --protocol {protocol} all ranks write theirs \
                  together, one wave at a time"
-                    .to_string(),
-            );
+            ));
         }
         if options.checkpoint_directory.is_none() {
             return Err(

@@ -82,6 +82,7 @@ impl Arena {
         self.serial = node.own(arena::NEXT_SERIAL).load(Ordering::Acquire);
         self.taken = node.own(arena::SLOTS_TAKEN).load(Ordering::Acquire) as usize;
         self.populated = self.taken;
+        self.count(node);
     }
 
     /// True when segments are kept for receivers that may ask again.

@@ -362,7 +362,7 @@ impl Writer {
         self.in_transit.retain(|(wave, slot)| {
             let needed = *wave > over;
             if !needed {
-                arena.free(*slot);
+                arena.free(node, *slot);
             }
             needed
         });
@@ -375,7 +375,7 @@ impl Writer {
             if receiver.is_needed(serial, self.cut, over) {
                 self.in_transit.push((receiver.wave, slot));
             } else {
-                arena.free(slot);
+                arena.free(node, slot);
             }
         }
     }

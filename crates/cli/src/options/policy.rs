@@ -1,7 +1,7 @@
 //! `--checkpoint-policy`: whose image is taken next.
 
 use resurgo_runtime::dispatcher::{Order, Period};
-use resurgo_wire::node_memory::PROTOCOL_BLOCKING;
+use resurgo_wire::node_memory::{PROTOCOLS, has_waves, logs};
 
 use super::{Options, nearest};
 
@@ -26,9 +26,10 @@ pub fn check(options: &mut Options, policy: &str) -> Result<(), String> {
                 "--checkpoint-policy {policy} says whose image comes next; --checkpoint-every TIME has to say how often"
             ));
         }
-        (Some(order), _) if order != Order::Periodic && options.protocol == PROTOCOL_BLOCKING => {
+        (Some(order), _) if order != Order::Periodic && has_waves(options.protocol) && !logs(options.protocol) => {
+            let protocol = PROTOCOLS[options.protocol as usize];
             return Err(format!(
-                "--checkpoint-policy {policy} chooses single ranks, and under --protocol blocking all ranks have their images \
+                "--checkpoint-policy {policy} chooses single ranks, and under --protocol {protocol} all ranks have their images \
                  together; the nearest is periodic, a wave every time"
             ));
         }
