@@ -11,8 +11,8 @@ use resurgo_runtime::dispatcher::{Order, Period};
 use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{
-    MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, SEGMENT, has_waves,
-    logs,
+    CLOCK_SPREADS, MAX_EVENT_LOGGERS, MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CAUSAL, PROTOCOL_NONE,
+    PROTOCOL_PESSIMISTIC, PROTOCOLS, REDUCTIONS, SEGMENT, SPREAD_MULTICAST, has_waves, logs,
 };
 
 /// What to pass on of the environment of `resurgo run`.
@@ -45,6 +45,12 @@ pub struct Options {
     pub tolerate_node: bool,
     /// What `--protocol auto` means for this job, when it was asked for by name.
     pub choice: Option<&'static str>,
+    /// How piggybacks are kept small; manetho when absent.
+    pub reduction: Option<u32>,
+    /// One when absent, where the loss of a node is tolerated.
+    pub event_loggers: Option<usize>,
+    /// How stable clocks spread between several event loggers; multicast when absent.
+    pub clock_spread: Option<u32>,
     pub max_restarts: u64,
     pub max_restarts_per_rank: u64,
     /// Bytes; chosen from the machine's memory when absent.
@@ -118,6 +124,9 @@ const OPTIONS: &[(&str, usize)] = &[
     ("prepend-rank", 0),
     ("protocol", 1),
     ("tolerate", 1),
+    ("reduction", 1),
+    ("event-loggers", 1),
+    ("clock-spread", 1),
     ("max-restarts", 1),
     ("max-restarts-per-rank", 1),
     ("log-memory", 1),
@@ -146,11 +155,17 @@ const OPTIONS: &[(&str, usize)] = &[
     ("version", 0),
 ];
 
+/// [`REDUCTIONS`] by number: the smallest piggybacks of those that are quick to make.
+const MANETHO: u32 = 1;
+
 /// The options that the environment can give too.
 const IN_ENVIRONMENT: &[&str] = &[
     "label",
     "protocol",
     "tolerate",
+    "reduction",
+    "event-loggers",
+    "clock-spread",
     "max-restarts",
     "max-restarts-per-rank",
     "log-memory",
@@ -240,6 +255,9 @@ impl Options {
             protocol: PROTOCOL_AUTO,
             tolerate_node: false,
             choice: None,
+            reduction: None,
+            event_loggers: None,
+            clock_spread: None,
             max_restarts: 64,
             max_restarts_per_rank: 16,
             log_memory: None,
@@ -264,6 +282,25 @@ impl Options {
             event_logger: SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0),
             spin: None,
         }
+    }
+
+    /// How many event loggers the job has.
+    pub fn loggers(&self) -> usize {
+        if self.tolerate_node {
+            self.event_loggers.unwrap_or(1)
+        } else {
+            0
+        }
+    }
+
+    /// [`REDUCTIONS`] by number.
+    pub fn reduction(&self) -> u32 {
+        self.reduction.unwrap_or(MANETHO)
+    }
+
+    /// [`CLOCK_SPREADS`] by number.
+    pub fn clock_spread(&self) -> u32 {
+        self.clock_spread.unwrap_or(SPREAD_MULTICAST)
     }
 
     /// Ranks of all programs.
@@ -440,10 +477,10 @@ fn check(options: &mut Options) -> Result<(), String> {
     if size > MAX_RANKS {
         return Err(format!("{size} ranks: a node can hold at most {MAX_RANKS}"));
     }
-    if options.tolerate_node && options.protocol != PROTOCOL_PESSIMISTIC {
+    if options.tolerate_node && ![PROTOCOL_PESSIMISTIC, PROTOCOL_CAUSAL].contains(&options.protocol) {
         let protocol = PROTOCOLS[options.protocol as usize];
         return Err(format!(
-            "--tolerate node needs --protocol pessimistic; {protocol} does not tolerate the loss of a node"
+            "--tolerate node needs --protocol pessimistic or causal; {protocol} does not tolerate the loss of a node"
         ));
     }
     if options.stats_json.is_some() && options.stats_json == options.json_events {
@@ -452,6 +489,7 @@ fn check(options: &mut Options) -> Result<(), String> {
     if let Some(policy) = options.checkpoint_policy.take() {
         policy::check(options, &policy)?;
     }
+    check_loggers(options, size)?;
     let checkpoints = options.checkpoint_period != Period::Never;
     if checkpoints && options.protocol == PROTOCOL_NONE {
         return Err("--checkpoint-every needs a protocol that recovers; --protocol none uses no images".to_string());
@@ -500,6 +538,63 @@ fn check(options: &mut Options) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Whether what is said of event loggers and piggybacks goes together.
+fn check_loggers(options: &Options, size: usize) -> Result<(), String> {
+    let (causal, node) = (options.protocol == PROTOCOL_CAUSAL, options.tolerate_node);
+    let protocol = PROTOCOLS[options.protocol as usize];
+    if options.reduction.is_some() && !causal {
+        return Err(format!(
+            "--reduction is for --protocol causal; {protocol} piggybacks nothing"
+        ));
+    }
+    if options.reduction.is_some() && !node {
+        return Err(
+            "--reduction needs --tolerate node: while only processes are lost, nothing is piggybacked".to_string(),
+        );
+    }
+    match options.event_loggers {
+        Some(_) if !node => {
+            return Err(
+                "--event-loggers needs --tolerate node: while only processes are lost, the node's memory keeps all deliveries"
+                    .to_string(),
+            );
+        }
+        Some(0) if !causal => {
+            return Err(
+                "--event-loggers 0 needs --protocol causal: under pessimistic, sends wait until an event logger has all \
+                 deliveries before them"
+                    .to_string(),
+            );
+        }
+        Some(loggers) if loggers > size => {
+            return Err(format!(
+                "--event-loggers {loggers} are more than the {size} ranks that log to them; --event-loggers {size} at most"
+            ));
+        }
+        _ => {}
+    }
+    if options.clock_spread.is_some() && (!causal || options.loggers() < 2) {
+        let why = match causal {
+            true => "one event logger tells all there is to tell; add --event-loggers 2".to_string(),
+            false => format!("{protocol} needs the clock of its own rank only; it is for --protocol causal"),
+        };
+        return Err(format!("--clock-spread: {why}"));
+    }
+    Ok(())
+}
+
+/// The number of `value` among `names`.
+fn choice(value: &str, what: &str, names: &[&str]) -> Result<u32, String> {
+    if let Some(number) = names.iter().position(|name| *name == value) {
+        return Ok(number as u32);
+    }
+    let hint = match nearest(value, names) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("there are {}", names.join(", ")),
+    };
+    Err(format!("there is no {what} {value:?}; {hint}"))
 }
 
 fn unknown(text: &str, name: &str) -> String {
@@ -586,19 +681,17 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         "l" | "label" | "prepend-rank" => options.label = true,
         "q" | "quiet" => options.quiet = true,
         "protocol" => {
-            options.protocol = match PROTOCOLS.iter().position(|name| *name == value) {
-                Some(number) => {
-                    options.choice = (number as u32 == PROTOCOL_AUTO).then_some("");
-                    number as u32
-                }
-                None => {
-                    let hint = match nearest(value, &PROTOCOLS) {
-                        Some(near) => format!("did you mean {near}?"),
-                        None => format!("there are {}", PROTOCOLS.join(", ")),
-                    };
-                    return Err(format!("there is no protocol {value:?}; {hint}"));
-                }
+            options.protocol = choice(value, "protocol", &PROTOCOLS)?;
+            options.choice = (options.protocol == PROTOCOL_AUTO).then_some("");
+        }
+        "reduction" => options.reduction = Some(choice(value, "reduction", &REDUCTIONS)?),
+        "clock-spread" => options.clock_spread = Some(choice(value, "way to spread clocks", &CLOCK_SPREADS)?),
+        "event-loggers" => {
+            let loggers = number()?;
+            if loggers > MAX_EVENT_LOGGERS as u64 {
+                return Err(format!("{value} are too many: at most {MAX_EVENT_LOGGERS}"));
             }
+            options.event_loggers = Some(loggers as usize);
         }
         "tolerate" => {
             options.tolerate_node = match value {
@@ -846,6 +939,16 @@ mod tests {
             ("--log-memory 1T ./a", "too much"),
             ("--tolerate disk ./a", "neither process nor node"),
             ("--tolerate node --protocol none ./a", "does not tolerate"),
+            ("--reduction logon ./a", "is for --protocol causal"),
+            ("--protocol causal --reduction logon ./a", "needs --tolerate node"),
+            ("--protocol causal --reduction manhatto ./a", "did you mean manetho?"),
+            ("--event-loggers 1 ./a", "needs --tolerate node"),
+            ("--tolerate node --event-loggers 0 ./a", "needs --protocol causal"),
+            ("-n 2 --tolerate node --event-loggers 3 ./a", "--event-loggers 2 at most"),
+            ("--tolerate node --event-loggers 99 ./a", "at most 64"),
+            ("--protocol causal --tolerate node --clock-spread multicast ./a", "add --event-loggers 2"),
+            ("-n 2 --tolerate node --event-loggers 2 --clock-spread broadcast ./a", "for --protocol causal"),
+            ("--protocol causal --tolerate node --clock-spread gossip ./a", "there are multicast, broadcast"),
             ("--event-logger here ./a", "not an IPv4 address"),
             ("--spin soon ./a", "not a duration"),
             ("--stats-json a --json-events a ./a", "files of their own"),

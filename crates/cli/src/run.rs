@@ -9,7 +9,7 @@ use resurgo_runtime::dispatcher::{self, Limits, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_NONE, SEGMENT, has_waves, logs};
+use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_CAUSAL, PROTOCOL_NONE, SEGMENT, has_waves, logs};
 
 use crate::check::{self, Refusal};
 use crate::diagnosis;
@@ -132,6 +132,7 @@ fn settings(
         stats: options.stats,
         stats_json: options.stats_json.clone(),
         event_logger: options.event_logger,
+        event_loggers: options.loggers(),
         checkpoint_period: options.checkpoint_period,
         checkpoint_order: options.checkpoint_order,
         images_in_flight: options.images_in_flight,
@@ -174,7 +175,9 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
     }
     let log_memory = options.log_memory.unwrap_or_else(|| check::default_log_memory(size));
     let log_segments = (log_memory / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize;
-    let spare = if has_waves(options.protocol) && !logs(options.protocol) {
+    // Under causal logging, what is known of whom is kept for each pair of ranks.
+    let piggybacks = options.protocol == PROTOCOL_CAUSAL && options.tolerate_node;
+    let spare = if has_waves(options.protocol) && !logs(options.protocol) || piggybacks {
         0
     } else {
         check::spare_addresses()
@@ -197,7 +200,9 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         prefault_segments: (options.log_prefault / SEGMENT as u64).min(log_segments as u64) as u32,
         spin_ns,
         spill_directory: options.spill_directory.clone().map(PathBuf::into_os_string),
-        event_logger_port: 0,
+        event_logger_ports: Vec::new(),
+        reduction: options.reduction(),
+        clock_spread: options.clock_spread(),
         event_logger_address: 0,
         key: [0; 32],
         stdin: Stdin::Nothing,

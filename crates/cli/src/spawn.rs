@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use resurgo_runtime::suspended::Origin;
 use resurgo_wire::control::{Program, WantedProgram};
-use resurgo_wire::node_memory::{PROTOCOL_NONE, PROTOCOLS, has_waves, logs};
+use resurgo_wire::node_memory::{PROTOCOL_CAUSAL, PROTOCOL_NONE, PROTOCOLS, has_waves, logs};
 
 use crate::environment;
 use crate::options::{Options, ProgramOptions};
@@ -21,6 +21,11 @@ pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Resul
         return Err(format!(
             "ranks cannot spawn others under --protocol {protocol}; auto, pessimistic and none allow it"
         ));
+    }
+    if options.protocol == PROTOCOL_CAUSAL && options.tolerate_node {
+        return Err(
+            "ranks cannot spawn others under --protocol causal with --tolerate node; with --tolerate process they can".to_string(),
+        );
     }
     let key = |name: &str| {
         let mut pairs = wanted.info.iter();

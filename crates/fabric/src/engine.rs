@@ -3,6 +3,7 @@
 //! The two rules on which replay stands: a delivery happens only inside a completion-queue read ([`Engine::poll`]), and a
 //! send under a logging protocol is finished when the call returns.
 
+mod causality;
 pub mod images;
 mod receiving;
 mod recovery;
@@ -18,6 +19,7 @@ use crate::node::Node;
 use crate::ofi::*;
 use crate::record::Cursor;
 use crate::rma::Rma;
+use causality::Causality;
 use recovery::Survey;
 use resurgo_image::Guard;
 use resurgo_protocol::chandy_lamport::Cut;
@@ -113,6 +115,8 @@ const LONGEST_SLEEP_NS: u64 = 20_000_000;
 /// Changes between threads that call in before a rank counts as one that uses MPI from several threads: handing MPI
 /// over from one thread to another once in a while can be replayed, calling it from both cannot.
 const THREAD_CHANGES: u32 = 64;
+/// How long a rank that has finished waits until the event logger has its last deliveries.
+const LAST_WORDS_NS: u64 = 200_000_000;
 
 pub struct Engine {
     pub node: Node,
@@ -134,7 +138,9 @@ pub struct Engine {
     /// Per destination, messages at the beginning of the channel that the log does not hold any more, because an image of
     /// the receiver's covers them: there is nothing to compare them with.
     forgotten: Vec<u64>,
-    /// Where determinants must be before a send leaves, when the loss of a node is tolerated.
+    /// What is piggybacked, under causal logging where the loss of a node is tolerated.
+    causality: Option<Box<Causality>>,
+    /// Where determinants become stable when the loss of a node is tolerated; under pessimistic logging before a send leaves.
     logger: Option<EventLogger>,
     /// With the ticks at which each was held.
     held: VecDeque<(u32, HeldMark, u64)>,
@@ -210,28 +216,35 @@ impl Engine {
         let mut record = Cursor::start(&node);
         let mut protocol = None;
         let mut logger = None;
+        let mut causality = None;
         if node.logs {
             let rank = node.rank as u32;
-            let tolerate = if node.tolerate_node {
+            let tolerate = if node.tolerate_node && !node.piggybacking {
                 resurgo_protocol::Tolerate::Node
             } else {
                 resurgo_protocol::Tolerate::Process
             };
+            if node.piggybacking {
+                causality = Some(Box::new(Causality::begin(&node)));
+            }
             found = Survey::of(&node, &mut arena, |_| 0);
+            if let Some(causality) = &mut causality {
+                record = Cursor::start(&node);
+                for recorded in causality.collected.drain(..) {
+                    record.write(&node, &mut arena, recorded);
+                }
+            }
+            record = Cursor::start(&node);
             let deliveries = record.clone().count(&node);
             node.set(control::REPLAY_DELIVERIES, deliveries);
             let sent_before = std::mem::take(&mut found.sent_before);
             let mut recovering = Pessimistic::recovering(rank, size, tolerate, deliveries, sent_before);
-            if node.tolerate_node {
-                let kept: Vec<Recorded> = std::iter::from_fn(|| record.read(&node)).collect();
-                let connection = EventLogger::open(&node, &kept);
+            if !node.event_logger_ports.is_empty() {
                 // The record lies in this node's memory: only what the logger holds outlives the node.
                 recovering.event_logger_lost();
-                recovering.acknowledge(connection.acknowledged());
-                logger = Some(connection);
+                logger = Some(EventLogger::new(&node, deliveries));
             }
             protocol = Some(recovering);
-            record = Cursor::start(&node);
         }
         let replaying = protocol.as_ref().is_some_and(Pessimistic::is_replaying);
         let output_gate = node.control(node.rank, control::OUTPUT_BEHIND).load(Ordering::Acquire) != 0;
@@ -256,6 +269,7 @@ impl Engine {
             record,
             redo: found.redo,
             forgotten: found.forgotten,
+            causality,
             logger,
             held: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -318,13 +332,15 @@ impl Engine {
         resurgo_image::disable();
         let _guard = Guard::new();
         self.enter();
-        while !self.held.is_empty() {
-            self.pump_logger();
-            if let Some(logger) = &mut self.logger
-                && !self.held.is_empty()
-            {
-                logger.wait(100);
-            }
+        let since = monotonic_ns();
+        loop {
+            self.exchange();
+            // Held frames must leave. That others may forget what this rank has delivered is worth a little time.
+            let waits = !self.held.is_empty() || monotonic_ns() - since < LAST_WORDS_NS;
+            let Some(logger) = self.logger.as_mut().filter(|logger| waits && logger.is_behind()) else {
+                break;
+            };
+            logger.wait(10);
         }
         self.node
             .control_u32(self.node.rank, control::PHASE)

@@ -1,212 +1,357 @@
-//! The rank's connection to the event logger (`--tolerate node`): hands it every new determinant and takes its
-//! acknowledgements. The frames are `resurgo_wire`'s; here is the socket.
+//! The rank's connections to event loggers (`--tolerate node`): the own one is handed every new determinant, and acknowledges
+//! it. Under causal logging it also says what of others is stable, and the other loggers may say so too. The frames are
+//! `resurgo_wire`'s; here is the socket.
+//!
+//! A connection that breaks is made anew, without waiting: the dispatcher starts an event logger again that has died.
 
 use crate::engine::monotonic_ns;
 use crate::node::Node;
-use resurgo_protocol::Recorded;
+use resurgo_protocol::{Rank, Recorded};
 use resurgo_wire::counters::Cost;
-use resurgo_wire::event_logger::{Client, ClientEvent, Identity};
-use resurgo_wire::node_memory::control;
+use resurgo_wire::event_logger::{Client, ClientEvent, Delivery, Error, Identity};
+use resurgo_wire::node_memory::{self as nm, control};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 /// File descriptors from here on are used, so that the program's own numbers stay what they are without a logger.
 const LOWEST_FD: i32 = 64;
-/// An event logger that says nothing for so long is lost.
-const PATIENCE_MS: i32 = 30_000;
+/// An event logger that says nothing for so long to a rank that waits for it is lost for good.
+const PATIENCE_NS: u64 = 30_000_000_000;
+/// Between two attempts to connect again.
+const AGAIN_NS: u64 = 50_000_000;
 
-/// The connection of one life.
-pub struct EventLogger {
-    socket: i32,
-    client: Client,
-    /// Determinants not handed to the client yet, and the rclock of the first.
-    pending: Vec<Recorded>,
-    first_pending: u64,
-    /// Everything up to this rclock is acknowledged.
-    acknowledged: u64,
-    /// What is on its way: the last rclock of each part that was handed over, and when that was.
-    under_way: VecDeque<(u64, u64)>,
+/// Why a connection is of no use any more.
+enum Broken {
+    /// It may be made anew.
+    Gone(String),
+    /// The event logger refuses this rank.
+    Refused(String),
 }
 
-fn lost(node: &Node, what: &str) -> ! {
-    node.report(&format!(
-        "rank {} has lost the event logger on {}:{}: {what}. Deliveries can no longer be made safe against the loss \
-         of a node, so the job ends",
-        node.rank, node.event_logger_address, node.event_logger_port
-    ));
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Refused { .. } | Error::NotAuthentic | Error::Version { .. } => Broken::Refused(error.to_string()),
+            error => Broken::Gone(error.to_string()),
+        }
+    }
 }
 
 fn last_error() -> std::io::Error {
     std::io::Error::last_os_error()
 }
 
-fn connect(node: &Node) -> std::io::Result<i32> {
-    // SAFETY: plain socket calls with structures on the stack.
-    unsafe {
-        let low = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-        if low < 0 {
-            return Err(last_error());
-        }
-        let socket = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST_FD);
-        libc::close(low);
-        if socket < 0 {
-            return Err(last_error());
-        }
-        let mut address: libc::sockaddr_in = std::mem::zeroed();
-        address.sin_family = libc::AF_INET as u16;
-        address.sin_port = (node.event_logger_port as u16).to_be();
-        address.sin_addr.s_addr = u32::from_ne_bytes(node.event_logger_address.octets());
-        let bytes = std::mem::size_of_val(&address) as u32;
-        if libc::connect(socket, (&raw const address).cast(), bytes) != 0 {
-            return Err(last_error());
-        }
-        let yes: i32 = 1;
-        libc::setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const yes).cast(), 4);
-        Ok(socket)
+/// One connection.
+struct Link {
+    socket: i32,
+    client: Client,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // SAFETY: the own socket.
+        unsafe { libc::close(self.socket) };
     }
 }
 
-impl EventLogger {
-    /// Connects and proves the job's key. `record` is what the node memory kept of former lives; what the logger holds must
-    /// be its beginning.
-    pub fn open(node: &Node, record: &[Recorded]) -> EventLogger {
-        let socket = connect(node).unwrap_or_else(|error| lost(node, &format!("cannot connect: {error}")));
+impl Link {
+    fn connect(node: &Node, port: u16, acknowledged: Option<u64>) -> std::io::Result<Link> {
         let mut nonce = [0u8; 32];
         // SAFETY: fills the array.
         if unsafe { libc::getrandom(nonce.as_mut_ptr().cast(), nonce.len(), 0) } != nonce.len() as isize {
-            lost(node, "the system gives no random numbers");
+            return Err(last_error());
         }
         let client = Client::new(Identity {
-            rank: node.rank as u32,
+            rank: node.rank as Rank,
             size: node.size as u32,
             incarnation: node.control(node.rank, control::INCARNATION).load(Ordering::Acquire),
             key: node.job_key,
             nonce,
-            acknowledged: Some(record.len() as u64),
+            acknowledged,
         });
-        let mut logger = EventLogger {
-            socket,
-            client,
-            pending: Vec::new(),
-            first_pending: 1,
-            acknowledged: 0,
-            under_way: VecDeque::new(),
-        };
-        let ClientEvent::Admitted { stored, .. } = logger.wait_event(node) else {
-            lost(node, "it did not admit this rank");
-        };
-        if stored > record.len() as u64 {
-            lost(node, "it holds more deliveries than this rank has made");
-        }
-        // Logged again from the beginning: the logger compares what it holds with what it is given, so a record that
-        // differs from it is found out and not replayed.
-        logger.acknowledged = stored;
-        logger.pending.extend_from_slice(record);
-        logger
-    }
-
-    /// Deliveries that the logger holds.
-    pub fn acknowledged(&self) -> u64 {
-        self.acknowledged
-    }
-
-    /// A new delivery has been recorded.
-    pub fn log(&mut self, recorded: Recorded) {
-        self.pending.push(recorded);
-    }
-
-    /// True while some delivery is not acknowledged.
-    pub fn is_behind(&self) -> bool {
-        self.acknowledged + 1 < self.first_pending + self.pending.len() as u64
-    }
-
-    /// Sends what is to be sent and takes what has come, without waiting.
-    pub fn pump(&mut self, node: &Node) {
-        if !self.pending.is_empty() {
-            self.client.log(self.first_pending, &self.pending);
-            self.first_pending += self.pending.len() as u64;
-            self.pending.clear();
-            self.under_way.push_back((self.first_pending - 1, monotonic_ns()));
-        }
-        self.write(node);
-        self.read(node);
-        while let Some(event) = self.event(node) {
-            if let ClientEvent::Ack { rclock } = event {
-                self.acknowledged = self.acknowledged.max(rclock);
-                self.count_round_trips(node);
+        // SAFETY: plain socket calls with structures on the stack.
+        unsafe {
+            let low = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+            if low < 0 {
+                return Err(last_error());
             }
-        }
-    }
-
-    fn count_round_trips(&mut self, node: &Node) {
-        let now = monotonic_ns();
-        while let Some((_, since)) = self.under_way.pop_front_if(|(last, _)| *last <= self.acknowledged) {
-            node.add(Cost::LoggerRoundTrips, 1);
-            node.add(Cost::LoggerNs, now - since);
-            node.most(Cost::MostLoggerNs, now - since);
-        }
-    }
-
-    /// Waits until the logger says something, at most so long.
-    pub fn wait(&mut self, milliseconds: i32) -> bool {
-        let mut waiting = libc::pollfd {
-            fd: self.socket,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: polls one descriptor.
-        unsafe { libc::poll(&mut waiting, 1, milliseconds) > 0 }
-    }
-
-    fn wait_event(&mut self, node: &Node) -> ClientEvent {
-        loop {
-            self.write(node);
-            if let Some(event) = self.event(node) {
-                return event;
+            let socket = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST_FD);
+            libc::close(low);
+            if socket < 0 {
+                return Err(last_error());
             }
-            self.write(node);
-            if !self.wait(PATIENCE_MS) {
-                lost(node, "no answer for 30 seconds");
+            let link = Link { socket, client };
+            let mut address: libc::sockaddr_in = std::mem::zeroed();
+            address.sin_family = libc::AF_INET as u16;
+            address.sin_port = port.to_be();
+            address.sin_addr.s_addr = u32::from_ne_bytes(node.event_logger_address.octets());
+            let bytes = std::mem::size_of_val(&address) as u32;
+            // The dispatcher listens as long as the job lasts, so this does not wait.
+            if libc::connect(socket, (&raw const address).cast(), bytes) != 0 {
+                return Err(last_error());
             }
-            self.read(node);
+            let yes: i32 = 1;
+            libc::setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const yes).cast(), 4);
+            Ok(link)
         }
     }
 
-    fn event(&mut self, node: &Node) -> Option<ClientEvent> {
-        self.client
-            .next_event()
-            .unwrap_or_else(|error| lost(node, &error.to_string()))
-    }
-
-    fn write(&mut self, node: &Node) {
+    /// Sends what is to go and takes what has come, without waiting.
+    fn exchange(&mut self) -> Result<(), Broken> {
         while !self.client.output().is_empty() {
             let bytes = self.client.output();
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
             // SAFETY: sends from the slice.
             let sent = unsafe { libc::send(self.socket, bytes.as_ptr().cast(), bytes.len(), flags) };
             if sent < 0 {
-                if last_error().kind() == std::io::ErrorKind::WouldBlock {
-                    return;
+                match last_error().kind() {
+                    std::io::ErrorKind::WouldBlock => break,
+                    std::io::ErrorKind::Interrupted => continue,
+                    _ => return Err(Broken::Gone(last_error().to_string())),
                 }
-                lost(node, &last_error().to_string());
             }
             self.client.sent(sent as usize);
         }
-    }
-
-    fn read(&mut self, node: &Node) {
         let mut bytes = [0u8; 16 << 10];
         // SAFETY: receives into the array.
         let got = unsafe { libc::recv(self.socket, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
         match got {
-            0 => lost(node, "it closed the connection"),
-            got if got < 0 => {
-                let kind = last_error().kind();
-                if kind != std::io::ErrorKind::WouldBlock && kind != std::io::ErrorKind::Interrupted {
-                    lost(node, &last_error().to_string());
-                }
+            0 => Err(Broken::Gone("it closed the connection".to_string())),
+            got if got < 0 => match last_error().kind() {
+                std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted => Ok(()),
+                _ => Err(Broken::Gone(last_error().to_string())),
+            },
+            got => {
+                self.client.receive(&bytes[..got as usize]);
+                Ok(())
             }
-            got => self.client.receive(&bytes[..got as usize]),
         }
     }
+
+    /// Waits until there is something to read, at most so long.
+    fn wait(&self, milliseconds: i32) {
+        let mut waiting = libc::pollfd {
+            fd: self.socket,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: polls one descriptor.
+        unsafe { libc::poll(&mut waiting, 1, milliseconds) };
+    }
+}
+
+/// What the event loggers have said since they were last listened to.
+#[derive(Default)]
+pub struct News {
+    /// The own logger has been replaced by an empty one.
+    pub replaced: bool,
+    /// The own logger has so many deliveries of this rank, and wants those after them again.
+    pub wanted_above: Option<u64>,
+    /// So many deliveries of these ranks are stable.
+    pub clocks: Vec<(Rank, u64)>,
+}
+
+/// The connections of one life.
+pub struct EventLogger {
+    /// The own logger first, then those that tell their clocks too.
+    ports: Vec<u16>,
+    links: Vec<Option<Link>>,
+    again_at_ns: u64,
+    /// Of the own logger; 0: not known yet.
+    epoch: u64,
+    /// Deliveries that are to be logged in all.
+    made: u64,
+    /// Those not handed to the client yet; the last is number `made`. Without a connection none are kept here.
+    pending: Vec<Delivery>,
+    /// Everything up to this rclock is acknowledged.
+    acknowledged: u64,
+    /// What has been said to any event logger, or come from it: others may have heard that it is stable.
+    said: u64,
+    /// What this rank knows to be stable and the own logger may not (several loggers, ranks spread the clocks).
+    heard: Vec<(Rank, u64)>,
+}
+
+impl EventLogger {
+    /// `made`: deliveries that this life has a record of already; they are logged when the logger says that it misses them.
+    pub fn new(node: &Node, made: u64) -> EventLogger {
+        let count = node.event_logger_ports.len();
+        let own = node.rank % count;
+        let others = (0..count).filter(|logger| *logger != own && node.clock_spread == nm::SPREAD_BROADCAST);
+        let ports: Vec<u16> = [own].into_iter().chain(others).map(|logger| node.event_logger_ports[logger]).collect();
+        EventLogger {
+            links: ports.iter().map(|_| None).collect(),
+            ports,
+            again_at_ns: 0,
+            epoch: 0,
+            pending: Vec::new(),
+            made,
+            acknowledged: 0,
+            said: made,
+            heard: Vec::new(),
+        }
+    }
+
+    /// What the logger has of former lives of this rank; ends the job when that is lost.
+    pub fn recover(node: &Node) -> Vec<Recorded> {
+        let port = node.event_logger_ports[node.rank % node.event_logger_ports.len()];
+        let since = monotonic_ns();
+        loop {
+            match Self::ask(node, port) {
+                Ok(records) => return records,
+                Err(Broken::Gone(reason)) if monotonic_ns() - since > PATIENCE_NS => lost(node, port, &reason),
+                Err(Broken::Gone(_)) => {
+                    // SAFETY: sleeps.
+                    unsafe { libc::usleep(20_000) };
+                }
+                Err(Broken::Refused(reason)) => lost(node, port, &reason),
+            }
+        }
+    }
+
+    fn ask(node: &Node, port: u16) -> Result<Vec<Recorded>, Broken> {
+        let link = Link::connect(node, port, None).map_err(|error| Broken::Gone(format!("cannot connect: {error}")));
+        let mut link = link?;
+        let mut records = Vec::new();
+        let since = monotonic_ns();
+        loop {
+            link.exchange()?;
+            while let Some(event) = link.client.next_event()? {
+                match event {
+                    ClientEvent::Admitted { .. } => link.client.query(0),
+                    ClientEvent::Answer { records: part, more, .. } => {
+                        records.extend(part);
+                        if !more {
+                            return Ok(records);
+                        }
+                    }
+                    ClientEvent::NotWhole { stored } => {
+                        return Err(Broken::Refused(format!(
+                            "it has been replaced, and only {stored} deliveries have been told to the new one"
+                        )));
+                    }
+                    ClientEvent::Ack { .. } | ClientEvent::Clocks { .. } => {}
+                }
+            }
+            if link.client.output().is_empty() {
+                link.wait(100);
+            }
+            if monotonic_ns() - since > PATIENCE_NS {
+                return Err(Broken::Gone("no answer for 30 seconds".to_string()));
+            }
+        }
+    }
+
+    /// Deliveries that the own logger holds.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// A new delivery has been recorded.
+    pub fn log(&mut self, delivery: Delivery) {
+        self.made += 1;
+        if self.is_connected() {
+            self.pending.push(delivery);
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        self.links[0].as_ref().is_some_and(|link| link.client.is_admitted())
+    }
+
+    /// The last deliveries, as [`News::wanted_above`] asked for them.
+    pub fn log_again(&mut self, deliveries: Vec<Delivery>) {
+        self.pending = deliveries;
+    }
+
+    /// Other loggers have these.
+    pub fn heard(&mut self, clocks: &[(Rank, u64)]) {
+        self.heard.extend_from_slice(clocks);
+    }
+
+    /// True while some delivery is not acknowledged.
+    pub fn is_behind(&self) -> bool {
+        self.acknowledged < self.made
+    }
+
+    /// Deliveries that have not been sent.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Sends what is to be sent and takes what has come, without waiting.
+    pub fn pump(&mut self, node: &Node) -> News {
+        let mut news = News::default();
+        for at in 0..self.links.len() {
+            if let Err(broken) = self.pump_link(node, at, &mut news) {
+                self.links[at] = None;
+                self.again_at_ns = monotonic_ns() + AGAIN_NS;
+                if let Broken::Refused(reason) = broken {
+                    lost(node, self.ports[at], &reason);
+                }
+            }
+        }
+        news
+    }
+
+    fn pump_link(&mut self, node: &Node, at: usize, news: &mut News) -> Result<(), Broken> {
+        if self.links[at].is_none() {
+            if monotonic_ns() < self.again_at_ns {
+                return Ok(());
+            }
+            let acknowledged = Some(if at == 0 { self.said } else { 0 });
+            let link = Link::connect(node, self.ports[at], acknowledged);
+            self.links[at] = Some(link.map_err(|error| Broken::Gone(error.to_string()))?);
+        }
+        let Some(link) = &mut self.links[at] else {
+            return Ok(());
+        };
+        if at == 0 && link.client.is_admitted() {
+            if !self.heard.is_empty() {
+                link.client.clocks(&self.heard);
+                self.heard.clear();
+            }
+            if !self.pending.is_empty() {
+                link.client.log(self.made + 1 - self.pending.len() as u64, &self.pending);
+                self.said = self.said.max(self.made);
+                self.pending.clear();
+            }
+        }
+        link.exchange()?;
+        while let Some(event) = link.client.next_event()? {
+            match event {
+                ClientEvent::Admitted { epoch, stored } if at == 0 => {
+                    news.replaced |= self.epoch != 0 && self.epoch != epoch;
+                    if news.replaced {
+                        self.acknowledged = 0;
+                    }
+                    self.epoch = epoch;
+                    self.acknowledged = self.acknowledged.max(stored);
+                    news.wanted_above = Some(stored);
+                }
+                ClientEvent::Ack { rclock } if at == 0 => self.acknowledged = self.acknowledged.max(rclock),
+                ClientEvent::Clocks { clocks } => news.clocks.extend(clocks),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the own logger says something, at most so long.
+    pub fn wait(&mut self, milliseconds: i32) {
+        match &self.links[0] {
+            Some(link) => link.wait(milliseconds),
+            // SAFETY: sleeps.
+            None => unsafe {
+                libc::usleep(1000 * milliseconds as u32);
+            },
+        }
+    }
+}
+
+fn lost(node: &Node, port: u16, what: &str) -> ! {
+    node.report(&format!(
+        "rank {} has lost the event logger on {}:{port}: {what}. What it had of this rank cannot be had elsewhere, so the job \
+         ends",
+        node.rank, node.event_logger_address
+    ));
 }

@@ -10,6 +10,7 @@ mod engine;
 mod event_logger;
 mod heap;
 mod imports;
+mod knowledge;
 mod info;
 mod log;
 mod matching;

@@ -3,17 +3,20 @@
 //! A log is a chain of segments in the sender's arena. Entries start at multiples of 64 bytes:
 //!
 //! ```text
-//! 0   u64  mark: 0 nothing here (yet); else kind (low byte), flags (second byte), the sender's wave (third and fourth),
-//!          payload bytes here (high half)
+//! 0   u64  mark: 0 nothing here (yet); else kind (low byte), flags (second byte), payload bytes here (high half); third and
+//!          fourth byte: the sender's wave (chandy-lamport), or bytes of the piggyback here (15 bits) and whether more of it came
+//!          before (1 bit; where determinants are piggybacked)
 //! 8   u64  tag
-//! 16  u64  FIRST: bytes of the whole message; MORE: offset of this piece in it; JUMP: reference of the next segment
+//! 16  u64  FIRST: bytes of the whole message; MORE: offset of this piece in it; JUMP: reference of the next segment; AHEAD:
+//!          offset of these bytes in the piggyback
 //! 24  u64  remote data
-//! 32  ...  payload
+//! 32  ...  FIRST: piggyback (`resurgo_wire::piggyback`), up to the next multiple of 8; then payload
 //! ```
 //!
 //! The first 64 bytes of a segment say how many messages of the channel begin before it.
 //!
-//! A message is one FIRST entry and, when it does not fit, MORE entries right behind it. The mark is stored last: an entry
+//! A message is one FIRST entry and, when it does not fit, MORE entries right behind it. Of a long piggyback the beginning stands
+//! in AHEAD entries before it; those of a sender that was killed before its message was there belong to nothing. The mark is stored last: an entry
 //! whose sender was killed before that does not exist. The place of the next mark is cleared before an entry is
 //! published, so that old bytes of a recycled segment are never taken for an entry.
 
@@ -59,9 +62,11 @@ pub enum Kind {
     Write = 7,
     /// Says that a write has been done; `tag` is the requester's operation.
     WriteDone = 8,
+    /// The beginning of the piggyback of the message that follows.
+    Ahead = 9,
 }
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 9] = [
     Kind::Tagged,
     Kind::Untagged,
     Kind::More,
@@ -70,7 +75,14 @@ const KINDS: [Kind; 8] = [
     Kind::ReadAnswer,
     Kind::Write,
     Kind::WriteDone,
+    Kind::Ahead,
 ];
+
+/// Most bytes of a piggyback that stand in the message's own entry.
+const INLINE: usize = 1024;
+/// In the mark: bytes of the piggyback in this entry, and that it has begun in AHEAD entries.
+const PIGGYBACK_SHIFT: u32 = 16;
+const BEGAN_AHEAD: u64 = 1 << 31;
 
 /// The message carries remote data.
 pub const HAS_DATA: u8 = 1;
@@ -91,6 +103,8 @@ pub struct Message<'a> {
     pub iov: &'a [libc::iovec],
     /// Bytes in all of `iov`.
     pub total: usize,
+    /// What the message carries of others' deliveries, as bytes; nothing under most protocols.
+    pub piggyback: &'a [u8],
 }
 
 /// An entry as the reader sees it; its payload is read with [`Reader::copy_payload`].
@@ -102,6 +116,14 @@ pub struct Entry {
     pub bytes: usize,
     /// [`Arena::mark`] of the sender.
     pub mark: u16,
+    /// Bytes of the piggyback in this entry, and whether there are more before it.
+    piggyback: usize,
+    began_ahead: bool,
+}
+
+/// Room that so much of a piggyback takes before the payload.
+fn padded(bytes: usize) -> usize {
+    (bytes + 7) & !7
 }
 
 fn mark(kind: Kind, flags: u8, wave: u16, bytes: usize) -> u64 {
@@ -455,22 +477,34 @@ impl Writer {
         let mut pieces = Pieces::new(message.iov);
         pieces.skip(progress.done);
         let mut held = None;
-        while !progress.started || progress.done < total {
-            // A first piece in the last line of a segment would carry nothing but its header: fine for small messages.
-            if self.is_full() && !self.next_segment(arena, node) {
+        let mut piggyback = if progress.started { &[] } else { message.piggyback };
+        let began_ahead = piggyback.len() > INLINE;
+        if began_ahead {
+            let (ahead, inline) = piggyback.split_at(piggyback.len() - INLINE);
+            if !self.append_ahead(arena, node, ahead) {
                 return (false, held);
             }
-            let room = PAYLOAD_END - self.place - HEADER;
+            piggyback = inline;
+        }
+        while !progress.started || progress.done < total {
+            // A first piece in the last line of a segment would carry nothing but its header: fine for small messages.
+            let before = padded(piggyback.len());
+            let is_full = self.is_full() || self.place + HEADER + before > PAYLOAD_END;
+            if is_full && !self.next_segment(arena, node) {
+                return (false, held);
+            }
+            let room = PAYLOAD_END - self.place - HEADER - before;
             let bytes = (total - progress.done).min(room).min(PIECE);
             // SAFETY: the entry and the next mark lie inside the own segment: payload ends at PAYLOAD_END at the latest.
             unsafe {
                 let entry = self.segment.add(self.place);
+                std::ptr::copy_nonoverlapping(piggyback.as_ptr(), entry.add(HEADER), piggyback.len());
                 if arena.retains() && bytes > AHEAD {
-                    self.copy_ahead(&mut pieces, self.place + HEADER, bytes);
+                    self.copy_ahead(&mut pieces, self.place + HEADER + before, bytes);
                 } else {
-                    pieces.copy_to(entry.add(HEADER), bytes);
+                    pieces.copy_to(entry.add(HEADER + before), bytes);
                 }
-                let next = (self.place + HEADER + bytes + ALIGN - 1) & !(ALIGN - 1);
+                let next = (self.place + HEADER + before + bytes + ALIGN - 1) & !(ALIGN - 1);
                 atomic(self.segment.add(next)).store(0, Ordering::Relaxed);
                 let word = if progress.started {
                     atomic(entry.add(16)).store(progress.done as u64, Ordering::Relaxed);
@@ -480,7 +514,9 @@ impl Writer {
                     atomic(entry.add(16)).store(total as u64, Ordering::Relaxed);
                     atomic(entry.add(24)).store(envelope.data, Ordering::Relaxed);
                     self.begun += 1;
-                    mark(envelope.kind, envelope.flags, arena.mark, bytes)
+                    let began_ahead = if began_ahead { BEGAN_AHEAD } else { 0 };
+                    let piggyback = (piggyback.len() as u64) << PIGGYBACK_SHIFT;
+                    mark(envelope.kind, envelope.flags, arena.mark, bytes) | piggyback | began_ahead
                 };
                 if hold && !progress.started {
                     held = Some(HeldMark {
@@ -492,6 +528,7 @@ impl Writer {
                 }
                 self.place = next;
             }
+            piggyback = &[];
             progress.started = true;
             progress.done += bytes;
             if arena.retains() && progress.done == total {
@@ -502,6 +539,30 @@ impl Writer {
             }
         }
         (true, held)
+    }
+
+    /// The beginning of a long piggyback.
+    #[cold]
+    fn append_ahead(&mut self, arena: &mut Arena, node: &Node, bytes: &[u8]) -> bool {
+        let mut done = 0;
+        while done < bytes.len() {
+            if self.is_full() && !self.next_segment(arena, node) {
+                return false;
+            }
+            let run = (bytes.len() - done).min(PAYLOAD_END - self.place - HEADER);
+            // SAFETY: the entry and the next mark lie inside the own segment: its bytes end at PAYLOAD_END at the latest.
+            unsafe {
+                let entry = self.segment.add(self.place);
+                std::ptr::copy_nonoverlapping(bytes[done..].as_ptr(), entry.add(HEADER), run);
+                let next = (self.place + HEADER + run + ALIGN - 1) & !(ALIGN - 1);
+                atomic(self.segment.add(next)).store(0, Ordering::Relaxed);
+                atomic(entry.add(16)).store(done as u64, Ordering::Relaxed);
+                atomic(entry).store(mark(Kind::Ahead, 0, 0, run), Ordering::Release);
+                self.place = next;
+            }
+            done += run;
+        }
+        true
     }
 }
 
@@ -568,6 +629,10 @@ pub struct Reader {
     place: usize,
     /// The segment's bytes when it was recycled by its owner and had to be read from the spill file.
     copy: Option<Box<[u8]>>,
+    /// Bytes between the header and the payload of the entry that was found last.
+    before: usize,
+    /// The beginning of the piggyback of the message to come.
+    ahead: Vec<u8>,
 }
 
 impl Reader {
@@ -580,6 +645,8 @@ impl Reader {
             serial: 0,
             place: 0,
             copy: None,
+            before: 0,
+            ahead: Vec::new(),
         }
     }
 
@@ -621,6 +688,7 @@ impl Reader {
         Reader {
             segment: copy.as_ref().map_or(self.segment, |copy| copy.as_ptr()),
             copy,
+            ahead: Vec::new(),
             ..*self
         }
     }
@@ -633,9 +701,63 @@ impl Reader {
             || node.serial_in(self.source, self.slot).load(Ordering::Acquire) == self.serial + 1
     }
 
-    /// The next entry, or None when the sender has published nothing more.
+    /// The next entry, or None when the sender has published nothing more. What comes ahead of a message is stepped over and
+    /// kept for [`Self::piggyback`].
     #[inline]
     pub fn peek(&mut self, node: &Node) -> Option<Entry> {
+        loop {
+            match self.peek_any(node)? {
+                entry if entry.envelope.kind == Kind::Ahead => self.take_ahead(node, entry),
+                entry => return Some(entry),
+            }
+        }
+    }
+
+    #[cold]
+    fn take_ahead(&mut self, node: &Node, entry: Entry) {
+        let (from, bytes) = (entry.total as usize, entry.bytes);
+        let mut ahead = std::mem::take(&mut self.ahead);
+        ahead.resize(from + bytes, 0);
+        // SAFETY: room was just made.
+        unsafe { self.copy_payload(node, 0, ahead[from..].as_mut_ptr(), bytes) };
+        self.ahead = ahead;
+        self.advance(bytes);
+    }
+
+    /// Replaces `bytes` by the piggyback of the message whose first entry `peek` returned.
+    #[inline]
+    pub fn piggyback(&mut self, node: &Node, entry: &Entry, bytes: &mut Vec<u8>) {
+        bytes.clear();
+        if entry.began_ahead {
+            bytes.append(&mut self.ahead);
+        }
+        let from = bytes.len();
+        bytes.resize(from + entry.piggyback, 0);
+        // It stands between the header and what is the payload otherwise.
+        let before = std::mem::take(&mut self.before);
+        // SAFETY: room was just made.
+        unsafe { self.copy_payload(node, 0, bytes[from..].as_mut_ptr(), entry.piggyback) };
+        self.before = before;
+    }
+
+    /// Where the next entry stands or will stand, in one word: for [`Self::at`].
+    pub fn place(&self) -> u64 {
+        nm::reference(self.serial, self.slot) << 10 | (self.place / ALIGN) as u64
+    }
+
+    /// A reader of a channel that goes on at `place`, as [`Self::place`] gave it; 0: the beginning.
+    pub fn at(source: usize, destination: usize, node: &Node, place: u64) -> Reader {
+        let mut reader = Reader::new(source, destination);
+        if place != 0 {
+            reader.enter(node, place >> 10);
+            reader.place = (place & 0x3ff) as usize * ALIGN;
+        }
+        reader
+    }
+
+    /// The next entry of any kind.
+    #[inline]
+    pub fn peek_any(&mut self, node: &Node) -> Option<Entry> {
         loop {
             if self.segment.is_null() {
                 let reference = node.channel(self.source, self.destination).load(Ordering::Acquire);
@@ -672,7 +794,13 @@ impl Reader {
                 self.enter(node, total);
                 continue;
             }
+            // The same bits are the sender's wave where there are waves and no piggybacks.
+            let carried = if node.piggybacking { word } else { 0 };
+            let piggyback = (carried >> PIGGYBACK_SHIFT) as usize & 0x7fff;
+            self.before = padded(piggyback);
             return Some(Entry {
+                piggyback,
+                began_ahead: carried & BEGAN_AHEAD != 0,
                 envelope: Envelope {
                     kind,
                     flags: (word >> 8) as u8,
@@ -695,7 +823,7 @@ impl Reader {
         loop {
             // SAFETY: the payload lies inside the segment (or its copy).
             unsafe {
-                std::ptr::copy_nonoverlapping(self.segment.add(self.place + HEADER + from), to, bytes);
+                std::ptr::copy_nonoverlapping(self.segment.add(self.place + HEADER + self.before + from), to, bytes);
             }
             fence(Ordering::Acquire);
             if self.in_memory(node) {
@@ -709,19 +837,20 @@ impl Reader {
     /// `pieces`. Only for own logs.
     pub fn compare(&mut self, pieces: &mut Pieces, bytes: usize, differs: impl FnMut(usize)) {
         // SAFETY: an own segment is recycled by nobody else meanwhile.
-        unsafe { pieces.compare(self.segment.add(self.place + HEADER), bytes, differs) }
+        unsafe { pieces.compare(self.segment.add(self.place + HEADER + self.before), bytes, differs) }
     }
 
     /// First bytes of the payload of the entry `peek` returned. Only for own logs.
     pub fn beginning(&self, bytes: usize) -> &[u8] {
         // SAFETY: as above; every entry has room for a header's worth of bytes behind it.
-        unsafe { std::slice::from_raw_parts(self.segment.add(self.place + HEADER), bytes) }
+        unsafe { std::slice::from_raw_parts(self.segment.add(self.place + HEADER + self.before), bytes) }
     }
 
     /// Steps over an entry of `bytes` payload bytes.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
-        self.place = (self.place + HEADER + bytes + ALIGN - 1) & !(ALIGN - 1);
+        self.place = (self.place + HEADER + self.before + bytes + ALIGN - 1) & !(ALIGN - 1);
+        self.before = 0;
     }
 
     fn copy_from_spill(&mut self, node: &Node) {
@@ -787,6 +916,7 @@ mod tests {
             envelope: ENVELOPE,
             iov: &iov,
             total: bytes.len(),
+            piggyback: &[],
         };
         writer.append(arena, node, message, progress, false).0
     }
@@ -862,6 +992,51 @@ mod tests {
     }
 
     #[test]
+    fn piggybacks_of_every_size_come_out_with_their_messages() {
+        let (sender, mut receiver) = pair(256, true);
+        receiver.piggybacking = true;
+        let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+        let payload = pattern(40, 3);
+        let iov = [libc::iovec {
+            iov_base: payload.as_ptr().cast_mut().cast(),
+            iov_len: payload.len(),
+        }];
+        let sizes = [0, 3, 8, 1000, 1024, 1025, 70_000, 2, 200_000, 0, 64_300, 65_400];
+        for (seed, &size) in sizes.iter().enumerate() {
+            if size == 200_000 {
+                // A former life was killed when only the beginning of its piggyback was there.
+                assert!(writer.append_ahead(&mut arena, &sender, &pattern(5000, 99)));
+            }
+            let piggyback = pattern(size, seed);
+            let message = Message {
+                envelope: ENVELOPE,
+                iov: &iov,
+                total: payload.len(),
+                piggyback: &piggyback,
+            };
+            assert!(writer.append(&mut arena, &sender, message, &mut Progress::default(), false).0);
+        }
+        let mut reader = Reader::new(0, 1);
+        let (mut piggyback, mut place) = (Vec::new(), 0);
+        for (seed, &size) in sizes.iter().enumerate() {
+            let mut other = Reader::at(0, 1, &receiver, place);
+            let entry = other.peek(&receiver).expect("as many as were written");
+            other.piggyback(&receiver, &entry, &mut piggyback);
+            assert!(piggyback == pattern(size, seed), "{size}");
+            let entry = reader.peek(&receiver).expect("as many as were written");
+            reader.piggyback(&receiver, &entry, &mut piggyback);
+            assert!(piggyback == pattern(size, seed), "{size}");
+            let mut got = vec![0; entry.bytes];
+            // SAFETY: as much room as the entry has bytes.
+            unsafe { reader.copy_payload(&receiver, 0, got.as_mut_ptr(), entry.bytes) };
+            assert_eq!(got, payload);
+            reader.advance(entry.bytes);
+            place = reader.place();
+        }
+        assert!(reader.peek(&receiver).is_none());
+    }
+
+    #[test]
     fn an_entry_whose_mark_was_not_stored_does_not_exist() {
         let (sender, receiver) = pair(16, true);
         let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
@@ -869,6 +1044,7 @@ mod tests {
             envelope: ENVELOPE,
             iov: &[],
             total: 0,
+            piggyback: &[],
         };
         let (_, held) = writer.append(&mut arena, &sender, message, &mut Progress::default(), true);
         let mut reader = Reader::new(0, 1);

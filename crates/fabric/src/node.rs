@@ -18,11 +18,16 @@ pub struct Node {
     pub waves: bool,
     /// They stop nobody.
     pub chandy_lamport: bool,
+    /// Determinants are piggybacked: causal logging, where the loss of a node is tolerated.
+    pub piggybacking: bool,
+    pub reduction: u32,
+    pub clock_spread: u32,
     pub tolerate_node: bool,
     pub spill: bool,
     pub spin_ns: u64,
     pub prefault_segments: usize,
-    pub event_logger_port: u32,
+    /// TCP ports of the event loggers.
+    pub event_logger_ports: Vec<u16>,
     pub event_logger_address: std::net::Ipv4Addr,
     pub job_key: [u8; 32],
 }
@@ -112,11 +117,16 @@ impl Node {
             logs: nm::logs(half(header::PROTOCOL)),
             waves: nm::has_waves(half(header::PROTOCOL)),
             chandy_lamport: half(header::PROTOCOL) == nm::PROTOCOL_CHANDY_LAMPORT,
+            piggybacking: half(header::PROTOCOL) == nm::PROTOCOL_CAUSAL && half(header::TOLERATE_NODE) != 0,
+            reduction: half(header::REDUCTION),
+            clock_spread: half(header::CLOCK_SPREAD),
             tolerate_node: half(header::TOLERATE_NODE) != 0,
             spill: half(header::SPILL) != 0,
             spin_ns: word(header::SPIN_NS),
             prefault_segments: half(header::PREFAULT_SEGMENTS) as usize,
-            event_logger_port: half(header::EVENT_LOGGER_PORT),
+            event_logger_ports: (0..(half(header::EVENT_LOGGERS) as usize).min(nm::MAX_EVENT_LOGGERS))
+                .map(|logger| half(header::EVENT_LOGGER_PORTS + logger * 4) as u16)
+                .collect(),
             event_logger_address: half(header::EVENT_LOGGER_ADDRESS).into(),
             job_key: page[header::JOB_KEY..header::JOB_KEY + 32]
                 .try_into()
@@ -209,7 +219,19 @@ impl Node {
 
     /// A `u64` of the header of this rank's own arena.
     pub fn own(&self, field: usize) -> &AtomicU64 {
-        self.u64_at(self.layout.arena(self.rank) + field)
+        self.of(self.rank, field)
+    }
+
+    /// A `u64` of the header of the arena of `rank`.
+    pub fn of(&self, rank: usize, field: usize) -> &AtomicU64 {
+        self.u64_at(self.layout.arena(rank) + field)
+    }
+
+    /// Word `word` of event `index` in a half of the knowledge of `rank`.
+    #[inline]
+    pub fn known(&self, rank: usize, half: usize, index: usize, word: usize) -> &AtomicU64 {
+        debug_assert!(index < nm::KNOWLEDGE_EVENTS && word < 4);
+        self.u64_at(self.layout.arena(rank) + self.layout.knowledge(half) + index * nm::EVENT_BYTES + word * 8)
     }
 
     /// Reference of the first segment of the channel `source` → `destination`.
@@ -371,7 +393,7 @@ pub mod tests {
     static NEXT_PLACE: Mutex<usize> = Mutex::new(nm::MAP_ADDRESS);
 
     /// A node memory of a test's own, seen by two ranks; of the header there is only their number, and every part is writable.
-    pub fn pair(log_segments: usize, pessimistic: bool) -> (Node, Node) {
+    pub fn pair(log_segments: usize, logging: bool) -> (Node, Node) {
         let layout = Layout { size: 2, log_segments };
         let mut place = NEXT_PLACE.lock().expect("no test panics while it holds the lock");
         // SAFETY: anonymous memory at a place no other test has.
@@ -395,11 +417,14 @@ pub mod tests {
             logs: pessimistic,
             waves: false,
             chandy_lamport: false,
+            piggybacking: false,
+            reduction: 0,
+            clock_spread: 0,
             tolerate_node: false,
             spill: false,
             spin_ns: 0,
             prefault_segments: 0,
-            event_logger_port: 0,
+            event_logger_ports: Vec::new(),
             event_logger_address: std::net::Ipv4Addr::LOCALHOST,
             job_key: [0; 32],
         };

@@ -96,6 +96,19 @@ impl Cursor {
         }
     }
 
+    /// Deliveries after the first `above`, which must be in the record.
+    pub fn read_above(node: &Node, above: u64) -> Vec<Recorded> {
+        let mut cursor = Cursor::start(node);
+        let dropped = if cursor.segment.is_null() { 0 } else { cursor.clock() };
+        let all = std::iter::from_fn(|| cursor.read(node));
+        all.skip((above - dropped) as usize).collect()
+    }
+
+    /// A life that has collected its record begins it anew.
+    pub fn clear(node: &Node) {
+        node.own(arena::DETERMINANTS).store(0, Ordering::Release);
+    }
+
     /// Determinants from here to the end.
     pub fn count(mut self, node: &Node) -> u64 {
         std::iter::from_fn(|| self.read(node)).count() as u64

@@ -13,9 +13,11 @@
 //! Lives that begin again collect what others know of them: [`Collection`].
 
 mod collection;
+mod gathering;
 mod reduction;
 
 pub use collection::{Answer, Collection};
+pub use gathering::{Contradiction, Gathering};
 
 use crate::{Determinant, Rank, Recorded};
 use reduction::{LogOn, Sequences, Store};
@@ -260,6 +262,11 @@ impl Causal {
         self.raise_stable((0..).zip(clocks.iter().copied()));
     }
 
+    /// The same for some ranks, with their clocks.
+    pub fn learn_stable(&mut self, clocks: impl IntoIterator<Item = (Rank, u64)>) {
+        self.raise_stable(clocks);
+    }
+
     /// The older of two images of `rank` covers its first `rclock` deliveries.
     pub fn covered(&mut self, rank: Rank, rclock: u64) {
         self.raise_stable([(rank, rclock)]);
@@ -288,6 +295,11 @@ impl Causal {
         if let Some(told) = self.told_stable.get_mut(peer as usize) {
             told.fill(0);
         }
+    }
+
+    /// All events that are kept, in the order of the reduction.
+    pub fn all(&self) -> Vec<Event> {
+        self.store.get().all()
     }
 
     /// Everything that is known here, for a life of `peer` that begins again.

@@ -37,6 +37,7 @@ use crate::connection::Connection;
 use crate::{children, leftovers};
 pub(crate) use life::set_nonblocking;
 use node::NodeMemory;
+pub(crate) use node::open_nameless;
 use ranks::Rank;
 use spool::Spool;
 use store::Store;
@@ -361,7 +362,7 @@ impl Agent {
             .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
         let spill = match &job.spill_directory {
             Some(directory) => Some(
-                node::open_spill_file(directory)
+                node::open_nameless(directory)
                     .map_err(|error| format!("cannot create a spill file in {}: {error}", directory.display()))?,
             ),
             None => None,

@@ -18,6 +18,15 @@ pub fn peek_ended() -> Option<(Pid, End)> {
     }
 }
 
+/// How a process that has been waited for has ended.
+pub fn end_of(status: std::process::ExitStatus) -> End {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => End::Signalled(signal),
+        (None, code) => End::Exited(code.unwrap_or(1)),
+    }
+}
+
 /// Reaps a child that [`peek_ended`] has named.
 pub fn reap(pid: Pid) {
     let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));

@@ -7,6 +7,7 @@ mod events;
 mod images;
 mod input;
 mod lines;
+mod loggers;
 mod policy;
 mod spawn;
 mod start;
@@ -31,7 +32,6 @@ use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOL_NONE, PROTOCOLS};
 
 use crate::children;
 use crate::connection::Connection;
-use crate::event_logger::EventLoggerServer;
 use crate::faults::{Fault, Schedule};
 use crate::suspended::{Origin, Suspended};
 use checkpoints::Checkpoints;
@@ -40,6 +40,7 @@ use console::Console;
 use events::{Beginning, Events};
 use images::finished;
 use lines::Lines;
+use loggers::Loggers;
 pub use policy::Limits;
 use policy::{Decision, Policy, signal_name};
 pub use spawn::Find;
@@ -62,8 +63,10 @@ pub struct Settings {
     /// Print the measurements at the end, and write them into a file.
     pub stats: bool,
     pub stats_json: Option<PathBuf>,
-    /// Where the event logger listens.
+    /// Where the first event logger listens; the others are on the same address, at any port.
     pub event_logger: std::net::SocketAddrV4,
+    /// How many event loggers there are.
+    pub event_loggers: usize,
     /// How often an image of each rank is taken.
     pub checkpoint_period: Period,
     /// Whose image is taken next.
@@ -142,7 +145,7 @@ struct Dispatcher {
     /// The user (or a gone reader) has ended it: nobody waits for the rest of the output.
     interrupted: bool,
     stopped: Option<Vec<LifeStatistics>>,
-    event_logger: Option<EventLoggerServer>,
+    loggers: Loggers,
     suspension: Suspension,
 }
 
@@ -160,9 +163,6 @@ impl Dispatcher {
         };
         children::kill_all(GRACE);
         self.remove_leftovers();
-        if let Some(server) = self.event_logger.take() {
-            server.stop();
-        }
         for stream in Stream::ALL {
             // The beginnings of lines of a suspended job are printed when it goes on.
             let lines = self.lines.get_mut(&stream).filter(|_| !self.suspension.is_done());
@@ -219,6 +219,8 @@ impl Dispatcher {
         ];
         let consoles = ready.len();
         ready.extend(self.console.descriptors());
+        let loggers = ready.len();
+        ready.extend(self.loggers.descriptors().map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
         let stdin_at = ready.len();
         if read_stdin {
             ready.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
@@ -239,8 +241,11 @@ impl Dispatcher {
             let _ = self.wake.read(&mut [0u8; 64]);
         }
         self.mind_writers();
-        if happened[consoles..stdin_at].contains(&true) {
+        if happened[consoles..loggers].contains(&true) {
             self.hear_console();
+        }
+        if happened[loggers..stdin_at].contains(&true) || self.loggers.due().is_some() {
+            self.mind_loggers();
         }
         if happened.get(stdin_at) == Some(&true) {
             self.take_stdin();
@@ -286,6 +291,9 @@ impl Dispatcher {
             && let Some(due) = self.suspension.due()
         {
             at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
+        }
+        if let Some(due) = self.loggers.due() {
+            at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
         if self.lines.values().any(Lines::has_waiting) {
             at_most(lines::SILENCE);

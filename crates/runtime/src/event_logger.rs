@@ -1,35 +1,36 @@
-//! The event logger as a TCP server: one thread a connection around one `resurgo_protocol::EventLogger`
-//! (Bouteiller 2006, §III.C).
+//! An event logger: one loop around one `resurgo_protocol::EventLogger` (Bouteiller 2006, §III.C; Bouteiller 2005, §IV.B), in
+//! a process of its own (`process.rs`).
 //!
-//! A connection is worth nothing until it has proved the job's key; one that sends what it must not is cut and
-//! disturbs no other. A rank's later connection replaces its earlier one. What is acknowledged is in memory here:
-//! the event logger is the stable component, and losing it together with a rank is reported to that rank.
+//! A connection is worth nothing until it has proved the job's key; one that sends what it must not is cut and disturbs no
+//! other. A rank's later connection replaces its earlier one. What is acknowledged is in the journal first (`journal.rs`).
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, Read, Write};
+mod connection;
+mod journal;
+mod process;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use resurgo_protocol::causal::Event;
 use resurgo_protocol::{EventLogger, Rank};
-use resurgo_wire::event_logger::{LoggerSide, MAX_RECORDS, Request};
+use resurgo_wire::event_logger::{Delivery, LOGGER};
 
-/// Time for a peer to prove itself.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Longest time that a refused peer is listened to.
-const PARTING: Duration = Duration::from_secs(1);
+use connection::{Connection, Heard};
+use journal::Journal;
+pub use process::{Process, Report, VERB, run};
+
 /// Pause after a connection could not be accepted (out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Bytes read at once; with one frame that is not whole, all that a connection keeps.
-const READ_BYTES: usize = 64 << 10;
-/// Stack of a connection's thread: there is one for every rank.
-const STACK_BYTES: usize = 256 << 10;
+/// Least time between two words about stable clocks to whoever has not logged anything itself.
+const SPREAD: Duration = Duration::from_millis(1);
+/// How often a logger tries to connect to another.
+const PEER_AGAIN: Duration = Duration::from_millis(200);
 
 /// Why the event logger cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -40,35 +41,300 @@ pub enum Error {
     Start(io::Error),
 }
 
-/// A running event logger; dropping it stops it.
+/// What an event logger is told when it starts.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct Settings {
+    /// Ranks of the job.
+    pub size: usize,
+    pub key: [u8; 32],
+    /// Its number among the job's.
+    pub number: usize,
+    /// The others, if it tells them its clocks (multicast).
+    pub peers: Vec<SocketAddr>,
+    /// It tells its clocks to ranks that log elsewhere, too (broadcast).
+    pub broadcasts: bool,
+    /// Its epoch if it finds no journal that it can read.
+    pub epoch: u64,
+}
+
+/// Listens for ranks. Port 0 takes a free one.
+pub fn listen(bind: SocketAddr) -> Result<TcpListener, Error> {
+    let failed = |source| Error::Listen { address: bind, source };
+    let listener = TcpListener::bind(bind).map_err(failed)?;
+    // A connection that vanishes between poll and accept must not block.
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}
+
+/// A running event logger.
+struct Server {
+    settings: Settings,
+    logger: EventLogger,
+    journal: Option<Journal>,
+    listener: TcpListener,
+    connections: BTreeMap<u64, Connection>,
+    /// Connections to other loggers.
+    peers: Vec<Peer>,
+    next: u64,
+    spread_at: Instant,
+    /// Something may have become stable since.
+    changed: bool,
+}
+
+struct Peer {
+    address: SocketAddr,
+    connection: Option<connection::Outgoing>,
+    again_at: Instant,
+}
+
+impl Server {
+    fn new(settings: Settings, listener: TcpListener, journal: Option<Journal>, logger: EventLogger) -> Server {
+        let now = Instant::now();
+        let peer = |address: &SocketAddr| Peer {
+            address: *address,
+            connection: None,
+            again_at: now,
+        };
+        Server {
+            peers: settings.peers.iter().map(peer).collect(),
+            settings,
+            logger,
+            journal,
+            listener,
+            connections: BTreeMap::new(),
+            next: 0,
+            spread_at: now,
+            changed: true,
+        }
+    }
+
+    /// Runs until `control` is closed by the other side.
+    fn serve(&mut self, control: &UnixStream) -> io::Result<()> {
+        loop {
+            let mut ready = vec![
+                PollFd::new(control.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+            ];
+            let ids: Vec<u64> = self.connections.keys().copied().collect();
+            ready.extend(self.connections.values().map(Connection::poll));
+            ready.extend(self.peers.iter().filter_map(|peer| peer.connection.as_ref()).map(connection::Outgoing::poll));
+            match poll(&mut ready, self.timeout()) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let happened: Vec<bool> = ready.iter().map(|fd| fd.any().unwrap_or(true)).collect();
+            drop(ready);
+            if happened[0] {
+                return Ok(());
+            }
+            if happened[1] {
+                self.accept();
+            }
+            for (id, _) in ids.iter().zip(&happened[2..]).filter(|(_, happened)| **happened) {
+                self.attend(*id);
+            }
+            let now = Instant::now();
+            self.connections.retain(|_, connection| !connection.is_late(now));
+            if let Some(journal) = &mut self.journal {
+                journal.write(&self.logger)?;
+            }
+            self.acknowledge();
+            self.spread(now);
+        }
+    }
+
+    fn timeout(&self) -> PollTimeout {
+        let now = Instant::now();
+        let mut wait = Duration::from_secs(60);
+        if self.changed {
+            wait = wait.min(self.spread_at.saturating_duration_since(now) + Duration::from_micros(100));
+        }
+        if self.peers.iter().any(|peer| peer.connection.is_none()) {
+            wait = wait.min(PEER_AGAIN);
+        }
+        if self.connections.values().any(Connection::has_deadline) {
+            wait = wait.min(Duration::from_millis(250));
+        }
+        PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
+    }
+
+    fn accept(&mut self) {
+        match self.listener.accept() {
+            // Room for an old and a new connection of every rank, and some strangers.
+            Ok((stream, _)) if self.connections.len() < 2 * self.settings.size + 64 => {
+                let epoch = self.logger.epoch();
+                if let Ok(connection) = Connection::new(stream, self.settings.size, epoch, self.settings.key) {
+                    self.next += 1;
+                    self.connections.insert(self.next, connection);
+                }
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+        }
+    }
+
+    /// Hears what has come on a connection; one that must not go on is dropped, and gets a reason if there is one.
+    fn attend(&mut self, id: u64) {
+        let Some(mut connection) = self.connections.remove(&id) else {
+            return;
+        };
+        let kept = match connection.exchange() {
+            Ok(()) => match self.hear_all(&mut connection) {
+                Ok(()) => connection.exchange_output(),
+                Err(reason) => {
+                    connection.part(reason);
+                    true
+                }
+            },
+            Err(_) => false,
+        };
+        if kept {
+            self.connections.insert(id, connection);
+        }
+    }
+
+    fn hear_all(&mut self, connection: &mut Connection) -> Result<(), String> {
+        while let Some(heard) = connection.next_heard()? {
+            match heard {
+                Heard::Admit {
+                    rank,
+                    incarnation,
+                    acknowledged,
+                } => self.admit(connection, rank, incarnation, acknowledged)?,
+                Heard::Log {
+                    rank,
+                    incarnation,
+                    first_rclock,
+                    deliveries,
+                } => {
+                    log(&mut self.logger, rank, incarnation, first_rclock, &deliveries)?;
+                    self.changed = true;
+                }
+                Heard::Clocks(clocks) => self.learn(&clocks)?,
+                Heard::Query { rank, above_rclock } => {
+                    connection.answer(above_rclock, self.logger.query(rank, above_rclock))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn admit(
+        &mut self,
+        connection: &mut Connection,
+        rank: Rank,
+        incarnation: u64,
+        acknowledged: Option<u64>,
+    ) -> Result<(), String> {
+        if rank >= LOGGER {
+            connection.welcome(0);
+            return Ok(());
+        }
+        let admitted = self.logger.admit(rank, incarnation, acknowledged);
+        admitted.map_err(|error| error.to_string())?;
+        if let Some(journal) = &mut self.journal {
+            journal.admit(rank, incarnation, acknowledged);
+        }
+        let (dropped, records) = self.logger.stored(rank).map_err(|error| error.to_string())?;
+        connection.welcome(dropped + records.len() as u64);
+        // Its earlier connection, if there is one, has nothing to say any more.
+        self.connections.retain(|_, other| other.rank() != Some(rank));
+        self.changed = true;
+        Ok(())
+    }
+
+    fn learn(&mut self, clocks: &[(Rank, u64)]) -> Result<(), String> {
+        learn(&mut self.logger, clocks)?;
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Tells ranks what is stable of theirs since they were last told.
+    fn acknowledge(&mut self) {
+        let clocks: Vec<u64> = self.logger.stable_clocks().collect();
+        for connection in self.connections.values_mut() {
+            connection.acknowledge(&self.logger, &clocks);
+        }
+    }
+
+    /// Tells everybody who is to know, not too often.
+    fn spread(&mut self, now: Instant) {
+        for peer in &mut self.peers {
+            peer.attend(&self.settings, self.logger.epoch(), now);
+        }
+        if !self.changed || now < self.spread_at {
+            return;
+        }
+        (self.changed, self.spread_at) = (false, now + SPREAD);
+        let clocks: Vec<u64> = self.logger.stable_clocks().collect();
+        for peer in &mut self.peers {
+            self.changed |= !peer.tell(&clocks);
+        }
+        if self.settings.broadcasts {
+            for connection in self.connections.values_mut() {
+                connection.tell(&clocks);
+            }
+        }
+    }
+}
+
+impl Peer {
+    fn attend(&mut self, settings: &Settings, epoch: u64, now: Instant) {
+        if let Some(connection) = &mut self.connection {
+            if connection.exchange().is_err() {
+                self.connection = None;
+                self.again_at = now + PEER_AGAIN;
+            }
+        } else if now >= self.again_at {
+            self.again_at = now + PEER_AGAIN;
+            self.connection = connection::Outgoing::connect(self.address, settings, epoch).ok();
+        }
+    }
+
+    /// False: it could not be told now.
+    fn tell(&mut self, clocks: &[u64]) -> bool {
+        self.connection.as_mut().is_some_and(|connection| connection.tell(clocks))
+    }
+}
+
+/// Stores deliveries that may wait for others.
+fn log(
+    logger: &mut EventLogger,
+    rank: Rank,
+    incarnation: u64,
+    first_rclock: u64,
+    deliveries: &[Delivery],
+) -> Result<(), String> {
+    let events: Vec<Event> = (first_rclock..)
+        .zip(deliveries)
+        .map(|(rclock, (record, antecedent))| Event {
+            receiver: rank,
+            rclock,
+            record: *record,
+            antecedent: *antecedent,
+        })
+        .collect();
+    let logged = logger.log_events(rank, incarnation, first_rclock, &events);
+    logged.map(|_| ()).map_err(|error| error.to_string())
+}
+
+fn learn(logger: &mut EventLogger, clocks: &[(Rank, u64)]) -> Result<(), String> {
+    let mut all = vec![0; logger.size()];
+    for (rank, clock) in clocks {
+        *all.get_mut(*rank as usize).ok_or_else(|| format!("there is no rank {rank}"))? = *clock;
+    }
+    logger.learn(&all);
+    Ok(())
+}
+
+/// An event logger in a thread of this process, without a journal; dropping it stops it.
 #[derive(Debug)]
 pub struct EventLoggerServer {
-    shared: Arc<Shared>,
-    address: SocketAddr,
-    wake: UnixStream,
-    acceptor: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    key: [u8; 32],
-    size: usize,
     epoch: u64,
-    logger: Mutex<EventLogger>,
-    connections: Mutex<Connections>,
-    stopping: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct Connections {
-    next: u64,
-    open: HashMap<u64, TcpStream>,
-    of_rank: HashMap<Rank, u64>,
-}
-
-/// A poisoned lock guards plain data that every holder leaves whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    address: SocketAddr,
+    control: UnixStream,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl EventLoggerServer {
@@ -83,32 +349,28 @@ impl EventLoggerServer {
     }
 
     fn launch(bind: SocketAddr, key: [u8; 32], logger: EventLogger) -> Result<Self, Error> {
-        let listen = |source| Error::Listen { address: bind, source };
-        let listener = TcpListener::bind(bind).map_err(listen)?;
-        let address = listener.local_addr().map_err(listen)?;
-        // A connection that vanishes between poll and accept must not block the acceptor.
-        listener.set_nonblocking(true).map_err(listen)?;
-        let (wake, woken) = UnixStream::pair().map_err(Error::Start)?;
-        let shared = Arc::new(Shared {
-            key,
+        let listener = listen(bind)?;
+        let address = listener.local_addr().map_err(Error::Start)?;
+        let (control, other) = UnixStream::pair().map_err(Error::Start)?;
+        let epoch = logger.epoch();
+        let settings = Settings {
             size: logger.size(),
-            epoch: logger.epoch(),
-            logger: Mutex::new(logger),
-            connections: Mutex::default(),
-            stopping: AtomicBool::new(false),
+            key,
+            number: 0,
+            peers: Vec::new(),
+            broadcasts: false,
+            epoch,
+        };
+        let mut server = Server::new(settings, listener, None, logger);
+        let thread = std::thread::Builder::new().name("event-logger".into()).spawn(move || {
+            // Its end is seen by those who are connected.
+            let _ = server.serve(&other);
         });
-        let acceptor = std::thread::Builder::new()
-            .name("event-logger".into())
-            .spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.accept(&listener, &woken)
-            })
-            .map_err(Error::Start)?;
         Ok(Self {
-            shared,
+            epoch,
             address,
-            wake,
-            acceptor: Some(acceptor),
+            control,
+            thread: Some(thread.map_err(Error::Start)?),
         })
     }
 
@@ -117,23 +379,22 @@ impl EventLoggerServer {
         self.address.port()
     }
 
-    /// Deliveries stored, per rank.
-    pub fn stable_clocks(&self) -> Vec<u64> {
-        lock(&self.shared.logger).stable_clocks().collect()
+    /// Its epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
-    /// Cuts every connection and waits for the threads.
+    /// Cuts every connection and waits for the thread.
     pub fn stop(mut self) {
         self.shut_down();
     }
 
     fn shut_down(&mut self) {
-        let Some(acceptor) = self.acceptor.take() else { return };
-        self.shared.stopping.store(true, Ordering::SeqCst);
-        // The acceptor also wakes when this end closes; nothing is lost if the write fails.
-        let _ = self.wake.write_all(&[0]);
-        let _ = self.wake.shutdown(Shutdown::Both);
-        let _ = acceptor.join();
+        let Some(thread) = self.thread.take() else { return };
+        // The thread also wakes when this end closes; nothing is lost if the write fails.
+        let _ = (&self.control).write_all(&[0]);
+        let _ = self.control.shutdown(Shutdown::Both);
+        let _ = thread.join();
     }
 }
 
@@ -143,201 +404,16 @@ impl Drop for EventLoggerServer {
     }
 }
 
-impl Shared {
-    fn accept(self: &Arc<Self>, listener: &TcpListener, woken: &UnixStream) {
-        let mut threads: Vec<JoinHandle<()>> = Vec::new();
-        while !self.stopping.load(Ordering::SeqCst) {
-            let mut ready = [
-                PollFd::new(listener.as_fd(), PollFlags::POLLIN),
-                PollFd::new(woken.as_fd(), PollFlags::POLLIN),
-            ];
-            if poll(&mut ready, PollTimeout::NONE).is_err() {
-                continue;
-            }
-            threads.retain(|thread| !thread.is_finished());
-            match listener.accept() {
-                Ok((stream, _)) => threads.extend(self.attend(stream)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => std::thread::sleep(ACCEPT_PAUSE),
-            }
-        }
-        for stream in lock(&self.connections).open.values() {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-        for thread in threads {
-            let _ = thread.join();
-        }
-    }
-
-    /// Starts the thread of a new connection; nothing when there are too many or no thread is to be had.
-    fn attend(self: &Arc<Self>, stream: TcpStream) -> Option<JoinHandle<()>> {
-        let id = {
-            let mut connections = lock(&self.connections);
-            // Room for an old and a new connection of every rank, and some strangers.
-            if connections.open.len() >= 2 * self.size + 64 {
-                return None;
-            }
-            connections.next += 1;
-            let id = connections.next;
-            connections.open.insert(id, stream.try_clone().ok()?);
-            id
-        };
-        let shared = Arc::clone(self);
-        let attending = std::thread::Builder::new()
-            .name("event-logger-rank".into())
-            .stack_size(STACK_BYTES)
-            .spawn(move || {
-                // The peer sees the end of its connection, and an error of it concerns nobody else.
-                let _ = shared.serve(id, &stream);
-                let _ = stream.shutdown(Shutdown::Both);
-                lock(&shared.connections).close(id);
-            });
-        if attending.is_err() {
-            lock(&self.connections).close(id);
-        }
-        attending.ok()
-    }
-
-    fn serve(&self, id: u64, stream: &TcpStream) -> io::Result<()> {
-        stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(HANDSHAKE))?;
-        let mut nonce = [0; 32];
-        File::open("/dev/urandom")?.read_exact(&mut nonce)?;
-        let mut connection = Connection {
-            shared: self,
-            id,
-            stream,
-            side: LoggerSide::new(self.size as u32, self.epoch, self.key, nonce),
-            rank: None,
-        };
-        let mut bytes = vec![0; READ_BYTES];
-        loop {
-            let came = match (&mut &*stream).read(&mut bytes) {
-                Ok(0) => return Ok(()),
-                Ok(came) => came,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            connection.side.receive(&bytes[..came]);
-            if let Err(reason) = connection.answer_all() {
-                connection.side.refuse(reason);
-                return connection.part();
-            }
-            connection.flush()?;
-        }
-    }
+/// A random nonce.
+fn nonce() -> io::Result<[u8; 32]> {
+    let mut nonce = [0; 32];
+    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut nonce)?;
+    Ok(nonce)
 }
 
-impl Connections {
-    fn close(&mut self, id: u64) {
-        self.open.remove(&id);
-        self.of_rank.retain(|_, connection| *connection != id);
-    }
-}
-
-struct Connection<'a> {
-    shared: &'a Shared,
-    id: u64,
-    stream: &'a TcpStream,
-    side: LoggerSide,
-    /// Who it is, once admitted: rank and incarnation.
-    rank: Option<(Rank, u64)>,
-}
-
-impl Connection<'_> {
-    fn flush(&mut self) -> io::Result<()> {
-        let output = self.side.output();
-        let bytes = output.len();
-        (&mut &*self.stream).write_all(output)?;
-        self.side.sent(bytes);
-        Ok(())
-    }
-
-    /// Lets the reason of a refusal arrive: closing while the peer's bytes are unread would discard it.
-    fn part(&mut self) -> io::Result<()> {
-        self.flush()?;
-        self.stream.shutdown(Shutdown::Write)?;
-        self.stream.set_read_timeout(Some(PARTING))?;
-        let (start, mut bytes) = (Instant::now(), [0; 4096]);
-        while start.elapsed() < PARTING && (&mut &*self.stream).read(&mut bytes)? > 0 {}
-        Ok(())
-    }
-
-    /// Answers what has come; deliveries that came together are acknowledged together.
-    fn answer_all(&mut self) -> Result<(), String> {
-        let mut acknowledge = None;
-        while let Some(request) = self.side.next_request().map_err(|error| error.to_string())? {
-            match (request, self.rank) {
-                (
-                    Request::Admit {
-                        rank,
-                        incarnation,
-                        acknowledged,
-                    },
-                    _,
-                ) => self.admit(rank, incarnation, acknowledged)?,
-                (Request::Log { first_rclock, records }, Some((rank, incarnation))) => {
-                    let stored = lock(&self.shared.logger).log(rank, incarnation, first_rclock, &records);
-                    acknowledge = Some(stored.map_err(|error| error.to_string())?.rclock);
-                }
-                (Request::Query { above_rclock }, Some((rank, _))) => self.query(rank, above_rclock)?,
-                (_, None) => return Err("not admitted".into()),
-            }
-        }
-        if let Some(rclock) = acknowledge {
-            self.side.ack(rclock);
-        }
-        Ok(())
-    }
-
-    fn admit(&mut self, rank: Rank, incarnation: u64, acknowledged: Option<u64>) -> Result<(), String> {
-        // One lock over both steps: the connection that replaces is that of the life that was admitted last.
-        let mut connections = lock(&self.shared.connections);
-        let mut logger = lock(&self.shared.logger);
-        logger
-            .admit(rank, incarnation, acknowledged)
-            .map_err(|error| error.to_string())?;
-        let stored = logger.stable_clocks().nth(rank as usize).unwrap_or(0);
-        let replaced = connections.of_rank.insert(rank, self.id);
-        if let Some(stream) = replaced.and_then(|id| connections.open.get(&id)) {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-        self.rank = Some((rank, incarnation));
-        self.side.welcome(stored);
-        // A rank may compute for days between two messages.
-        self.stream.set_read_timeout(None).map_err(|error| error.to_string())
-    }
-
-    /// Gives back the deliveries part by part, so that no more than one part is ever kept for a slow reader.
-    fn query(&mut self, rank: Rank, above_rclock: u64) -> Result<(), String> {
-        let mut above_rclock = above_rclock;
-        loop {
-            let part = {
-                let logger = lock(&self.shared.logger);
-                logger.query(rank, above_rclock).map(|records| {
-                    let part = records.len().min(MAX_RECORDS);
-                    (records[..part].to_vec(), records.len() > part)
-                })
-            };
-            match part {
-                Ok((records, more)) => {
-                    let first_rclock = above_rclock + 1;
-                    above_rclock += records.len() as u64;
-                    self.side.answer(first_rclock, more, records);
-                    self.flush().map_err(|error| error.to_string())?;
-                    if !more {
-                        return Ok(());
-                    }
-                }
-                Err(resurgo_protocol::event_logger::Error::NotWhole { stored, .. }) => {
-                    self.side.not_whole(stored);
-                    return Ok(());
-                }
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-    }
+fn quick(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)
 }
 
 #[cfg(test)]

@@ -537,7 +537,7 @@ mod tests {
     fn header() -> Header {
         let job = json!({
             "name": "t", "programs": [], "most_ranks": 1, "protocol": 1, "tolerate_node": false, "log_segments": 1,
-            "prefault_segments": 0, "spin_ns": 0, "spill_directory": null, "event_logger_port": 0,
+            "prefault_segments": 0, "spin_ns": 0, "spill_directory": null,
             "event_logger_address": 0, "key": vec![0; 32], "stdin": "Nothing", "images": true,
             "checkpoint_directory": null, "checkpoint_keep": false, "open_files": [1, 1], "fixed_addresses": true,
             "message_faults": [], "image_at_messages": [],

@@ -26,7 +26,7 @@ pub struct Job {
     pub programs: Vec<Program>,
     /// Most ranks the job can ever have.
     pub most_ranks: usize,
-    /// [`crate::node_memory::PROTOCOL_NONE`] and following.
+    /// [`crate::node_memory::PROTOCOLS`] by number.
     pub protocol: u32,
     pub tolerate_node: bool,
     /// Most segments of log a rank holds in memory.
@@ -35,9 +35,16 @@ pub struct Job {
     pub spin_ns: u64,
     /// Directory where full segments go when the log memory is used up; nowhere when absent.
     pub spill_directory: Option<OsString>,
-    /// TCP port of the event logger, 0 when there is none.
-    pub event_logger_port: u16,
-    /// IPv4 address of the event logger as ranks reach it, first number in the high byte.
+    /// TCP ports of the event loggers; none where there are none.
+    #[serde(default)]
+    pub event_logger_ports: Vec<u16>,
+    /// How piggybacks are kept small (causal): [`crate::node_memory::REDUCTIONS`] by number.
+    #[serde(default)]
+    pub reduction: u32,
+    /// How stable clocks spread where there are several event loggers: [`crate::node_memory::CLOCK_SPREADS`] by number.
+    #[serde(default)]
+    pub clock_spread: u32,
+    /// IPv4 address of the event loggers as ranks reach it, first number in the high byte.
     pub event_logger_address: u32,
     pub key: [u8; 32],
     pub stdin: Stdin,
@@ -57,6 +64,13 @@ pub struct Job {
     pub message_faults: Vec<(usize, u64)>,
     /// (rank, messages): an image of the rank is taken after so many sends and deliveries.
     pub image_at_messages: Vec<(usize, u64)>,
+}
+
+impl Job {
+    /// Determinants are piggybacked, so what a rank has delivered may be known to others only.
+    pub fn piggybacks(&self) -> bool {
+        self.protocol == crate::node_memory::PROTOCOL_CAUSAL && self.tolerate_node
+    }
 }
 
 /// A program of the job and the ranks that run it, in rank order after those of the programs before.

@@ -6,13 +6,15 @@
 //!                  ← Challenge  version epoch nonce proof
 //! Proof  proof acknowledged                →
 //!                                 ← Welcome  stored          (or Refused, at any time)
-//! Log    first_rclock records              →   ← Ack  rclock
+//! Log    first_rclock deliveries           →   ← Ack  rclock
+//! Clocks clocks                            ↔   Clocks  clocks      (what is stable, of any rank, and is news)
 //! Query  above_rclock                      →   ← Answer  first_rclock more records …  (or NotWhole)
 //! ```
 //!
 //! A frame is a `u32` length of what follows, a `u8` kind, and its fields; integers are little-endian. Both sides
 //! prove that they hold the job's key: a proof is BLAKE3, keyed with it, of a label for the side, the Hello and the
-//! Challenge without its proof. [`Client`] is the rank's half, [`LoggerSide`] the event logger's; both treat what they
+//! Challenge without its proof. An event logger may connect to another, as rank [`LOGGER`] plus its number; it says Clocks and
+//! nothing else. [`Client`] is the rank's half, [`LoggerSide`] the event logger's; both treat what they
 //! read as hostile until then, and as untrusted after.
 
 mod client;
@@ -21,20 +23,25 @@ mod logger_side;
 pub use client::{Client, ClientEvent, Identity};
 pub use logger_side::{LoggerSide, Request};
 
-use resurgo_protocol::Recorded;
+use resurgo_protocol::{Rank, Recorded};
 
 /// Changes whenever the meaning of any byte changes.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// First bytes of a Hello, so that a stranger is told from a rank of another version.
 const MAGIC: [u8; 4] = *b"RSEL";
 /// Most deliveries in one Log or Answer.
 pub const MAX_RECORDS: usize = 4096;
-/// Bytes of one delivery in a frame.
+/// Bytes of one delivery in an Answer, and in a Log, which also says what it depends on.
 const RECORD_BYTES: usize = 12;
+const DELIVERY_BYTES: usize = RECORD_BYTES + 8;
+/// Bytes of one clock.
+const CLOCK_BYTES: usize = 12;
+/// What says Hello with this bit is event logger number `rank - LOGGER`.
+pub const LOGGER: Rank = 1 << 31;
 /// Most bytes of the text of a Refused.
 const MAX_REASON: usize = 512;
 /// Most bytes of a frame after its length.
-pub const MAX_FRAME: usize = 1 + 8 + 1 + 4 + MAX_RECORDS * RECORD_BYTES;
+pub const MAX_FRAME: usize = 1 + 8 + 1 + 4 + MAX_RECORDS * DELIVERY_BYTES;
 
 /// Bytes of a key, a nonce and a proof.
 pub const KEY_BYTES: usize = 32;
@@ -71,6 +78,10 @@ pub struct Hello {
     pub nonce: Bytes32,
 }
 
+/// A delivery to be stored, and its antecedent: deliveries that its source had made when it sent the message, 0 where they do
+/// not matter (`resurgo_protocol::causal::Event`).
+pub type Delivery = (Recorded, u64);
+
 /// One frame of either direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
@@ -92,7 +103,7 @@ pub enum Frame {
     },
     Log {
         first_rclock: u64,
-        records: Vec<Recorded>,
+        deliveries: Vec<Delivery>,
     },
     Ack {
         rclock: u64,
@@ -107,6 +118,9 @@ pub enum Frame {
     },
     NotWhole {
         stored: u64,
+    },
+    Clocks {
+        clocks: Vec<(Rank, u64)>,
     },
 }
 
@@ -123,6 +137,7 @@ impl Frame {
             Self::Query { .. } => 8,
             Self::Answer { .. } => 9,
             Self::NotWhole { .. } => 10,
+            Self::Clocks { .. } => 11,
         }
     }
 
@@ -156,9 +171,23 @@ impl Frame {
                     .find(|end| reason.is_char_boundary(*end));
                 out.extend_from_slice(&reason.as_bytes()[..end.unwrap_or(0)]);
             }
-            Self::Log { first_rclock, records } => {
+            Self::Log {
+                first_rclock,
+                deliveries,
+            } => {
                 out.extend_from_slice(&first_rclock.to_le_bytes());
-                put_records(out, records);
+                put_count(out, deliveries.len());
+                for (record, antecedent) in deliveries {
+                    put_record(out, record);
+                    out.extend_from_slice(&antecedent.to_le_bytes());
+                }
+            }
+            Self::Clocks { clocks } => {
+                put_count(out, clocks.len());
+                for (rank, clock) in clocks {
+                    out.extend_from_slice(&rank.to_le_bytes());
+                    out.extend_from_slice(&clock.to_le_bytes());
+                }
             }
             Self::Ack { rclock } => out.extend_from_slice(&rclock.to_le_bytes()),
             Self::Query { above_rclock } => out.extend_from_slice(&above_rclock.to_le_bytes()),
@@ -191,7 +220,7 @@ impl Frame {
         let Some((&kind, fields)) = rest.get(..length).and_then(<[u8]>::split_first) else {
             // A stranger is told from the first byte of kind, not after it has sent what it announced.
             return match rest.first() {
-                Some(&kind) if !(1..=10).contains(&kind) => Err(Error::UnknownKind { kind }),
+                Some(&kind) if !(1..=11).contains(&kind) => Err(Error::UnknownKind { kind }),
                 _ => Ok(None),
             };
         };
@@ -235,7 +264,7 @@ impl Frame {
             }
             6 => Self::Log {
                 first_rclock: reader.u64()?,
-                records: reader.records()?,
+                deliveries: reader.entries(DELIVERY_BYTES, |reader| Ok((reader.record()?, reader.u64()?)))?,
             },
             7 => Self::Ack { rclock: reader.u64()? },
             8 => Self::Query {
@@ -244,9 +273,12 @@ impl Frame {
             9 => Self::Answer {
                 first_rclock: reader.u64()?,
                 more: reader.bool()?,
-                records: reader.records()?,
+                records: reader.entries(RECORD_BYTES, Reader::record)?,
             },
             10 => Self::NotWhole { stored: reader.u64()? },
+            11 => Self::Clocks {
+                clocks: reader.entries(CLOCK_BYTES, |reader| Ok((reader.u32()?, reader.u64()?)))?,
+            },
             kind => return Err(Error::UnknownKind { kind }),
         };
         if !reader.bytes.is_empty() {
@@ -268,6 +300,7 @@ const fn name_of(kind: u8) -> &'static str {
         8 => "Query",
         9 => "Answer",
         10 => "NotWhole",
+        11 => "Clocks",
         _ => "unknown",
     }
 }
@@ -281,17 +314,19 @@ fn put_hello(out: &mut Vec<u8>, hello: &Hello) {
     out.extend_from_slice(&hello.nonce);
 }
 
+fn put_count(out: &mut Vec<u8>, count: usize) {
+    assert!(count <= MAX_RECORDS, "{count} entries in one frame");
+    out.extend_from_slice(&(count as u32).to_le_bytes());
+}
+
+fn put_record(out: &mut Vec<u8>, record: &Recorded) {
+    out.extend_from_slice(&record.source.to_le_bytes());
+    out.extend_from_slice(&record.polls.to_le_bytes());
+}
+
 fn put_records(out: &mut Vec<u8>, records: &[Recorded]) {
-    assert!(
-        records.len() <= MAX_RECORDS,
-        "{} deliveries in one frame",
-        records.len()
-    );
-    out.extend_from_slice(&(records.len() as u32).to_le_bytes());
-    for record in records {
-        out.extend_from_slice(&record.source.to_le_bytes());
-        out.extend_from_slice(&record.polls.to_le_bytes());
-    }
+    put_count(out, records.len());
+    records.iter().for_each(|record| put_record(out, record));
 }
 
 struct Reader<'a> {
@@ -351,19 +386,20 @@ impl Reader<'_> {
         })
     }
 
-    fn records(&mut self) -> Result<Vec<Recorded>, Error> {
+    fn record(&mut self) -> Result<Recorded, Error> {
+        Ok(Recorded {
+            source: self.u32()?,
+            polls: self.u64()?,
+        })
+    }
+
+    /// The rest of the frame: a count, and so many entries of `bytes` bytes.
+    fn entries<T>(&mut self, bytes: usize, read: impl Fn(&mut Self) -> Result<T, Error>) -> Result<Vec<T>, Error> {
         let count = self.u32()? as usize;
-        if count > MAX_RECORDS || self.bytes.len() != count * RECORD_BYTES {
+        if count > MAX_RECORDS || self.bytes.len() != count * bytes {
             return Err(self.malformed());
         }
-        (0..count)
-            .map(|_| {
-                Ok(Recorded {
-                    source: self.u32()?,
-                    polls: self.u64()?,
-                })
-            })
-            .collect()
+        (0..count).map(|_| read(self)).collect()
     }
 }
 

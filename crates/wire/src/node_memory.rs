@@ -67,9 +67,9 @@ pub mod header {
     pub const SPIN_NS: usize = 56;
     /// `u64` next free segment of the spill file; ranks take from it with an atomic add.
     pub const SPILL_NEXT: usize = 64;
-    /// `u32` TCP port of the event logger, 0 when there is none.
-    pub const EVENT_LOGGER_PORT: usize = 72;
-    /// `u32` IPv4 address of the event logger, first number in the high byte.
+    /// `u32` number of event loggers. Rank r logs to number r modulo this.
+    pub const EVENT_LOGGERS: usize = 72;
+    /// `u32` IPv4 address of the event loggers, first number in the high byte.
     pub const EVENT_LOGGER_ADDRESS: usize = 76;
     /// 32 bytes: the job's key.
     pub const JOB_KEY: usize = 80;
@@ -80,6 +80,12 @@ pub mod header {
     pub const WAVES_ASKED: usize = 120;
     /// `u64` the last wave that is complete or has been dropped: nothing of the logs is needed for it any more.
     pub const WAVES_OVER: usize = 128;
+    /// `u32` how piggybacks are kept small (causal): [`super::REDUCTIONS`] by number.
+    pub const REDUCTION: usize = 136;
+    /// `u32` how stable clocks spread (causal, several event loggers): [`super::CLOCK_SPREADS`] by number.
+    pub const CLOCK_SPREAD: usize = 140;
+    /// `u32` × [`super::MAX_EVENT_LOGGERS`] TCP ports of the event loggers.
+    pub const EVENT_LOGGER_PORTS: usize = 144;
     /// Bytes of the header.
     pub const BYTES: usize = 4096;
 }
@@ -89,19 +95,30 @@ pub const PROTOCOL_PESSIMISTIC: u32 = 1;
 pub const PROTOCOL_BLOCKING: u32 = 2;
 pub const PROTOCOL_AUTO: u32 = 3;
 pub const PROTOCOL_CHANDY_LAMPORT: u32 = 4;
+pub const PROTOCOL_CAUSAL: u32 = 5;
 
 /// Names of the protocols, by number.
-pub const PROTOCOLS: [&str; 5] = ["none", "pessimistic", "blocking", "auto", "chandy-lamport"];
+pub const PROTOCOLS: [&str; 6] = ["none", "pessimistic", "blocking", "auto", "chandy-lamport", "causal"];
 
 /// Messages and the order of their deliveries are logged: a rank can recover alone.
 pub const fn logs(protocol: u32) -> bool {
-    matches!(protocol, PROTOCOL_PESSIMISTIC | PROTOCOL_AUTO)
+    matches!(protocol, PROTOCOL_PESSIMISTIC | PROTOCOL_AUTO | PROTOCOL_CAUSAL)
 }
 
 /// Images of all ranks are taken in waves, and all can return to one.
 pub const fn has_waves(protocol: u32) -> bool {
     matches!(protocol, PROTOCOL_BLOCKING | PROTOCOL_AUTO | PROTOCOL_CHANDY_LAMPORT)
 }
+
+/// Names of the ways to keep piggybacks small, by number.
+pub const REDUCTIONS: [&str; 3] = ["vcausal", "manetho", "logon"];
+/// Names of the ways in which ranks learn what event loggers other than their own have, by number.
+pub const CLOCK_SPREADS: [&str; 3] = ["multicast", "broadcast", "piggyback"];
+pub const SPREAD_MULTICAST: u32 = 0;
+pub const SPREAD_BROADCAST: u32 = 1;
+pub const SPREAD_PIGGYBACK: u32 = 2;
+/// Most event loggers of a job.
+pub const MAX_EVENT_LOGGERS: usize = 64;
 
 /// Offset of the first rank control.
 pub const CONTROL_BASE: usize = header::BYTES;
@@ -164,6 +181,9 @@ pub mod control {
     /// `u64` what the agent has forwarded of the rank's standard output in earlier lives and not yet seen again in this one,
     /// in bytes: the rank makes no new delivery before it is 0. Written by the agent.
     pub const OUTPUT_BEHIND: usize = 896;
+    /// `u64` deliveries on which something depends that the agent has passed on (output, words to PMI): whoever has it knows
+    /// them, whatever becomes of the rank. Written by the agent, where determinants are piggybacked.
+    pub const PASSED_ON: usize = 904;
 
     /// `u32` length and then UTF-8 text: why the rank ended itself; at most [`REPORT_BYTES`] bytes. A rank that writes a
     /// report exits with [`super::EXIT_REPORT`].
@@ -225,13 +245,15 @@ pub struct Layout {
 /// ```text
 /// 0             arena header (one page)
 /// CHANNELS      channel table: one `u64` a destination: reference of the channel's first segment that is kept, 0: none yet
-/// consumed      per source a `u64`: segments of that channel this rank has read to their end (protocol none)
+/// consumed      per source a `u64`: segments of that channel this rank has read to their end (protocol none); where its next
+///               message stands, what is before it has been delivered (causal): see `Reader::place`
 /// cursors       IMAGE_SLOTS times, per source a `u64`: serial of the segment of that channel that this rank was reading
 ///               when the image in that slot was taken; everything before it is not needed by that image
 ///               Under chandy-lamport the first four are instead the tables of the rank's last cut
 /// announced     per destination a `u64`: messages sent on that channel, written when a wave has stopped this rank
 /// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
 /// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled
+/// knowledge     twice [`KNOWLEDGE_EVENTS`] × [`EVENT_BYTES`]: events that this rank knows, in one half (causal)
 /// segments      log_segments × SEGMENT bytes
 /// ```
 ///
@@ -249,6 +271,11 @@ pub mod arena {
     pub const OLDEST_IMAGE: usize = 24;
     /// `u64` × [`IMAGE_SLOTS`]: reference of the record's segment that the image in that slot goes on in, 0: its first.
     pub const RECORD_CURSORS: usize = 32;
+    /// `u64` generation in the high half, number of events in the low: which half of the knowledge counts (the generation's
+    /// last bit), and how much of it.
+    pub const KNOWLEDGE: usize = 128;
+    /// `u64` the life whose knowledge it is.
+    pub const KNOWLEDGE_LIFE: usize = 136;
     /// Images whose cursors are kept. At most four are of use at once (two files, the snapshot, the one being taken); the
     /// others keep a slot from being used again while somebody still reads its cursors.
     pub const IMAGE_SLOTS: usize = 8;
@@ -259,6 +286,11 @@ pub mod arena {
     /// Entries of the spill table: 16 TiB of log a rank.
     pub const SPILL_ENTRIES: usize = 1 << 28;
 }
+
+/// Most events that a rank may know and that are not stable.
+pub const KNOWLEDGE_EVENTS: usize = 1 << 23;
+/// Bytes of an event in the knowledge: `u32` receiver, `u32` source, `u64` rclock, `u64` polls, `u64` antecedent.
+pub const EVENT_BYTES: usize = 32;
 
 /// Most segments a rank may hold in memory (64 GiB).
 pub const MAX_LOG_SEGMENTS: usize = 1 << 20;
@@ -319,9 +351,13 @@ impl Layout {
     pub const fn spill_table(&self) -> usize {
         self.serials() + page_up(self.log_segments * 8)
     }
+    /// Offset of a half of the knowledge in an arena.
+    pub const fn knowledge(&self, half: usize) -> usize {
+        self.spill_table() + arena::SPILL_ENTRIES * 4 + half * KNOWLEDGE_EVENTS * EVENT_BYTES
+    }
     /// Offset of the segments in an arena, a multiple of [`SEGMENT`].
     pub const fn segments(&self) -> usize {
-        let end = self.spill_table() + arena::SPILL_ENTRIES * 4;
+        let end = self.knowledge(2);
         (end + SEGMENT - 1) & !(SEGMENT - 1)
     }
     /// Bytes from one arena to the next.
@@ -385,5 +421,7 @@ mod tests {
         const { assert!(control::REPORT + 4 + control::REPORT_BYTES <= control::SIZES) };
         const { assert!(control::SIZES.is_multiple_of(64) && control::COSTS.is_multiple_of(64)) };
         const { assert!(control::COSTS + size_of::<crate::counters::Costs>() <= CONTROL_STRIDE) };
+        const { assert!(arena::RECORD_CURSORS + arena::IMAGE_SLOTS * 8 <= arena::KNOWLEDGE) };
+        const { assert!(header::EVENT_LOGGER_PORTS + MAX_EVENT_LOGGERS * 4 <= header::BYTES) };
     }
 }

@@ -168,7 +168,8 @@ impl Engine {
         if entry.envelope.kind == Kind::More {
             self.go_on(&mut incoming, source, entry);
         } else {
-            self.count_delivery(source as u32, entry.total);
+            let clock = self.take_in(&mut incoming.reader, source, &entry);
+            self.count_delivery(source as u32, entry.total, clock);
             self.begin(&mut incoming, source, entry);
             // Under a logging protocol a message is delivered whole: when its pieces become visible depends on time.
             while self.protocol.is_some() && !matches!(incoming.filling, Filling::Nothing) {
@@ -181,13 +182,23 @@ impl Engine {
                 }
             }
         }
+        if self.causality.is_some() {
+            // What is before this has been taken in, and is known.
+            let place = self.node.consumed(source, self.node.rank);
+            place.store(incoming.reader.place(), Ordering::Release);
+        }
         self.incoming[source] = Some(incoming);
     }
 
+    /// `clock`: deliveries that the sender had made, where that matters.
     #[inline]
-    pub(super) fn count_delivery(&mut self, source: u32, bytes: u64) {
+    pub(super) fn count_delivery(&mut self, source: u32, bytes: u64, clock: u64) {
         if let Some(protocol) = &mut self.protocol {
             let (determinant, new) = protocol.deliver(source);
+            let antecedent = match &mut self.causality {
+                Some(causality) => causality.deliver(&self.node, &determinant, clock),
+                None => 0,
+            };
             if new {
                 let recorded = Recorded {
                     source,
@@ -195,7 +206,7 @@ impl Engine {
                 };
                 self.record.write(&self.node, &mut self.arena, recorded);
                 if let Some(logger) = &mut self.logger {
-                    logger.log(recorded);
+                    logger.log((recorded, antecedent));
                 }
             }
         } else {

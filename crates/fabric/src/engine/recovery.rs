@@ -71,12 +71,12 @@ impl Survey {
         let mut begun = reader.begun_before();
         self.forgotten[destination] = begun;
         loop {
-            let entry = reader.peek(node);
+            let entry = reader.peek_any(node);
             if segments.back() != Some(&reader.position()) {
                 segments.push_back(reader.position());
             }
             let Some(entry) = entry else { break };
-            if entry.envelope.kind != Kind::More {
+            if !matches!(entry.envelope.kind, Kind::More | Kind::Ahead) {
                 if begun >= sent && redo.is_none() {
                     redo = Some(reader.again());
                 }

@@ -15,6 +15,7 @@ impl Engine {
             envelope,
             iov,
             total: iov.iter().map(|piece| piece.iov_len).sum(),
+            piggyback: &[],
         };
         let mut waiting_since = 0;
         while !self.has_room(destination, message.total) {
@@ -60,6 +61,16 @@ impl Engine {
                 self.held
                     .push_back((destination as u32, held.expect("the first mark is held"), ticks()));
             }
+            Some(Sending::Now { .. }) if self.causality.is_some() => {
+                let piggyback = self.piggyback(destination);
+                let message = Message {
+                    piggyback: &piggyback,
+                    ..message
+                };
+                self.append(destination, message, &mut progress, false);
+                doorbell::ring(&self.node, destination);
+                self.keep_room(piggyback);
+            }
             Some(Sending::Now { .. }) => {
                 self.append(destination, message, &mut progress, false);
                 doorbell::ring(&self.node, destination);
@@ -98,7 +109,7 @@ impl Engine {
     /// leave.
     #[inline]
     pub(super) fn pump_logger(&mut self) {
-        if self.logger.as_ref().is_some_and(EventLogger::is_behind) {
+        if self.logger.as_ref().is_some_and(EventLogger::is_behind) && self.may_exchange() {
             self.exchange();
         }
     }
@@ -108,8 +119,29 @@ impl Engine {
         let (Some(logger), Some(protocol)) = (&mut self.logger, &mut self.protocol) else {
             return;
         };
-        logger.pump(&self.node);
-        protocol.acknowledge(logger.acknowledged());
+        let news = logger.pump(&self.node);
+        if news.replaced {
+            protocol.event_logger_lost();
+        }
+        if let Some(above) = news.wanted_above {
+            let made = protocol.rclock().max(protocol.recorded());
+            if above > made {
+                self.node.report(&format!(
+                    "the event logger holds {above} deliveries of rank {}, which has made {made}",
+                    self.node.rank
+                ));
+            }
+            let records = Cursor::read_above(&self.node, above);
+            logger.log_again(match &self.causality {
+                Some(causality) => causality.to_log(above, &records),
+                None => records.into_iter().map(|record| (record, 0)).collect(),
+            });
+            logger.pump(&self.node);
+        }
+        match &mut self.causality {
+            Some(causality) => causality.hear(&self.node, logger, &news.clocks),
+            None => protocol.acknowledge(logger.acknowledged()),
+        }
         while protocol.release().is_some() {
             let (destination, mark, since) = self
                 .held
@@ -168,6 +200,7 @@ impl Engine {
     /// be after forgetting what nobody needs any more. What is sent again needs no room.
     #[inline]
     fn has_room(&mut self, destination: usize, bytes: usize) -> bool {
+        let bytes = bytes + self.causality.as_ref().map_or(0, |causality| causality.most_bytes());
         let needed = self.segments_for(destination, bytes);
         needed == 0 || self.arena.has(&self.node, needed) || self.replaying || self.forget_for(needed)
     }
@@ -252,6 +285,7 @@ impl Engine {
                 envelope: send.envelope,
                 iov: &iov,
                 total: send.total,
+                piggyback: &[],
             };
             let done = self.append(destination, message, &mut send.progress, false).0;
             if send.progress.done > before || done {

@@ -98,6 +98,11 @@ impl Collection {
         Ok(())
     }
 
+    /// All that is known anywhere, at once.
+    pub fn told_all(&mut self, known: &Piggyback) -> Result<(), Error> {
+        self.causal.told(self.causal.rank, known)
+    }
+
     /// What came with a message from `from`.
     pub fn absorb(&mut self, from: Rank, piggyback: &Piggyback) -> Result<(), Error> {
         self.causal.absorb(from, piggyback)

@@ -95,7 +95,12 @@ impl NodeMemory {
         memory.write_u32(header::PREFAULT_SEGMENTS, job.prefault_segments)?;
         memory.write_u64(header::SPIN_NS, job.spin_ns)?;
         memory.write_u64(header::SPILL_NEXT, 0)?;
-        memory.write_u32(header::EVENT_LOGGER_PORT, u32::from(job.event_logger_port))?;
+        memory.write_u32(header::EVENT_LOGGERS, job.event_logger_ports.len() as u32)?;
+        for (logger, port) in job.event_logger_ports.iter().enumerate() {
+            memory.write_u32(header::EVENT_LOGGER_PORTS + logger * 4, u32::from(*port))?;
+        }
+        memory.write_u32(header::REDUCTION, job.reduction)?;
+        memory.write_u32(header::CLOCK_SPREAD, job.clock_spread)?;
         memory.write_u32(header::EVENT_LOGGER_ADDRESS, job.event_logger_address)?;
         memory.file.write_all_at(&job.key, header::JOB_KEY as u64)
     }
@@ -140,6 +145,22 @@ impl NodeMemory {
     /// How many bytes of its output `rank` has yet to repeat.
     pub fn set_output_behind(&self, rank: usize, bytes: u64) -> io::Result<()> {
         self.write_u64(self.layout.control(rank) + control::OUTPUT_BEHIND, bytes)
+    }
+
+    /// Something has been passed on that may depend on all deliveries that `rank` has made so far: whatever becomes of the
+    /// rank, they are known.
+    pub fn passed_on(&self, rank: usize) -> io::Result<()> {
+        let base = self.layout.control(rank);
+        let word = |field: usize| {
+            let mut word = [0u8; 8];
+            self.file.read_exact_at(&mut word, (base + field) as u64)?;
+            Ok::<u64, io::Error>(u64::from_le_bytes(word))
+        };
+        let made = word(control::DELIVERIES)?;
+        if made > word(control::PASSED_ON)? {
+            self.write_u64(base + control::PASSED_ON, made)?;
+        }
+        Ok(())
     }
 
     /// From here on `rank` is never recovered from anything older than its image whose cursors are in `slot`.
@@ -282,9 +303,9 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Opens the file that full segments are written to. It never has a name, so nothing is left behind
+/// Opens a file, as that to which full segments are written. It never has a name, so nothing is left behind
 /// however the job ends.
-pub fn open_spill_file(directory: &OsStr) -> io::Result<File> {
+pub fn open_nameless(directory: &OsStr) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
     match options.clone().custom_flags(OFlag::O_TMPFILE.bits()).open(directory) {
@@ -317,7 +338,9 @@ pub(super) mod tests {
             prefault_segments: 4,
             spin_ns: 1000,
             spill_directory: None,
-            event_logger_port: 0,
+            event_logger_ports: Vec::new(),
+            reduction: 0,
+            clock_spread: 0,
             event_logger_address: 0,
             key: [7; 32],
             stdin: Stdin::Nothing,
@@ -389,7 +412,7 @@ pub(super) mod tests {
     fn a_spill_file_has_no_name() {
         let directory = std::env::temp_dir().join(format!("resurgo-test-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
-        let file = open_spill_file(directory.as_os_str()).unwrap();
+        let file = open_nameless(directory.as_os_str()).unwrap();
         file.write_all_at(b"x", 0).unwrap();
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
         std::fs::remove_dir(&directory).unwrap();

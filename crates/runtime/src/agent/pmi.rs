@@ -31,7 +31,12 @@ impl Agent {
                 return Ok(());
             };
             match life.pmi.read(&mut buffer) {
-                Ok(length) if length > 0 => life.lines.extend(&buffer[..length]),
+                Ok(length) if length > 0 => {
+                    life.lines.extend(&buffer[..length]);
+                    if let Some(work) = self.work.as_ref().filter(|work| work.job.piggybacks()) {
+                        work.memory.passed_on(rank)?;
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The process has closed it or is gone; its end is noticed by itself.

@@ -442,6 +442,9 @@ impl Agent {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
             Err(error) => return Err(error),
         };
+        if work.job.piggybacks() {
+            work.memory.passed_on(rank)?;
+        }
         let taken = &mut this.taken[index(stream)];
         let was_behind = taken.behind() > 0;
         let (new, differs_at) = taken.accept(&buffer[..length]);

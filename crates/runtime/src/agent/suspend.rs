@@ -252,7 +252,7 @@ fn load(job: Job, directory: &Path, id: &str) -> Result<Work, String> {
         .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
     let spill = match &job.spill_directory {
         Some(directory) => Some(
-            node::open_spill_file(directory)
+            node::open_nameless(directory)
                 .map_err(|error| format!("cannot create a spill file in {}: {error}", directory.display()))?,
         ),
         None => None,

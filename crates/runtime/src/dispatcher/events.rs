@@ -10,7 +10,7 @@ use resurgo_wire::counters::Cost;
 use resurgo_wire::node_memory::{PROTOCOLS, SEGMENT, has_waves, logs};
 use serde_json::{Map, Value, json};
 
-use super::policy::describe;
+use super::policy::{describe, how_ended};
 use super::stats::{Outcome, Stats};
 use crate::units::{grouped, readable_duration, readable_size};
 
@@ -160,6 +160,38 @@ impl Events {
             "started",
             json!({"rank": rank, "life": life, "pid": pid, "image": image, "from_file": from_file}),
         );
+    }
+
+    /// `again`: it has taken the place of one that was lost; `deliveries`: it has so many from then.
+    pub fn event_logger_started(&mut self, number: usize, pid: Option<u32>, epoch: u64, deliveries: u64, again: bool) {
+        if again {
+            let how = match deliveries {
+                0 => "empty".to_string(),
+                _ => format!("with {} from its file", counted(deliveries, "delivery", "deliveries")),
+            };
+            self.say(&format!("event logger {number} has been started again, {how}"));
+        }
+        self.record(
+            "event_logger_started",
+            json!({"logger": number, "pid": pid, "epoch": epoch, "deliveries": deliveries}),
+        );
+    }
+
+    /// `waits`: nothing is sent until it is there again.
+    pub fn event_logger_lost(&mut self, number: usize, end: End, waits: bool) {
+        let meanwhile = if waits {
+            "ranks wait with what they send until it is there again"
+        } else {
+            "the job goes on without it meanwhile"
+        };
+        let end = how_ended(end);
+        self.say(&format!("warning: event logger {number} was lost ({end}); {meanwhile}"));
+        self.record("event_logger_lost", json!({"logger": number, "end": end}));
+    }
+
+    pub fn event_logger_failed(&mut self, number: usize, reason: &str) {
+        self.say(&format!("warning: event logger {number} cannot be started: {reason}"));
+        self.record("event_logger_failed", json!({"logger": number, "reason": reason}));
     }
 
     /// The rank is asked for an image now.

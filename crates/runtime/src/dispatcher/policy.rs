@@ -53,6 +53,14 @@ pub fn signal_name(number: i32) -> String {
     }
 }
 
+/// How the process of an event logger has ended.
+pub fn how_ended(end: End) -> String {
+    match end {
+        End::Signalled(signal) => format!("killed by {}", signal_name(signal)),
+        End::Exited(code) => format!("exited with code {code}"),
+    }
+}
+
 /// "was killed by SIGKILL".
 pub fn describe(ended: &Ended) -> String {
     match ended.end {

@@ -20,12 +20,12 @@ use super::checkpoints::Checkpoints;
 use super::console::Console;
 use super::events::{Events, Wanted};
 use super::lines::Lines;
+use super::loggers::Loggers;
 use super::policy::Policy;
 use super::suspend::{State, Suspension};
 use super::writer::Writer;
 use super::{Dispatcher, Settings, input};
 use crate::connection::Connection;
-use crate::event_logger::EventLoggerServer;
 use crate::faults::Schedule;
 use crate::suspended::Suspended;
 
@@ -54,21 +54,7 @@ impl Dispatcher {
             let key = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut job.key));
             key.map_err(failed("read /dev/urandom"))?;
         }
-        let mut event_logger = None;
-        if job.tolerate_node {
-            let address = settings.event_logger;
-            let most = job.most_ranks.max(size);
-            let server = EventLoggerServer::start(address.into(), most, job.key).map_err(|error| error.to_string())?;
-            job.event_logger_port = server.port();
-            // A logger that listens on every address is reached through this one.
-            let reached = if address.ip().is_unspecified() {
-                std::net::Ipv4Addr::LOCALHOST
-            } else {
-                *address.ip()
-            };
-            job.event_logger_address = reached.to_bits();
-            event_logger = Some(server);
-        }
+        let loggers = Loggers::start(job, settings.event_loggers, settings.event_logger, size)?;
         let launched = settings.resumed.as_ref().map_or(size, |job| job.header.about.launched);
         let mut faults = Schedule::new(&settings.faults, launched);
         faults.grow(size);
@@ -137,7 +123,7 @@ impl Dispatcher {
             verdict: None,
             interrupted: false,
             stopped: None,
-            event_logger,
+            loggers,
             suspension: Suspension::new(
                 settings.origin,
                 settings.registry,

@@ -2,7 +2,7 @@
 
 use resurgo_protocol::{Rank, Recorded};
 
-use super::{Buffers, Error, Frame, Hello, KEY_BYTES, MAX_RECORDS, Side, proof};
+use super::{Buffers, Delivery, Error, Frame, Hello, KEY_BYTES, MAX_RECORDS, Side, proof};
 
 /// Who connects, and with what.
 #[derive(Clone)]
@@ -40,6 +40,8 @@ pub enum ClientEvent {
     },
     /// The rank's history was lost with an earlier event logger: it cannot recover.
     NotWhole { stored: u64 },
+    /// So many deliveries of these ranks are stable.
+    Clocks { clocks: Vec<(Rank, u64)> },
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -107,18 +109,28 @@ impl Client {
     }
 
     /// Sends deliveries `first_rclock`, `first_rclock + 1`…
-    pub fn log(&mut self, first_rclock: u64, records: &[Recorded]) {
+    pub fn log(&mut self, first_rclock: u64, deliveries: &[Delivery]) {
         assert!(
             self.is_admitted(),
             "deliveries are logged on a connection that is not up"
         );
         let mut first_rclock = first_rclock;
-        for records in records.chunks(MAX_RECORDS) {
+        for deliveries in deliveries.chunks(MAX_RECORDS) {
             self.buffers.send(&Frame::Log {
                 first_rclock,
-                records: records.to_vec(),
+                deliveries: deliveries.to_vec(),
             });
-            first_rclock += records.len() as u64;
+            first_rclock += deliveries.len() as u64;
+        }
+    }
+
+    /// Says which deliveries are stable.
+    pub fn clocks(&mut self, clocks: &[(Rank, u64)]) {
+        assert!(self.is_admitted(), "clocks are told on a connection that is not up");
+        for clocks in clocks.chunks(MAX_RECORDS) {
+            self.buffers.send(&Frame::Clocks {
+                clocks: clocks.to_vec(),
+            });
         }
     }
 
@@ -161,6 +173,7 @@ impl Client {
                     return Ok(Some(ClientEvent::Admitted { epoch, stored }));
                 }
                 (Stage::Admitted, Frame::Ack { rclock }) => return Ok(Some(ClientEvent::Ack { rclock })),
+                (Stage::Admitted, Frame::Clocks { clocks }) => return Ok(Some(ClientEvent::Clocks { clocks })),
                 (
                     Stage::Admitted,
                     Frame::Answer {

@@ -2,19 +2,24 @@
 
 use resurgo_protocol::{Rank, Recorded};
 
-use super::{Buffers, Error, Frame, Hello, KEY_BYTES, Side, proof};
+use super::{Buffers, Delivery, Error, Frame, Hello, KEY_BYTES, LOGGER, MAX_RECORDS, Side, proof};
 
 /// What a rank asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// The rank has proved itself: answer with [`LoggerSide::welcome`] or [`LoggerSide::refuse`].
+    /// The rank (from [`LOGGER`] on: another event logger) has proved itself: answer with [`LoggerSide::welcome`] or [`LoggerSide::refuse`].
     Admit {
         rank: Rank,
         incarnation: u64,
         acknowledged: Option<u64>,
     },
     /// Store these deliveries: answer with [`LoggerSide::ack`], once for several requests if they come together.
-    Log { first_rclock: u64, records: Vec<Recorded> },
+    Log {
+        first_rclock: u64,
+        deliveries: Vec<Delivery>,
+    },
+    /// So many deliveries of these ranks are stable: no answer.
+    Clocks { clocks: Vec<(Rank, u64)> },
     /// Give back what is stored: answer with [`LoggerSide::answer`] or [`LoggerSide::not_whole`].
     Query { above_rclock: u64 },
 }
@@ -85,6 +90,15 @@ impl LoggerSide {
         self.buffers.send(&Frame::Ack { rclock });
     }
 
+    /// So many deliveries of these ranks are stable.
+    pub fn clocks(&mut self, clocks: &[(Rank, u64)]) {
+        for clocks in clocks.chunks(MAX_RECORDS) {
+            self.buffers.send(&Frame::Clocks {
+                clocks: clocks.to_vec(),
+            });
+        }
+    }
+
     /// A part of an answer, at most [`super::MAX_RECORDS`] deliveries.
     pub fn answer(&mut self, first_rclock: u64, more: bool, records: Vec<Recorded>) {
         self.buffers.send(&Frame::Answer {
@@ -104,7 +118,8 @@ impl LoggerSide {
         while let Some(frame) = self.buffers.next_frame()? {
             match (&self.stage, frame) {
                 (Stage::Silent, Frame::Hello(hello)) => {
-                    if hello.size != self.size || hello.rank >= self.size {
+                    let is_stranger = hello.rank >= self.size && hello.rank < LOGGER;
+                    if hello.size != self.size || is_stranger {
                         // Says nothing of the job to who has not proved to belong to it.
                         return Err(Error::Malformed { frame: "Hello" });
                     }
@@ -135,9 +150,19 @@ impl LoggerSide {
                         acknowledged,
                     }));
                 }
-                (Stage::Admitted, Frame::Log { first_rclock, records }) => {
-                    return Ok(Some(Request::Log { first_rclock, records }));
+                (
+                    Stage::Admitted,
+                    Frame::Log {
+                        first_rclock,
+                        deliveries,
+                    },
+                ) => {
+                    return Ok(Some(Request::Log {
+                        first_rclock,
+                        deliveries,
+                    }));
                 }
+                (Stage::Admitted, Frame::Clocks { clocks }) => return Ok(Some(Request::Clocks { clocks })),
                 (Stage::Admitted, Frame::Query { above_rclock }) => return Ok(Some(Request::Query { above_rclock })),
                 (_, frame) => return Err(Error::Unexpected { frame: frame.name() }),
             }

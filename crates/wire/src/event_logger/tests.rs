@@ -22,6 +22,10 @@ fn records(count: usize) -> Vec<Recorded> {
         .collect()
 }
 
+fn deliveries(count: usize) -> Vec<Delivery> {
+    (7..).step_by(2).zip(records(count)).map(|(antecedent, record)| (record, antecedent)).collect()
+}
+
 fn carry(client: &mut Client, side: &mut LoggerSide) {
     let bytes = client.output().to_vec();
     client.sent(bytes.len());
@@ -82,11 +86,14 @@ fn every_frame_survives_encoding() {
         },
         Frame::Log {
             first_rclock: 1,
-            records: records(MAX_RECORDS),
+            deliveries: deliveries(MAX_RECORDS),
         },
         Frame::Log {
             first_rclock: 1,
-            records: vec![],
+            deliveries: vec![],
+        },
+        Frame::Clocks {
+            clocks: vec![(3, 9), (Rank::MAX, u64::MAX)],
         },
         Frame::Ack { rclock: 77 },
         Frame::Query { above_rclock: 0 },
@@ -136,7 +143,9 @@ fn a_long_reason_is_cut_between_characters() {
 fn deliveries_go_there_and_back() {
     let (mut client, mut side) = admitted();
     let all = records(MAX_RECORDS + 10);
-    client.log(12, &all);
+    let logged = deliveries(MAX_RECORDS + 10);
+    client.log(12, &logged);
+    client.clocks(&[(1, 5)]);
     client.query(11);
     carry(&mut client, &mut side);
     let (first, second) = all.split_at(MAX_RECORDS);
@@ -144,7 +153,7 @@ fn deliveries_go_there_and_back() {
         side.next_request(),
         Ok(Some(Request::Log {
             first_rclock: 12,
-            records: first.to_vec()
+            deliveries: logged[..MAX_RECORDS].to_vec()
         }))
     );
     let rclock = 12 + MAX_RECORDS as u64;
@@ -152,15 +161,20 @@ fn deliveries_go_there_and_back() {
         side.next_request(),
         Ok(Some(Request::Log {
             first_rclock: rclock,
-            records: second.to_vec()
+            deliveries: logged[MAX_RECORDS..].to_vec()
         }))
     );
+    let clocks = vec![(1, 5)];
+    assert_eq!(side.next_request(), Ok(Some(Request::Clocks { clocks })));
     assert_eq!(side.next_request(), Ok(Some(Request::Query { above_rclock: 11 })));
     side.ack(rclock + 9);
+    side.clocks(&[(0, 1), (2, 3)]);
     side.answer(12, true, first.to_vec());
     side.answer(rclock, false, second.to_vec());
     carry(&mut client, &mut side);
     assert_eq!(client.next_event(), Ok(Some(ClientEvent::Ack { rclock: rclock + 9 })));
+    let clocks = vec![(0, 1), (2, 3)];
+    assert_eq!(client.next_event(), Ok(Some(ClientEvent::Clocks { clocks })));
     for (first_rclock, more, part) in [(12, true, first), (rclock, false, second)] {
         let answer = ClientEvent::Answer {
             first_rclock,
@@ -233,8 +247,9 @@ fn nothing_is_taken_before_the_proof() {
         Frame::Query { above_rclock: 0 },
         Frame::Log {
             first_rclock: 1,
-            records: vec![],
+            deliveries: vec![],
         },
+        Frame::Clocks { clocks: vec![] },
     ] {
         let mut side = LoggerSide::new(4, 1, KEY, [2; 32]);
         let mut bytes = Vec::new();
@@ -279,7 +294,7 @@ fn damage_is_survived() {
         let frame = match round % 4 {
             0 => Frame::Log {
                 first_rclock: draw(),
-                records: records((draw() % 9) as usize),
+                deliveries: deliveries((draw() % 9) as usize),
             },
             1 => Frame::Answer {
                 first_rclock: draw(),

@@ -1,0 +1,226 @@
+//! Causal logging where the loss of a node is tolerated: what messages carry, what is taken in when they are delivered, and how a
+//! new life begins.
+
+use super::*;
+use crate::knowledge::{self, Knowledge};
+use resurgo_protocol::causal::{Causal, Event, Reduction};
+use resurgo_protocol::{Determinant, Rank};
+use resurgo_wire::event_logger::Delivery;
+use resurgo_wire::piggyback;
+
+/// Time between two exchanges with the event logger, unless there is much to say: nobody waits for it.
+const EXCHANGE_US: u64 = 300;
+const MUCH: usize = 512;
+/// A bound of what a message carries beside what events take: the clock and three counts.
+const HEAD: usize = 64;
+/// Bytes that room is asked for before a message is sent; what is more finds room or ends the job.
+const MOST_ROOM: usize = 64 << 10;
+
+/// What this life knows, and what it has carried.
+pub struct Causality {
+    causal: Causal,
+    reduction: Reduction,
+    knowledge: Knowledge,
+    /// The record that this life repeats, until it lies in the node memory.
+    pub collected: Vec<Recorded>,
+    /// Room for one piggyback each way.
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+    news: Vec<Event>,
+    exchanged_at: u64,
+    /// Per rank, the stable clock told to the own event logger, where ranks tell it.
+    told_logger: Vec<u64>,
+    bytes: u64,
+    events: u64,
+    empty: u64,
+    largest: usize,
+}
+
+fn reduction(node: &Node) -> Reduction {
+    match node.reduction {
+        0 => Reduction::Vcausal,
+        1 => Reduction::Manetho,
+        _ => Reduction::LogOn,
+    }
+}
+
+impl Causality {
+    /// In a later life: with all that is known anywhere, but to this rank's former lives.
+    pub fn begin(node: &Node) -> Causality {
+        let (rank, size) = (node.rank as Rank, node.size);
+        let reduction = reduction(node);
+        let several = node.event_logger_ports.len() > 1;
+        let spreads = several && node.clock_spread == nm::SPREAD_PIGGYBACK;
+        let mut causal = Causal::new(rank, size, reduction, spreads);
+        let mut collected = Vec::new();
+        if node.control(node.rank, control::INCARNATION).load(Ordering::Acquire) > 1 {
+            let logged = (!node.event_logger_ports.is_empty()).then(|| EventLogger::recover(node));
+            let known = knowledge::gather(node, reduction).and_then(|known| {
+                let begun = known.begin(causal, rank, logged);
+                begun.map_err(|contradiction| contradiction.to_string())
+            });
+            match known {
+                Ok(known) => (causal, collected) = known,
+                Err(reason) => node.report(&format!("rank {rank} cannot be recovered: {reason}")),
+            }
+        }
+        // It reads its channels from their beginnings: others must find there what it does not know yet.
+        for source in 0..node.ranks() {
+            node.consumed(source, node.rank).store(0, Ordering::Release);
+        }
+        let knowledge = Knowledge::begin(node, &causal.all());
+        Cursor::clear(node);
+        let told_logger = several && node.clock_spread != nm::SPREAD_MULTICAST;
+        Causality {
+            causal,
+            reduction,
+            knowledge,
+            collected,
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+            news: Vec::new(),
+            exchanged_at: 0,
+            told_logger: if told_logger { vec![0; size] } else { Vec::new() },
+            bytes: 0,
+            events: 0,
+            empty: 0,
+            largest: 0,
+        }
+    }
+
+    /// This rank delivers a message. Returns what the event logger must have before it has this.
+    #[inline]
+    pub fn deliver(&mut self, node: &Node, determinant: &Determinant, clock: u64) -> u64 {
+        let known = self.causal.latest()[determinant.receiver as usize];
+        if let Err(error) = self.causal.deliver(determinant, clock) {
+            node.report(&error.to_string());
+        }
+        if determinant.rclock > known {
+            let event = Event {
+                receiver: determinant.receiver,
+                rclock: determinant.rclock,
+                record: determinant.recorded(),
+                antecedent: clock,
+            };
+            self.publish(node, &[event]);
+        }
+        if clock > self.causal.stable()[determinant.source as usize] {
+            clock
+        } else {
+            0
+        }
+    }
+
+    /// What has just become known here.
+    #[inline]
+    fn publish(&mut self, node: &Node, events: &[Event]) {
+        for event in events {
+            if self.knowledge.is_full() {
+                self.knowledge.replace(node, &self.causal.all());
+                return;
+            }
+            self.knowledge.add(node, event);
+        }
+    }
+
+    /// What the event logger misses.
+    pub fn to_log(&self, above: u64, records: &[Recorded]) -> Vec<Delivery> {
+        let events = self.causal.to_log(above, records);
+        events.into_iter().map(|event| (event.record, event.antecedent)).collect()
+    }
+
+    /// The event loggers have said what is stable.
+    pub fn hear(&mut self, node: &Node, logger: &mut EventLogger, clocks: &[(Rank, u64)]) {
+        let own = (node.rank as Rank, logger.acknowledged());
+        self.causal.learn_stable(clocks.iter().copied().chain([own]));
+        if self.told_logger.is_empty() {
+            return;
+        }
+        let stable = self.causal.stable();
+        let news = (0..).zip(stable).zip(&self.told_logger);
+        let news: Vec<(Rank, u64)> = news
+            .filter(|((rank, stable), told)| stable > told && *rank != own.0)
+            .map(|((rank, stable), _)| (rank, *stable))
+            .collect();
+        logger.heard(&news);
+        self.told_logger.copy_from_slice(stable);
+    }
+
+    /// No message carries more, except for what does not fit in [`MOST_ROOM`].
+    #[inline]
+    pub fn most_bytes(&self) -> usize {
+        (HEAD + self.causal.kept() * piggyback::MAX_EVENT_BYTES).min(MOST_ROOM)
+    }
+}
+
+impl Engine {
+    /// What the message that now leaves for `destination` carries. Give it back with [`Self::keep_room`].
+    pub(super) fn piggyback(&mut self, destination: usize) -> Vec<u8> {
+        let (Some(causality), Some(protocol)) = (&mut self.causality, &self.protocol) else {
+            return Vec::new();
+        };
+        let piggyback = causality.causal.piggyback(destination as Rank);
+        let mut bytes = std::mem::take(&mut causality.outgoing);
+        bytes.clear();
+        piggyback::encode(causality.reduction, protocol.rclock(), &piggyback, &mut bytes);
+        causality.bytes += bytes.len() as u64;
+        causality.events += piggyback.events.len() as u64;
+        causality.empty += u64::from(piggyback.events.is_empty());
+        self.node.set(control::PIGGYBACK_BYTES, causality.bytes);
+        self.node.set(control::PIGGYBACK_EVENTS, causality.events);
+        self.node.set(control::PIGGYBACK_NONE, causality.empty);
+        bytes
+    }
+
+    pub(super) fn keep_room(&mut self, bytes: Vec<u8>) {
+        if let Some(causality) = &mut self.causality {
+            causality.outgoing = bytes;
+        }
+    }
+
+    /// A message is about to be delivered: takes in what it carries. Returns the deliveries that its sender had made.
+    #[inline]
+    pub(super) fn take_in(&mut self, reader: &mut Reader, source: usize, entry: &Entry) -> u64 {
+        let Some(causality) = &mut self.causality else {
+            return 0;
+        };
+        let node = &self.node;
+        let mut bytes = std::mem::take(&mut causality.incoming);
+        reader.piggyback(node, entry, &mut bytes);
+        let (clock, piggyback) = knowledge::decode(causality.reduction, source as Rank, &bytes)
+            .unwrap_or_else(|reason| node.report(&reason));
+        causality.incoming = bytes;
+        let latest = causality.causal.latest();
+        let mut news = std::mem::take(&mut causality.news);
+        news.clear();
+        let is_new = |event: &&Event| latest.get(event.receiver as usize).is_some_and(|latest| event.rclock > *latest);
+        news.extend(piggyback.events.iter().filter(is_new));
+        if let Err(error) = causality.causal.absorb(source as Rank, &piggyback) {
+            node.report(&error.to_string());
+        }
+        // Before anything can depend on it.
+        causality.publish(node, &news);
+        causality.news = news;
+        let kept = causality.causal.kept();
+        if kept > causality.largest {
+            causality.largest = kept;
+            node.set(control::LARGEST_GRAPH, kept as u64);
+        }
+        clock
+    }
+
+    /// Under causal logging nobody waits for the event logger, so it is spoken to now and then.
+    #[inline]
+    pub(super) fn may_exchange(&mut self) -> bool {
+        let Some(causality) = &mut self.causality else {
+            return true;
+        };
+        let now = ticks();
+        let much = self.logger.as_ref().is_some_and(|logger| logger.pending() >= MUCH);
+        if !much && now - causality.exchanged_at < self.ticks_per_us * EXCHANGE_US {
+            return false;
+        }
+        causality.exchanged_at = now;
+        true
+    }
+}

@@ -1,0 +1,121 @@
+//! The job's event loggers: their start, and what follows when one ends.
+
+use std::ffi::OsStr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use resurgo_wire::control::Job;
+use resurgo_wire::node_memory::{PROTOCOL_CAUSAL, SPREAD_BROADCAST, SPREAD_MULTICAST};
+
+use super::Dispatcher;
+use crate::event_logger::{Process, Report, Settings};
+
+/// Pause before a logger is started again that has ended soon after its start.
+const PAUSE: Duration = Duration::from_millis(500);
+const SOON: Duration = Duration::from_secs(2);
+
+struct Logger {
+    process: Process,
+    started: Instant,
+    again_at: Option<Instant>,
+}
+
+/// The event loggers, none where there are none.
+#[derive(Default)]
+pub(super) struct Loggers(Vec<Logger>);
+
+impl Loggers {
+    /// Starts `count` of them, the first at `bind`, and tells the job where they are.
+    pub fn start(job: &mut Job, count: usize, bind: SocketAddrV4, ranks: usize) -> Result<Loggers, String> {
+        let directory = job.spill_directory.clone();
+        let directory = directory.unwrap_or_else(|| std::env::temp_dir().into_os_string());
+        let mut loggers = Loggers::default();
+        for number in 0..count {
+            let port = if number == 0 { bind.port() } else { 0 };
+            let settings = Settings {
+                size: job.most_ranks.max(ranks),
+                key: job.key,
+                number,
+                peers: Vec::new(),
+                broadcasts: count > 1 && job.clock_spread == SPREAD_BROADCAST,
+                epoch: 1,
+            };
+            let process = make(settings, SocketAddrV4::new(*bind.ip(), port), &directory)?;
+            loggers.0.push(Logger {
+                process,
+                started: Instant::now(),
+                again_at: None,
+            });
+        }
+        // A logger that listens on every address is reached through this one.
+        let reached = if bind.ip().is_unspecified() {
+            Ipv4Addr::LOCALHOST
+        } else {
+            *bind.ip()
+        };
+        let failed = |error: std::io::Error| format!("cannot start an event logger: {error}{}", crate::hint(&error));
+        job.event_logger_address = reached.to_bits();
+        job.event_logger_ports.clear();
+        for logger in &loggers.0 {
+            job.event_logger_ports.push(logger.process.address().map_err(failed)?.port());
+        }
+        for (number, logger) in loggers.0.iter_mut().enumerate() {
+            if job.clock_spread == SPREAD_MULTICAST {
+                let others = job.event_logger_ports.iter().enumerate().filter(|(other, _)| *other != number);
+                logger.process.set_peers(others.map(|(_, port)| SocketAddr::from((reached, *port))).collect());
+            }
+            logger.process.start().map_err(failed)?;
+        }
+        Ok(loggers)
+    }
+
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.0.iter().filter_map(|logger| logger.process.socket())
+    }
+
+    /// When one is to be started again.
+    pub fn due(&self) -> Option<Instant> {
+        self.0.iter().filter_map(|logger| logger.again_at).min()
+    }
+}
+
+fn make(settings: Settings, bind: SocketAddrV4, directory: &OsStr) -> Result<Process, String> {
+    Process::new(settings, bind.into(), directory).map_err(|error| error.to_string())
+}
+
+impl Dispatcher {
+    /// Hears what event loggers have said, and starts those again that have ended.
+    pub(super) fn mind_loggers(&mut self) {
+        let now = Instant::now();
+        let waits = self.protocol != PROTOCOL_CAUSAL;
+        for number in 0..self.loggers.0.len() {
+            let logger = &mut self.loggers.0[number];
+            let pid = logger.process.pid();
+            let (reports, end) = logger.process.hear();
+            for report in reports {
+                match report {
+                    Report::Serves { epoch, deliveries } => {
+                        let again = logger.process.starts > 1;
+                        self.events.event_logger_started(number, pid, epoch, deliveries, again);
+                    }
+                    Report::Failed { reason } => self.events.event_logger_failed(number, &reason),
+                }
+            }
+            if let Some(end) = end
+                && self.verdict.is_none()
+            {
+                self.events.event_logger_lost(number, end, waits);
+                let soon = now.duration_since(logger.started) < SOON && logger.process.starts > 1;
+                logger.again_at = Some(if soon { now + PAUSE } else { now });
+            }
+            if logger.again_at.is_some_and(|at| at <= now) && self.verdict.is_none() {
+                (logger.started, logger.again_at) = (now, None);
+                if let Err(error) = logger.process.start() {
+                    self.events.event_logger_failed(number, &error.to_string());
+                    logger.again_at = Some(now + PAUSE);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! One connection of the event logger, without waiting for the other side.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags};
+use resurgo_protocol::event_logger::Error as Refusal;
+use resurgo_protocol::{EventLogger, Rank, Recorded};
+use resurgo_wire::event_logger::{Client, Delivery, Identity, LOGGER, LoggerSide, MAX_RECORDS, Request};
+
+use super::{Settings, nonce, quick};
+
+/// Time for a peer to prove itself.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Longest time that a refused peer is listened to.
+const PARTING: Duration = Duration::from_secs(1);
+/// Bytes read at once; with one frame that is not whole, all that a connection keeps.
+const READ_BYTES: usize = 64 << 10;
+
+/// What a rank or another logger wants.
+pub enum Heard {
+    Admit {
+        rank: Rank,
+        incarnation: u64,
+        acknowledged: Option<u64>,
+    },
+    Log {
+        rank: Rank,
+        incarnation: u64,
+        first_rclock: u64,
+        deliveries: Vec<Delivery>,
+    },
+    Query {
+        rank: Rank,
+        above_rclock: u64,
+    },
+    Clocks(Vec<(Rank, u64)>),
+}
+
+/// Stable clocks as the other side knows them.
+#[derive(Default)]
+struct Told(Vec<u64>);
+
+impl Told {
+    fn news(&mut self, clocks: &[u64]) -> Vec<(Rank, u64)> {
+        self.0.resize(clocks.len(), 0);
+        let news = (0..).zip(&self.0).zip(clocks);
+        let news = news.filter(|((_, told), clock)| clock > told);
+        let news = news.map(|((rank, _), clock)| (rank, *clock)).collect();
+        for (told, clock) in self.0.iter_mut().zip(clocks) {
+            *told = (*told).max(*clock);
+        }
+        news
+    }
+}
+
+/// What is left of an answer.
+struct Answer {
+    first_rclock: u64,
+    records: Vec<Recorded>,
+}
+
+/// A connection that was accepted.
+pub struct Connection {
+    stream: TcpStream,
+    side: LoggerSide,
+    /// Who it is, once admitted: rank and incarnation.
+    who: Option<(Rank, u64)>,
+    /// Until when it must have proved itself, or have read why it was refused.
+    deadline: Option<Instant>,
+    refused: bool,
+    acknowledged: u64,
+    /// It has logged something since it was last acknowledged.
+    owed: bool,
+    told: Told,
+    answer: Option<Answer>,
+}
+
+impl Connection {
+    pub fn new(stream: TcpStream, size: usize, epoch: u64, key: [u8; 32]) -> io::Result<Connection> {
+        quick(&stream)?;
+        Ok(Connection {
+            stream,
+            side: LoggerSide::new(size as u32, epoch, key, nonce()?),
+            who: None,
+            deadline: Some(Instant::now() + HANDSHAKE),
+            refused: false,
+            acknowledged: 0,
+            owed: false,
+            told: Told::default(),
+            answer: None,
+        })
+    }
+
+    pub fn poll(&self) -> PollFd<'_> {
+        let mut flags = PollFlags::POLLIN;
+        flags.set(PollFlags::POLLOUT, !self.side.output().is_empty());
+        PollFd::new(self.stream.as_fd(), flags)
+    }
+
+    pub fn rank(&self) -> Option<Rank> {
+        self.who.map(|(rank, _)| rank).filter(|rank| *rank < LOGGER)
+    }
+
+    pub fn has_deadline(&self) -> bool {
+        self.deadline.is_some()
+    }
+
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| now > deadline)
+    }
+
+    /// Takes what has come and sends what is to go.
+    pub fn exchange(&mut self) -> io::Result<()> {
+        let mut bytes = vec![0; READ_BYTES];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            // Whoever was refused is not listened to: reading on lets the reason arrive.
+            Ok(_) if self.refused => {}
+            Ok(came) => self.side.receive(&bytes[..came]),
+            Err(error) if is_passing(&error) => {}
+            Err(error) => return Err(error),
+        }
+        self.send()
+    }
+
+    /// Sends what is to go; false when that cannot be done any more.
+    pub fn exchange_output(&mut self) -> bool {
+        self.send().is_ok()
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        loop {
+            if self.side.output().is_empty() {
+                if !self.answer_on() {
+                    return Ok(());
+                }
+            } else {
+                match self.stream.write(self.side.output()) {
+                    Ok(sent) => self.side.sent(sent),
+                    Err(error) if is_passing(&error) => return Ok(()),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+
+    /// The next part of an answer: there is never more than one for a slow reader.
+    fn answer_on(&mut self) -> bool {
+        let Some(answer) = &mut self.answer else {
+            return false;
+        };
+        let rest = answer.records.split_off(answer.records.len().min(MAX_RECORDS));
+        let part = std::mem::replace(&mut answer.records, rest);
+        let (first_rclock, more) = (answer.first_rclock, !answer.records.is_empty());
+        answer.first_rclock += part.len() as u64;
+        self.side.answer(first_rclock, more, part);
+        if !more {
+            self.answer = None;
+        }
+        true
+    }
+
+    pub fn next_heard(&mut self) -> Result<Option<Heard>, String> {
+        if self.refused {
+            return Ok(None);
+        }
+        let request = self.side.next_request().map_err(|error| error.to_string())?;
+        Ok(match (request, self.who) {
+            (None, _) => None,
+            (
+                Some(Request::Admit {
+                    rank,
+                    incarnation,
+                    acknowledged,
+                }),
+                _,
+            ) => {
+                self.who = Some((rank, incarnation));
+                // A rank may compute for days between two messages.
+                self.deadline = None;
+                Some(Heard::Admit {
+                    rank,
+                    incarnation,
+                    acknowledged,
+                })
+            }
+            (Some(Request::Clocks { clocks }), Some(_)) => Some(Heard::Clocks(clocks)),
+            (
+                Some(Request::Log {
+                    first_rclock,
+                    deliveries,
+                }),
+                Some((rank, incarnation)),
+            ) if rank < LOGGER => {
+                self.owed = true;
+                Some(Heard::Log {
+                    rank,
+                    incarnation,
+                    first_rclock,
+                    deliveries,
+                })
+            }
+            (Some(Request::Query { above_rclock }), Some((rank, _))) if rank < LOGGER => {
+                Some(Heard::Query { rank, above_rclock })
+            }
+            (Some(_), _) => return Err("not admitted".to_string()),
+        })
+    }
+
+    pub fn welcome(&mut self, stored: u64) {
+        self.acknowledged = stored;
+        self.side.welcome(stored);
+    }
+
+    /// `records`: the deliveries after the first `above_rclock`.
+    pub fn answer(&mut self, above_rclock: u64, records: Result<&[Recorded], Refusal>) -> Result<(), String> {
+        match records {
+            Ok(records) if self.answer.is_none() => {
+                self.answer = Some(Answer {
+                    first_rclock: above_rclock + 1,
+                    records: records.to_vec(),
+                });
+                Ok(())
+            }
+            Ok(_) => Err("a query while another is answered".to_string()),
+            Err(Refusal::NotWhole { stored, .. }) => {
+                self.side.not_whole(stored);
+                Ok(())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The connection ends after this.
+    pub fn part(&mut self, reason: String) {
+        self.side.refuse(reason);
+        self.refused = true;
+        self.who = None;
+        self.deadline = Some(Instant::now() + PARTING);
+        if self.send().is_ok() && self.side.output().is_empty() {
+            let _ = self.stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// What is stable of the rank at the other end, and with it what is stable of all.
+    pub fn acknowledge(&mut self, logger: &EventLogger, clocks: &[u64]) {
+        let Some(rank) = self.rank() else { return };
+        let stored = logger
+            .stored(rank)
+            .map_or(0, |(dropped, records)| dropped + records.len() as u64);
+        if (self.owed || stored > self.acknowledged) && self.side.output().is_empty() {
+            (self.acknowledged, self.owed) = (stored, false);
+            let news = self.told.news(clocks);
+            self.side.clocks(&news);
+            self.side.ack(stored);
+            // An error is noticed when the connection is read.
+            let _ = self.send();
+        }
+    }
+
+    /// What is stable of all, unless the other end is slow.
+    pub fn tell(&mut self, clocks: &[u64]) {
+        if self.rank().is_none() || !self.side.output().is_empty() {
+            return;
+        }
+        let news = self.told.news(clocks);
+        if !news.is_empty() {
+            self.side.clocks(&news);
+            let _ = self.send();
+        }
+    }
+}
+
+/// A connection to another event logger, which is told what is stable here.
+pub struct Outgoing {
+    stream: TcpStream,
+    client: Client,
+    told: Told,
+}
+
+impl Outgoing {
+    pub fn connect(address: SocketAddr, settings: &Settings, epoch: u64) -> io::Result<Outgoing> {
+        let stream = TcpStream::connect_timeout(&address, Duration::from_millis(100))?;
+        quick(&stream)?;
+        let client = Client::new(Identity {
+            rank: LOGGER + settings.number as Rank,
+            size: settings.size as u32,
+            incarnation: epoch,
+            key: settings.key,
+            nonce: nonce()?,
+            acknowledged: None,
+        });
+        Ok(Outgoing {
+            stream,
+            client,
+            told: Told::default(),
+        })
+    }
+
+    pub fn poll(&self) -> PollFd<'_> {
+        let mut flags = PollFlags::POLLIN;
+        flags.set(PollFlags::POLLOUT, !self.client.output().is_empty());
+        PollFd::new(self.stream.as_fd(), flags)
+    }
+
+    pub fn exchange(&mut self) -> io::Result<()> {
+        loop {
+            while !self.client.output().is_empty() {
+                match self.stream.write(self.client.output()) {
+                    Ok(sent) => self.client.sent(sent),
+                    Err(error) if is_passing(&error) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            let mut bytes = [0; 4096];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(came) => self.client.receive(&bytes[..came]),
+                Err(error) if is_passing(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            while self.client.next_event().map_err(io::Error::other)?.is_some() {}
+        }
+    }
+
+    /// False: not now.
+    pub fn tell(&mut self, clocks: &[u64]) -> bool {
+        if !self.client.is_admitted() || !self.client.output().is_empty() {
+            return false;
+        }
+        let news = self.told.news(clocks);
+        self.client.clocks(&news);
+        // An error is noticed at the next exchange.
+        let _ = self.exchange();
+        true
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

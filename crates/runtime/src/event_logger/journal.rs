@@ -1,0 +1,222 @@
+//! What an event logger has stored, in a file that outlives it: appended before anything of it is acknowledged, told to others,
+//! or given to a later life.
+//!
+//! The file belongs to the dispatcher and has no name, so it needs no syncing: it is for the case that the logger's process
+//! dies. A machine that goes down takes dispatcher and file along.
+//!
+//! ```text
+//! 8 bytes  epoch
+//! entries  u32 length of what follows, 8 bytes of its BLAKE3, u32 rank, u64 incarnation, a Log frame. With no deliveries the
+//!          rank has been admitted, and its first rclock is 1 + what was acknowledged to it, 0: it did not know. Deliveries wait
+//!          for nothing
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use resurgo_protocol::{EventLogger, Rank, Recorded};
+use resurgo_wire::event_logger::{Frame, MAX_FRAME, MAX_RECORDS};
+
+/// Bytes before the frame, after the length.
+const HEAD: usize = 8 + 4 + 8;
+
+/// The file of a running event logger.
+pub struct Journal {
+    file: File,
+    pending: Vec<u8>,
+    /// Per rank, the deliveries that are in it, with those that are pending.
+    stored: Vec<u64>,
+    /// Ranks beyond this have never been admitted.
+    ranks: usize,
+}
+
+impl Journal {
+    /// Begins an empty journal.
+    pub fn begin(mut file: File, logger: &EventLogger) -> io::Result<Journal> {
+        file.set_len(0)?;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&logger.epoch().to_le_bytes())?;
+        Ok(Journal {
+            file,
+            pending: Vec::new(),
+            stored: vec![0; logger.size()],
+            ranks: 0,
+        })
+    }
+
+    /// Goes on with what a logger has left: the same logger again. `None`: it is not to be read. An entry that is not whole at
+    /// the end was never acknowledged.
+    pub fn recover(mut file: File, size: usize) -> io::Result<Option<(Journal, EventLogger)>> {
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(0))?;
+        file.read_to_end(&mut bytes)?;
+        let Some((epoch, mut rest)) = bytes.split_first_chunk::<8>() else {
+            return Ok(None);
+        };
+        let mut logger = match u64::from_le_bytes(*epoch) {
+            0 => return Ok(None),
+            1 => EventLogger::new(size),
+            epoch => EventLogger::replacement(size, epoch),
+        };
+        let mut ranks = 0;
+        while let Some((length, after)) = rest.split_first_chunk::<4>() {
+            let length = u32::from_le_bytes(*length) as usize;
+            if length > HEAD + 4 + MAX_FRAME {
+                return Ok(None);
+            }
+            let Some((entry, after)) = after.split_at_checked(length) else {
+                break;
+            };
+            let Some(rank) = apply(&mut logger, entry) else {
+                return Ok(None);
+            };
+            ranks = ranks.max(rank as usize + 1);
+            rest = after;
+        }
+        let whole = (bytes.len() - rest.len()) as u64;
+        file.set_len(whole)?;
+        file.seek(SeekFrom::Start(whole))?;
+        let stored = (0..size as Rank).map(|rank| stored(&logger, rank).0).collect();
+        let journal = Journal {
+            file,
+            pending: Vec::new(),
+            stored,
+            ranks,
+        };
+        Ok(Some((journal, logger)))
+    }
+
+    /// Earlier lives of `rank` are not heard any more.
+    pub fn admit(&mut self, rank: Rank, incarnation: u64, acknowledged: Option<u64>) {
+        self.ranks = self.ranks.max(rank as usize + 1);
+        self.push(rank, incarnation, acknowledged.map_or(0, |acknowledged| acknowledged + 1), &[]);
+    }
+
+    fn push(&mut self, rank: Rank, incarnation: u64, first_rclock: u64, records: &[Recorded]) {
+        let mut entry = Vec::with_capacity(HEAD + 32 + records.len() * 20);
+        entry.extend_from_slice(&rank.to_le_bytes());
+        entry.extend_from_slice(&incarnation.to_le_bytes());
+        let deliveries = records.iter().map(|record| (*record, 0)).collect();
+        Frame::Log {
+            first_rclock,
+            deliveries,
+        }
+        .encode(&mut entry);
+        self.pending.extend_from_slice(&(entry.len() as u32 + 8).to_le_bytes());
+        self.pending.extend_from_slice(&blake3::hash(&entry).as_bytes()[..8]);
+        self.pending.extend_from_slice(&entry);
+    }
+
+    /// Appends what has been stored since.
+    pub fn write(&mut self, logger: &EventLogger) -> io::Result<()> {
+        for rank in 0..self.ranks {
+            let (now, records) = stored(logger, rank as Rank);
+            let before = self.stored[rank];
+            if now <= before {
+                continue;
+            }
+            let incarnation = logger.incarnation(rank as Rank).unwrap_or(0);
+            let new = &records[records.len() - (now - before) as usize..];
+            for (part, records) in new.chunks(MAX_RECORDS).enumerate() {
+                let first_rclock = before + 1 + (part * MAX_RECORDS) as u64;
+                self.push(rank as Rank, incarnation, first_rclock, records);
+            }
+            self.stored[rank] = now;
+        }
+        if !self.pending.is_empty() {
+            self.file.write_all(&self.pending)?;
+            self.pending.clear();
+        }
+        Ok(())
+    }
+}
+
+fn stored(logger: &EventLogger, rank: Rank) -> (u64, &[Recorded]) {
+    let (dropped, records) = logger.stored(rank).unwrap_or_default();
+    (dropped + records.len() as u64, records)
+}
+
+/// Does again what an entry says, and returns whose it is; nothing when it is damaged.
+fn apply(logger: &mut EventLogger, entry: &[u8]) -> Option<Rank> {
+    let (sum, entry) = entry.split_first_chunk::<8>()?;
+    if blake3::hash(entry).as_bytes()[..8] != sum[..] {
+        return None;
+    }
+    let (rank, entry) = entry.split_first_chunk::<4>()?;
+    let (incarnation, entry) = entry.split_first_chunk::<8>()?;
+    let (rank, incarnation) = (Rank::from_le_bytes(*rank), u64::from_le_bytes(*incarnation));
+    let Ok(Some((
+        Frame::Log {
+            first_rclock,
+            deliveries,
+        },
+        _,
+    ))) = Frame::decode(entry)
+    else {
+        return None;
+    };
+    if deliveries.is_empty() {
+        logger.admit(rank, incarnation, first_rclock.checked_sub(1)).ok()?;
+    } else {
+        super::log(logger, rank, incarnation, first_rclock, &deliveries).ok()?;
+    }
+    Some(rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Seek;
+
+    fn file() -> File {
+        crate::agent::open_nameless(std::env::temp_dir().as_os_str()).unwrap()
+    }
+
+    fn records(count: u64) -> Vec<(Recorded, u64)> {
+        let record = |polls| (Recorded { source: 0, polls }, 0);
+        (0..count).map(record).collect()
+    }
+
+    fn written(file: &File) -> EventLogger {
+        let mut logger = EventLogger::new(3);
+        let mut journal = Journal::begin(file.try_clone().unwrap(), &logger).unwrap();
+        logger.admit(1, 4, Some(0)).unwrap();
+        journal.admit(1, 4, Some(0));
+        super::super::log(&mut logger, 1, 4, 1, &records(10_000)).unwrap();
+        // Waits for a delivery of rank 0.
+        let waits = [(Recorded { source: 0, polls: 1 }, 7)];
+        super::super::log(&mut logger, 1, 4, 10_001, &waits).unwrap();
+        journal.write(&logger).unwrap();
+        logger
+    }
+
+    #[test]
+    fn a_logger_goes_on_with_what_it_had_stored() {
+        let file = file();
+        let before = written(&file);
+        // The last entry was being written when it died.
+        let mut end = file.try_clone().unwrap();
+        end.seek(SeekFrom::End(0)).unwrap();
+        end.write_all(&[200, 0, 0, 0, 1, 2, 3]).unwrap();
+        let (mut journal, mut after) = Journal::recover(file.try_clone().unwrap(), 3).unwrap().unwrap();
+        assert_eq!((after.epoch(), after.incarnation(1)), (1, Ok(4)));
+        assert_eq!(after.query(1, 0), before.query(1, 0));
+        assert_eq!(after.query(1, 0).map(<[Recorded]>::len), Ok(10_000));
+        super::super::log(&mut after, 1, 4, 10_001, &records(3)).unwrap();
+        journal.write(&after).unwrap();
+        let (_, again) = Journal::recover(file, 3).unwrap().unwrap();
+        assert_eq!(again.query(1, 0).map(<[Recorded]>::len), Ok(10_003));
+    }
+
+    #[test]
+    fn a_damaged_one_is_not_believed() {
+        let file = file();
+        written(&file);
+        let mut middle = file.try_clone().unwrap();
+        middle.seek(SeekFrom::Start(5000)).unwrap();
+        middle.write_all(&[1, 2, 3]).unwrap();
+        assert!(Journal::recover(file.try_clone().unwrap(), 3).unwrap().is_none());
+        file.set_len(0).unwrap();
+        assert!(Journal::recover(file, 3).unwrap().is_none());
+    }
+}
