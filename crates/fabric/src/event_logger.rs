@@ -55,7 +55,7 @@ impl Drop for Link {
 }
 
 impl Link {
-    fn connect(node: &Node, port: u16, acknowledged: Option<u64>) -> std::io::Result<Link> {
+    fn connect(node: &Node, port: u16, acknowledged: Option<u64>, epoch: u64) -> std::io::Result<Link> {
         let mut nonce = [0u8; 32];
         // SAFETY: fills the array.
         if unsafe { libc::getrandom(nonce.as_mut_ptr().cast(), nonce.len(), 0) } != nonce.len() as isize {
@@ -68,6 +68,7 @@ impl Link {
             key: node.job_key,
             nonce,
             acknowledged,
+            epoch,
         });
         // SAFETY: plain socket calls with structures on the stack.
         unsafe {
@@ -151,6 +152,13 @@ pub struct News {
     pub clocks: Vec<(Rank, u64)>,
 }
 
+/// What an event logger had of the former lives of a rank: so many deliveries.
+#[derive(Clone, Copy)]
+pub struct Found {
+    pub epoch: u64,
+    pub stored: u64,
+}
+
 /// The connections of one life.
 pub struct EventLogger {
     /// The own logger first, then those that tell their clocks too.
@@ -173,7 +181,8 @@ pub struct EventLogger {
 
 impl EventLogger {
     /// `made`: deliveries that this life has a record of already; they are logged when the logger says that it misses them.
-    pub fn new(node: &Node, made: u64) -> EventLogger {
+    /// `found`: what the logger had of former lives, where that was asked for.
+    pub fn new(node: &Node, made: u64, found: Option<&Found>) -> EventLogger {
         let count = node.event_logger_ports.len();
         let own = node.rank % count;
         let others = (0..count).filter(|logger| *logger != own && node.clock_spread == nm::SPREAD_BROADCAST);
@@ -182,22 +191,22 @@ impl EventLogger {
             links: ports.iter().map(|_| None).collect(),
             ports,
             again_at_ns: 0,
-            epoch: 0,
+            epoch: found.map_or(0, |found| found.epoch),
             pending: Vec::new(),
             made,
             acknowledged: 0,
-            said: made,
+            said: found.map_or(made, |found| found.stored),
             heard: Vec::new(),
         }
     }
 
     /// What the logger has of former lives of this rank; ends the job when that is lost.
-    pub fn recover(node: &Node) -> Vec<Recorded> {
+    pub fn recover(node: &Node) -> (Found, Vec<Recorded>) {
         let port = node.event_logger_ports[node.rank % node.event_logger_ports.len()];
         let since = monotonic_ns();
         loop {
             match Self::ask(node, port) {
-                Ok(records) => return records,
+                Ok(found) => return found,
                 Err(Broken::Gone(reason)) if monotonic_ns() - since > PATIENCE_NS => lost(node, port, &reason),
                 Err(Broken::Gone(_)) => {
                     // SAFETY: sleeps.
@@ -208,20 +217,24 @@ impl EventLogger {
         }
     }
 
-    fn ask(node: &Node, port: u16) -> Result<Vec<Recorded>, Broken> {
-        let link = Link::connect(node, port, None).map_err(|error| Broken::Gone(format!("cannot connect: {error}")));
+    fn ask(node: &Node, port: u16) -> Result<(Found, Vec<Recorded>), Broken> {
+        let link = Link::connect(node, port, None, 0).map_err(|error| Broken::Gone(format!("cannot connect: {error}")));
         let mut link = link?;
-        let mut records = Vec::new();
+        let (mut records, mut of) = (Vec::new(), 0);
         let since = monotonic_ns();
         loop {
             link.exchange()?;
             while let Some(event) = link.client.next_event()? {
                 match event {
-                    ClientEvent::Admitted { .. } => link.client.query(0),
+                    ClientEvent::Admitted { epoch, .. } => {
+                        of = epoch;
+                        link.client.query(0);
+                    }
                     ClientEvent::Answer { records: part, more, .. } => {
                         records.extend(part);
                         if !more {
-                            return Ok(records);
+                            let stored = records.len() as u64;
+                            return Ok((Found { epoch: of, stored }, records));
                         }
                     }
                     ClientEvent::NotWhole { stored } => {
@@ -299,7 +312,8 @@ impl EventLogger {
                 return Ok(());
             }
             let acknowledged = Some(if at == 0 { self.said } else { 0 });
-            let link = Link::connect(node, self.ports[at], acknowledged);
+            let epoch = if at == 0 { self.epoch } else { 0 };
+            let link = Link::connect(node, self.ports[at], acknowledged, epoch);
             self.links[at] = Some(link.map_err(|error| Broken::Gone(error.to_string()))?);
         }
         let Some(link) = &mut self.links[at] else {

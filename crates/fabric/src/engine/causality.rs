@@ -2,6 +2,7 @@
 //! new life begins.
 
 use super::*;
+use crate::event_logger::Found;
 use crate::knowledge::{self, Knowledge};
 use resurgo_protocol::causal::{Causal, Event, Reduction};
 use resurgo_protocol::{Determinant, Rank};
@@ -23,6 +24,8 @@ pub struct Causality {
     knowledge: Knowledge,
     /// The record that this life repeats, until it lies in the node memory.
     pub collected: Vec<Recorded>,
+    /// What the event logger had of it.
+    pub found: Option<Found>,
     /// Room for one piggyback each way.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
@@ -52,9 +55,11 @@ impl Causality {
         let several = node.event_logger_ports.len() > 1;
         let spreads = several && node.clock_spread == nm::SPREAD_PIGGYBACK;
         let mut causal = Causal::new(rank, size, reduction, spreads);
-        let mut collected = Vec::new();
+        let (mut collected, mut found) = (Vec::new(), None);
         if node.control(node.rank, control::INCARNATION).load(Ordering::Acquire) > 1 {
             let logged = (!node.event_logger_ports.is_empty()).then(|| EventLogger::recover(node));
+            let (life, logged) = logged.unzip();
+            found = life;
             let known = knowledge::gather(node, reduction).and_then(|known| {
                 let begun = known.begin(causal, rank, logged);
                 begun.map_err(|contradiction| contradiction.to_string())
@@ -76,6 +81,7 @@ impl Causality {
             reduction,
             knowledge,
             collected,
+            found,
             outgoing: Vec::new(),
             incoming: Vec::new(),
             news: Vec::new(),

@@ -354,10 +354,15 @@ impl Events {
             End::Exited(code) => code,
             End::Signalled(signal) => 128 + signal,
         };
-        self.record(
-            "finished",
-            json!({"rank": ended.rank, "life": ended.life, "exit_code": code}),
-        );
+        let mut fields = json!({"rank": ended.rank, "life": ended.life, "exit_code": code});
+        let counted = &ended.statistics;
+        if counted.piggyback_bytes > 0 {
+            fields["piggybacks"] = json!({
+                "messages": counted.sends, "bytes": counted.piggyback_bytes, "events": counted.piggyback_events,
+                "messages_with_none": counted.piggyback_none, "largest_graph": counted.largest_graph,
+            });
+        }
+        self.record("finished", fields);
     }
 
     pub fn failed(&mut self, ended: &Ended, now: Instant) {

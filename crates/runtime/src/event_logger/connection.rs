@@ -292,6 +292,7 @@ impl Outgoing {
             key: settings.key,
             nonce: nonce()?,
             acknowledged: None,
+            epoch: 0,
         });
         Ok(Outgoing {
             stream,

@@ -21,6 +21,7 @@ fn identity(rank: Rank, incarnation: u64, acknowledged: Option<u64>) -> Identity
         key: KEY,
         nonce: [rank as u8; 32],
         acknowledged,
+        epoch: 0,
     }
 }
 

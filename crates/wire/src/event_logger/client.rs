@@ -18,6 +18,8 @@ pub struct Identity {
     /// Deliveries that any event logger has acknowledged or given to this life: a first life begins with
     /// `Some(0)`, one that recovers and has no record yet says `None`.
     pub acknowledged: Option<u64>,
+    /// Epoch of the logger that this life was connected to last, 0: none. The same has lost nothing, and need not be told.
+    pub epoch: u64,
 }
 
 /// What the event logger said.
@@ -161,7 +163,8 @@ impl Client {
                         return Err(Error::NotAuthentic);
                     }
                     let mine = proof(key, Side::Rank, &self.hello, epoch, &nonce);
-                    let acknowledged = self.identity.acknowledged;
+                    let is_same = epoch == self.identity.epoch;
+                    let acknowledged = self.identity.acknowledged.filter(|_| !is_same);
                     self.buffers.send(&Frame::Proof {
                         proof: *mine.as_bytes(),
                         acknowledged,

@@ -10,6 +10,7 @@ fn identity() -> Identity {
         key: KEY,
         nonce: [1; 32],
         acknowledged: Some(9),
+        epoch: 4,
     }
 }
 

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causal message logging where a node may be lost: what a crashed rank delivered is collected from the event loggers and from
+whoever depends on it, and the answer is that of an undisturbed run, byte for byte."""
+
+import os
+import re
+import time
+
+import pytest
+
+import harness
+from catalogue import BY_NAME, arguments
+from harness import MANY
+from survival import PROGRAMS, compare, soak, survive, undisturbed
+
+REDUCTIONS = ["vcausal", "manetho", "logon"]
+SPREADS = ["multicast", "broadcast", "piggyback"]
+# One program for each way, so that all have their turn.
+WAYS = [
+    ("vcausal", 0, "heat"),
+    ("vcausal", 1, "master_worker"),
+    ("vcausal", 2, "messages"),
+    ("manetho", 0, "master_worker"),
+    ("manetho", 1, "rma_halo"),
+    ("manetho", 2, "comm_churn"),
+    ("logon", 0, "comm_churn"),
+    ("logon", 1, "heat"),
+    ("logon", 2, "master_worker"),
+]
+
+
+def node(reduction="manetho", loggers=1, spread=None):
+    options = ["--protocol", "causal", "--tolerate", "node", "--reduction", reduction, "--event-loggers", str(loggers)]
+    return options + (["--clock-spread", spread] if spread else [])
+
+
+@pytest.mark.parametrize("reduction, loggers, name", WAYS)
+def test_random_kills(jobs, program, rng, kills, reduction, loggers, name):
+    entry, command = BY_NAME[name], program(name)
+    expected = undisturbed(jobs, command, entry, 4)
+    survive(jobs, rng, command, entry, 4, kills or 3, expected, node(reduction, loggers))
+
+
+@pytest.mark.parametrize("spread", ["broadcast", "piggyback"])
+def test_random_kills_with_clocks_that_spread(jobs, program, rng, kills, spread):
+    entry, command = BY_NAME["master_worker"], program("master_worker")
+    expected = undisturbed(jobs, command, entry, 4)
+    survive(jobs, rng, command, entry, 4, kills or 3, expected, node("manetho", 2, spread))
+
+
+@pytest.mark.parametrize("reduction, loggers", [("manetho", 0), ("logon", 1)])
+def test_all_ranks_at_once(jobs, program, rng, reduction, loggers):
+    """What nobody has heard of is lost, and nobody depends on it."""
+    entry, command = BY_NAME["master_worker"], program("master_worker")
+    expected = undisturbed(jobs, command, entry, 4)
+    how = {"everyone": 1.0, "in_replay": 0}
+    survive(jobs, rng, command, entry, 4, 2, expected, node(reduction, loggers), **how)
+
+
+def test_where_only_processes_are_lost_nothing_is_carried(jobs, program, rng, kills):
+    entry, command = BY_NAME["master_worker"], program("master_worker")
+    expected = undisturbed(jobs, command, entry, 4)
+    result = survive(jobs, rng, command, entry, 4, kills or 2, expected, ["--protocol", "causal"])
+    assert not result.of("event_logger_started")
+    assert not any("piggybacks" in event for event in result.of("finished"))
+
+
+def carried(result):
+    """Events that messages carried, and messages."""
+    piggybacks = [event["piggybacks"] for event in result.of("finished")]
+    return sum(each["events"] for each in piggybacks), sum(each["messages"] for each in piggybacks)
+
+
+def test_event_loggers_make_piggybacks_smaller(jobs, program):
+    command = program("transpose")
+    events = {}
+    for loggers in (0, 1):
+        result = jobs.run(4, *command, "64", "300", options=node("manetho", loggers)).ok()
+        events[loggers], messages = carried(result)
+        assert messages > 1000
+    assert 0 < events[1] < events[0]
+
+
+# Rank 2 takes what 0 and 1 send as it comes, tells rank 3 in which order, and prints it. Then rank 3 makes no MPI call until it
+# is let go, and ranks 0 and 1 wait for rank 2.
+SILENT = """
+import sys, time
+from pathlib import Path
+from mpi4py import MPI
+comm, here = MPI.COMM_WORLD, Path(sys.argv[1])
+if comm.rank < 2:
+    for number in range(300):
+        comm.send((comm.rank, number), 2)
+    comm.recv(source=2)
+elif comm.rank == 2:
+    order = [comm.recv(source=MPI.ANY_SOURCE) for _ in range(600)]
+    comm.send(order, 3)
+    print("rank 2", order, flush=True)
+    assert comm.recv(source=3) == order
+    for rank in (0, 1):
+        comm.send(None, rank)
+else:
+    order = comm.recv(source=2)
+    (here / "silent").touch()
+    while not (here / "go").exists():
+        time.sleep(0.01)
+    comm.send(order, 2)
+    print("rank 3", order, flush=True)
+"""
+
+
+@pytest.mark.parametrize("loggers", [0, 1])
+def test_a_rank_that_makes_no_mpi_call_answers(jobs, tmp_path, loggers):
+    command = [harness.PYTHON, "-c", SILENT, tmp_path]
+    job = jobs.start(4, *command, options=[*MANY, *node("manetho", loggers)])
+    job.until(lambda: (tmp_path / "silent").exists())
+    for life in (1, 2):
+        assert job.kill([2]) == [2]
+        job.until_event("caught_up", rank=2, life=life + 1)
+    (tmp_path / "go").touch()
+    result = job.wait().ok()
+    lines = result.text.splitlines()
+    told = {line[:6]: line[7:] for line in lines}
+    assert len(lines) == 2 and told["rank 2"] == told["rank 3"]
+
+
+def test_what_was_printed_has_happened(jobs, program, tmp_path):
+    """Nobody but the user knows in which order rank 0 has received."""
+    source = """
+import sys, time
+from pathlib import Path
+from mpi4py import MPI
+comm, here = MPI.COMM_WORLD, Path(sys.argv[1])
+if comm.rank:
+    for number in range(200):
+        comm.send((comm.rank, number), 0)
+else:
+    for _ in range(200 * (comm.size - 1)):
+        print(comm.recv(source=MPI.ANY_SOURCE), flush=True)
+    (here / "printed").touch()
+    while not (here / "go").exists():
+        time.sleep(0.01)
+comm.barrier()
+"""
+    job = jobs.start(3, harness.PYTHON, "-c", source, tmp_path, options=[*MANY, *node("logon", 0)])
+    job.until(lambda: (tmp_path / "printed").exists())
+    assert job.kill([0]) == [0]
+    job.until_event("started", rank=0, life=2)
+    (tmp_path / "go").touch()
+    result = job.wait().ok()
+    assert "printed something else" not in result.errors and len(result.text.splitlines()) == 400
+    assert not result.of("output_differs")
+
+
+def logger_of(job, epoch=None):
+    started = [event for event in job.events if event["event"] == "event_logger_started"]
+    return started[-1]["pid"]
+
+
+def kill_logger(job):
+    job.until_event("event_logger_started")
+    job.until(lambda: job.lives())
+    pid = logger_of(job)
+    assert job.mark.encode() in open(f"/proc/{pid}/environ", "rb").read()
+    os.kill(pid, 9)
+    return pid
+
+
+@pytest.mark.parametrize("protocol", ["causal", "pessimistic"])
+def test_an_event_logger_is_killed(jobs, program, rng, protocol):
+    entry, command = BY_NAME["master_worker"], program("master_worker")
+    calm, file = expected = undisturbed(jobs, command, entry, 4)
+    options = [*MANY, "--tolerate", "node"]
+    job = jobs.start(4, *command, *arguments(entry, True, None), options=options, protocol=protocol)
+    for _ in range(2):
+        job.until_event("event_logger_started")
+        time.sleep(rng.uniform(0.05, calm.seconds / 3))
+        before = kill_logger(job)
+        job.kill([rng.randrange(4)])
+        if not job.until(lambda: logger_of(job) != before, what="another event logger"):
+            break
+    result = compare(entry, job.wait(), file, expected)
+    assert result.of("event_logger_lost")
+    waits = "ranks wait with what they send" in result.errors
+    assert waits == (protocol == "pessimistic") and "was lost (killed by SIGKILL)" in result.errors
+
+
+def journal_of(job):
+    """The file of the event logger, as the launcher holds it."""
+    held = f"/proc/{job.process.pid}/fd"
+    for number in os.listdir(held):
+        try:
+            if re.search(r"/#\d+ \(deleted\)$", os.readlink(f"{held}/{number}")):
+                return f"{held}/{number}"
+        except OSError:
+            pass
+    raise AssertionError("the event logger has no file")
+
+
+@pytest.mark.parametrize("protocol", ["causal", "pessimistic"])
+def test_an_event_logger_is_killed_and_its_file_lost(jobs, program, rng, protocol):
+    """The next one begins empty, and is told everything again."""
+    entry, command = BY_NAME["master_worker"], program("master_worker")
+    calm, file = expected = undisturbed(jobs, command, entry, 4)
+    options = [*MANY, "--tolerate", "node"]
+    job = jobs.start(4, *command, *arguments(entry, True, None), options=options, protocol=protocol)
+    job.until_event("event_logger_started")
+    time.sleep(rng.uniform(0.05, calm.seconds / 3))
+    os.truncate(journal_of(job), 0)
+    kill_logger(job)
+    result = compare(entry, job.wait(), file, expected)
+    assert [event["epoch"] for event in result.of("event_logger_started")] == [1, 2]
+    assert "started again, empty" in result.errors
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("loggers, spread", [(0, None), (1, None), *((2, spread) for spread in SPREADS)])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("entry", PROGRAMS, ids=str)
+def test_soak(jobs, program, rng, kills, request, entry, reduction, loggers, spread):
+    soak(jobs, program, rng, request, entry, 4, kills or 8, node(reduction, loggers, spread))
