@@ -944,11 +944,23 @@ mod tests {
             ("--protocol causal --reduction manhatto ./a", "did you mean manetho?"),
             ("--event-loggers 1 ./a", "needs --tolerate node"),
             ("--tolerate node --event-loggers 0 ./a", "needs --protocol causal"),
-            ("-n 2 --tolerate node --event-loggers 3 ./a", "--event-loggers 2 at most"),
+            (
+                "-n 2 --tolerate node --event-loggers 3 ./a",
+                "--event-loggers 2 at most",
+            ),
             ("--tolerate node --event-loggers 99 ./a", "at most 64"),
-            ("--protocol causal --tolerate node --clock-spread multicast ./a", "add --event-loggers 2"),
-            ("-n 2 --tolerate node --event-loggers 2 --clock-spread broadcast ./a", "for --protocol causal"),
-            ("--protocol causal --tolerate node --clock-spread gossip ./a", "there are multicast, broadcast"),
+            (
+                "--protocol causal --tolerate node --clock-spread multicast ./a",
+                "add --event-loggers 2",
+            ),
+            (
+                "-n 2 --tolerate node --event-loggers 2 --clock-spread broadcast ./a",
+                "for --protocol causal",
+            ),
+            (
+                "--protocol causal --tolerate node --clock-spread gossip ./a",
+                "there are multicast, broadcast",
+            ),
             ("--event-logger here ./a", "not an IPv4 address"),
             ("--spin soon ./a", "not a duration"),
             ("--stats-json a --json-events a ./a", "files of their own"),

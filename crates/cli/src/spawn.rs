@@ -24,7 +24,8 @@ pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Resul
     }
     if options.protocol == PROTOCOL_CAUSAL && options.tolerate_node {
         return Err(
-            "ranks cannot spawn others under --protocol causal with --tolerate node; with --tolerate process they can".to_string(),
+            "ranks cannot spawn others under --protocol causal with --tolerate node; with --tolerate process they can"
+                .to_string(),
         );
     }
     let key = |name: &str| {

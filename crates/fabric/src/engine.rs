@@ -242,7 +242,11 @@ impl Engine {
             if !node.event_logger_ports.is_empty() {
                 // The record lies in this node's memory: only what the logger holds outlives the node.
                 recovering.event_logger_lost();
-                logger = Some(EventLogger::new(&node, deliveries, causality.as_ref().and_then(|causality| causality.found.as_ref())));
+                logger = Some(EventLogger::new(
+                    &node,
+                    deliveries,
+                    causality.as_ref().and_then(|causality| causality.found.as_ref()),
+                ));
             }
             protocol = Some(recovering);
         }

@@ -186,7 +186,11 @@ impl EventLogger {
         let count = node.event_logger_ports.len();
         let own = node.rank % count;
         let others = (0..count).filter(|logger| *logger != own && node.clock_spread == nm::SPREAD_BROADCAST);
-        let ports: Vec<u16> = [own].into_iter().chain(others).map(|logger| node.event_logger_ports[logger]).collect();
+        let ports: Vec<u16> = [own]
+            .into_iter()
+            .chain(others)
+            .map(|logger| node.event_logger_ports[logger])
+            .collect();
         EventLogger {
             links: ports.iter().map(|_| None).collect(),
             ports,
@@ -230,7 +234,9 @@ impl EventLogger {
                         of = epoch;
                         link.client.query(0);
                     }
-                    ClientEvent::Answer { records: part, more, .. } => {
+                    ClientEvent::Answer {
+                        records: part, more, ..
+                    } => {
                         records.extend(part);
                         if !more {
                             let stored = records.len() as u64;
@@ -325,7 +331,8 @@ impl EventLogger {
                 self.heard.clear();
             }
             if !self.pending.is_empty() {
-                link.client.log(self.made + 1 - self.pending.len() as u64, &self.pending);
+                link.client
+                    .log(self.made + 1 - self.pending.len() as u64, &self.pending);
                 self.said = self.said.max(self.made);
                 self.pending.clear();
             }

@@ -184,7 +184,8 @@ pub fn decode(
     source: Rank,
     bytes: &[u8],
 ) -> Result<(u64, resurgo_protocol::causal::Piggyback), String> {
-    piggyback::decode(reduction, bytes).map_err(|error| format!("a message from rank {source} carries what it must not: {error}"))
+    piggyback::decode(reduction, bytes)
+        .map_err(|error| format!("a message from rank {source} carries what it must not: {error}"))
 }
 
 #[cfg(test)]

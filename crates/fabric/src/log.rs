@@ -1014,7 +1014,11 @@ mod tests {
                 total: payload.len(),
                 piggyback: &piggyback,
             };
-            assert!(writer.append(&mut arena, &sender, message, &mut Progress::default(), false).0);
+            assert!(
+                writer
+                    .append(&mut arena, &sender, message, &mut Progress::default(), false)
+                    .0
+            );
         }
         let mut reader = Reader::new(0, 1);
         let (mut piggyback, mut place) = (Vec::new(), 0);

@@ -220,7 +220,11 @@ impl Dispatcher {
         let consoles = ready.len();
         ready.extend(self.console.descriptors());
         let loggers = ready.len();
-        ready.extend(self.loggers.descriptors().map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
+        ready.extend(
+            self.loggers
+                .descriptors()
+                .map(|socket| PollFd::new(socket, PollFlags::POLLIN)),
+        );
         let stdin_at = ready.len();
         if read_stdin {
             ready.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));

@@ -117,7 +117,12 @@ impl Server {
             ];
             let ids: Vec<u64> = self.connections.keys().copied().collect();
             ready.extend(self.connections.values().map(Connection::poll));
-            ready.extend(self.peers.iter().filter_map(|peer| peer.connection.as_ref()).map(connection::Outgoing::poll));
+            ready.extend(
+                self.peers
+                    .iter()
+                    .filter_map(|peer| peer.connection.as_ref())
+                    .map(connection::Outgoing::poll),
+            );
             match poll(&mut ready, self.timeout()) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
@@ -294,7 +299,9 @@ impl Peer {
 
     /// False: it could not be told now.
     fn tell(&mut self, clocks: &[u64]) -> bool {
-        self.connection.as_mut().is_some_and(|connection| connection.tell(clocks))
+        self.connection
+            .as_mut()
+            .is_some_and(|connection| connection.tell(clocks))
     }
 }
 
@@ -322,7 +329,8 @@ fn log(
 fn learn(logger: &mut EventLogger, clocks: &[(Rank, u64)]) -> Result<(), String> {
     let mut all = vec![0; logger.size()];
     for (rank, clock) in clocks {
-        *all.get_mut(*rank as usize).ok_or_else(|| format!("there is no rank {rank}"))? = *clock;
+        *all.get_mut(*rank as usize)
+            .ok_or_else(|| format!("there is no rank {rank}"))? = *clock;
     }
     logger.learn(&all);
     Ok(())

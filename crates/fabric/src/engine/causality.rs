@@ -132,7 +132,10 @@ impl Causality {
     /// What the event logger misses.
     pub fn to_log(&self, above: u64, records: &[Recorded]) -> Vec<Delivery> {
         let events = self.causal.to_log(above, records);
-        events.into_iter().map(|event| (event.record, event.antecedent)).collect()
+        events
+            .into_iter()
+            .map(|event| (event.record, event.antecedent))
+            .collect()
     }
 
     /// The event loggers have said what is stable.
@@ -199,7 +202,11 @@ impl Engine {
         let latest = causality.causal.latest();
         let mut news = std::mem::take(&mut causality.news);
         news.clear();
-        let is_new = |event: &&Event| latest.get(event.receiver as usize).is_some_and(|latest| event.rclock > *latest);
+        let is_new = |event: &&Event| {
+            latest
+                .get(event.receiver as usize)
+                .is_some_and(|latest| event.rclock > *latest)
+        };
         news.extend(piggyback.events.iter().filter(is_new));
         if let Err(error) = causality.causal.absorb(source as Rank, &piggyback) {
             node.report(&error.to_string());

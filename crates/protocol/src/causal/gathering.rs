@@ -44,7 +44,10 @@ impl Gathering {
     pub fn add(&mut self, event: Event) -> Result<(), Contradiction> {
         let Event { receiver, rclock, .. } = event;
         let size = self.events.len();
-        if let Some(rank) = [receiver, event.record.source].into_iter().find(|rank| *rank as usize >= size) {
+        if let Some(rank) = [receiver, event.record.source]
+            .into_iter()
+            .find(|rank| *rank as usize >= size)
+        {
             return Err(Error::UnknownRank { rank, size }.into());
         }
         let known = self.events[receiver as usize].entry(rclock).or_insert(event);

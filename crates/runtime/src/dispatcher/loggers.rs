@@ -58,12 +58,19 @@ impl Loggers {
         job.event_logger_address = reached.to_bits();
         job.event_logger_ports.clear();
         for logger in &loggers.0 {
-            job.event_logger_ports.push(logger.process.address().map_err(failed)?.port());
+            job.event_logger_ports
+                .push(logger.process.address().map_err(failed)?.port());
         }
         for (number, logger) in loggers.0.iter_mut().enumerate() {
             if job.clock_spread == SPREAD_MULTICAST {
-                let others = job.event_logger_ports.iter().enumerate().filter(|(other, _)| *other != number);
-                logger.process.set_peers(others.map(|(_, port)| SocketAddr::from((reached, *port))).collect());
+                let others = job
+                    .event_logger_ports
+                    .iter()
+                    .enumerate()
+                    .filter(|(other, _)| *other != number);
+                logger
+                    .process
+                    .set_peers(others.map(|(_, port)| SocketAddr::from((reached, *port))).collect());
             }
             logger.process.start().map_err(failed)?;
         }

@@ -89,7 +89,12 @@ impl Journal {
     /// Earlier lives of `rank` are not heard any more.
     pub fn admit(&mut self, rank: Rank, incarnation: u64, acknowledged: Option<u64>) {
         self.ranks = self.ranks.max(rank as usize + 1);
-        self.push(rank, incarnation, acknowledged.map_or(0, |acknowledged| acknowledged + 1), &[]);
+        self.push(
+            rank,
+            incarnation,
+            acknowledged.map_or(0, |acknowledged| acknowledged + 1),
+            &[],
+        );
     }
 
     fn push(&mut self, rank: Rank, incarnation: u64, first_rclock: u64, records: &[Recorded]) {

@@ -24,7 +24,11 @@ fn records(count: usize) -> Vec<Recorded> {
 }
 
 fn deliveries(count: usize) -> Vec<Delivery> {
-    (7..).step_by(2).zip(records(count)).map(|(antecedent, record)| (record, antecedent)).collect()
+    (7..)
+        .step_by(2)
+        .zip(records(count))
+        .map(|(antecedent, record)| (record, antecedent))
+        .collect()
 }
 
 fn carry(client: &mut Client, side: &mut LoggerSide) {
