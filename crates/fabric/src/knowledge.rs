@@ -228,10 +228,11 @@ mod tests {
     fn what_is_read_while_it_is_written_belongs_together() {
         let (node, other) = pair(16, true);
         let done = std::sync::atomic::AtomicBool::new(false);
-        let node = std::panic::AssertUnwindSafe(SendNode(node));
+        let node = SharedNode(node);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let node = &node.0.0;
+                let shared: &SharedNode = &node;
+                let node = &shared.0;
                 let mut knowledge = Knowledge::begin(node, &[]);
                 for rclock in 1..300_000 {
                     if knowledge.is_full() {
@@ -249,9 +250,7 @@ mod tests {
         });
     }
 
-    struct SendNode(Node);
+    struct SharedNode(Node);
     // SAFETY: a node memory is shared between processes; all access to it is atomic.
-    unsafe impl Send for SendNode {}
-    // SAFETY: as above.
-    unsafe impl Sync for SendNode {}
+    unsafe impl Sync for SharedNode {}
 }

@@ -393,7 +393,7 @@ pub mod tests {
     static NEXT_PLACE: Mutex<usize> = Mutex::new(nm::MAP_ADDRESS);
 
     /// A node memory of a test's own, seen by two ranks; of the header there is only their number, and every part is writable.
-    pub fn pair(log_segments: usize, logging: bool) -> (Node, Node) {
+    pub fn pair(log_segments: usize, logs: bool) -> (Node, Node) {
         let layout = Layout { size: 2, log_segments };
         let mut place = NEXT_PLACE.lock().expect("no test panics while it holds the lock");
         // SAFETY: anonymous memory at a place no other test has.
@@ -414,7 +414,7 @@ pub mod tests {
             layout,
             rank,
             size: 2,
-            logs: pessimistic,
+            logs,
             waves: false,
             chandy_lamport: false,
             piggybacking: false,
