@@ -11,7 +11,7 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY
-from survival import PROGRAMS, compare, soak, survive, undisturbed
+from survival import PROGRAMS, compare, every, soak, survive, undisturbed
 
 REDUCTIONS = ["vcausal", "manetho", "logon"]
 SPREADS = ["multicast", "broadcast", "piggyback"]
@@ -63,6 +63,14 @@ def test_where_only_processes_are_lost_nothing_is_carried(jobs, program, rng, ki
     result = survive(jobs, rng, command, entry, 4, kills or 2, expected, ["--protocol", "causal"])
     assert not result.of("event_logger_started")
     assert not any("piggybacks" in event for event in result.of("finished"))
+
+
+def test_images_while_only_processes_are_lost(jobs, program, rng, kills):
+    entry, command = BY_NAME["heat"], program("heat")
+    expected = undisturbed(jobs, command, entry, 4)
+    options = ["--protocol", "causal", *every("100ms")]
+    result = survive(jobs, rng, command, entry, 4, kills or 2, expected, options)
+    assert result.of("checkpointed")
 
 
 def carried(result):
@@ -152,7 +160,7 @@ comm.barrier()
     assert not result.of("output_differs")
 
 
-def logger_of(job, epoch=None):
+def logger_of(job):
     started = [event for event in job.events if event["event"] == "event_logger_started"]
     return started[-1]["pid"]
 

@@ -63,6 +63,25 @@ fn admitted() -> (Client, LoggerSide) {
     (client, side)
 }
 
+/// A logger that has lost nothing must not miss what never came to it: it would refuse the rank's next life.
+#[test]
+fn only_another_logger_is_told_what_was_acknowledged() {
+    for (epoch, acknowledged) in [(4, None), (5, Some(9))] {
+        let (mut client, mut side) = (Client::new(identity()), LoggerSide::new(4, epoch, KEY, [2; 32]));
+        carry(&mut client, &mut side);
+        assert_eq!(side.next_request(), Ok(None));
+        carry(&mut client, &mut side);
+        assert_eq!(client.next_event(), Ok(None));
+        carry(&mut client, &mut side);
+        let admit = Request::Admit {
+            rank: 2,
+            incarnation: 3,
+            acknowledged,
+        };
+        assert_eq!(side.next_request(), Ok(Some(admit)));
+    }
+}
+
 #[test]
 fn every_frame_survives_encoding() {
     let frames = [
