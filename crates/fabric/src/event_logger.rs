@@ -171,6 +171,8 @@ pub struct EventLogger {
     made: u64,
     /// Those not handed to the client yet; the last is number `made`. Without a connection none are kept here.
     pending: Vec<Delivery>,
+    /// What is on its way: the last rclock of each part that was handed over, and when that was.
+    under_way: VecDeque<(u64, u64)>,
     /// Everything up to this rclock is acknowledged.
     acknowledged: u64,
     /// What has been said to any event logger, or come from it: others may have heard that it is stable.
@@ -197,6 +199,7 @@ impl EventLogger {
             again_at_ns: 0,
             epoch: found.map_or(0, |found| found.epoch),
             pending: Vec::new(),
+            under_way: VecDeque::new(),
             made,
             acknowledged: 0,
             said: found.map_or(made, |found| found.stored),
@@ -335,6 +338,7 @@ impl EventLogger {
                     .log(self.made + 1 - self.pending.len() as u64, &self.pending);
                 self.said = self.said.max(self.made);
                 self.pending.clear();
+                self.under_way.push_back((self.made, monotonic_ns()));
             }
         }
         link.exchange()?;
@@ -349,7 +353,15 @@ impl EventLogger {
                     self.acknowledged = self.acknowledged.max(stored);
                     news.wanted_above = Some(stored);
                 }
-                ClientEvent::Ack { rclock } if at == 0 => self.acknowledged = self.acknowledged.max(rclock),
+                ClientEvent::Ack { rclock } if at == 0 => {
+                    self.acknowledged = self.acknowledged.max(rclock);
+                    let now = monotonic_ns();
+                    while let Some((_, since)) = self.under_way.pop_front_if(|(last, _)| *last <= self.acknowledged) {
+                        node.add(Cost::LoggerRoundTrips, 1);
+                        node.add(Cost::LoggerNs, now - since);
+                        node.most(Cost::MostLoggerNs, now - since);
+                    }
+                }
                 ClientEvent::Clocks { clocks } => news.clocks.extend(clocks),
                 _ => {}
             }

@@ -58,6 +58,14 @@ pub enum Cost {
     LoggerRoundTrips,
     LoggerNs,
     MostLoggerNs,
+    /// Messages that carried determinants or could have (causal logging), and those that carried none.
+    Piggybacks,
+    EmptyPiggybacks,
+    /// Bytes that they carried beside their payload, and determinants in them.
+    PiggybackBytes,
+    PiggybackEvents,
+    /// Most determinants that a rank has kept at once: vertices of its antecedence graph.
+    LargestGraph,
 }
 
 /// What becomes of the costs of several ranks.
@@ -80,7 +88,7 @@ const fn described(cost: Cost, name: &'static str, together: Together) -> Descri
 }
 
 /// All costs, in the order of their places.
-pub const COSTS: [Described; 10] = [
+pub const COSTS: [Described; 15] = [
     described(Cost::LogBytes, "log_bytes", Together::Sum),
     described(Cost::MostLogBytes, "most_log_bytes", Together::Greatest),
     described(Cost::SpilledBytes, "spilled_bytes", Together::Sum),
@@ -91,6 +99,11 @@ pub const COSTS: [Described; 10] = [
     described(Cost::LoggerRoundTrips, "event_logger_round_trips", Together::Sum),
     described(Cost::LoggerNs, "event_logger_seconds", Together::Sum),
     described(Cost::MostLoggerNs, "longest_event_logger_seconds", Together::Greatest),
+    described(Cost::Piggybacks, "piggybacks", Together::Sum),
+    described(Cost::EmptyPiggybacks, "empty_piggybacks", Together::Sum),
+    described(Cost::PiggybackBytes, "piggyback_bytes", Together::Sum),
+    described(Cost::PiggybackEvents, "piggyback_events", Together::Sum),
+    described(Cost::LargestGraph, "largest_graph", Together::Greatest),
 ];
 
 /// The costs of one rank, by place.

@@ -33,10 +33,6 @@ pub struct Causality {
     exchanged_at: u64,
     /// Per rank, the stable clock told to the own event logger, where ranks tell it.
     told_logger: Vec<u64>,
-    bytes: u64,
-    events: u64,
-    empty: u64,
-    largest: usize,
 }
 
 fn reduction(node: &Node) -> Reduction {
@@ -87,10 +83,6 @@ impl Causality {
             news: Vec::new(),
             exchanged_at: 0,
             told_logger: if told_logger { vec![0; size] } else { Vec::new() },
-            bytes: 0,
-            events: 0,
-            empty: 0,
-            largest: 0,
         }
     }
 
@@ -172,12 +164,12 @@ impl Engine {
         let mut bytes = std::mem::take(&mut causality.outgoing);
         bytes.clear();
         piggyback::encode(causality.reduction, protocol.rclock(), &piggyback, &mut bytes);
-        causality.bytes += bytes.len() as u64;
-        causality.events += piggyback.events.len() as u64;
-        causality.empty += u64::from(piggyback.events.is_empty());
-        self.node.set(control::PIGGYBACK_BYTES, causality.bytes);
-        self.node.set(control::PIGGYBACK_EVENTS, causality.events);
-        self.node.set(control::PIGGYBACK_NONE, causality.empty);
+        self.node.add(Cost::Piggybacks, 1);
+        self.node.add(Cost::PiggybackBytes, bytes.len() as u64);
+        match piggyback.events.len() {
+            0 => self.node.add(Cost::EmptyPiggybacks, 1),
+            events => self.node.add(Cost::PiggybackEvents, events as u64),
+        }
         bytes
     }
 
@@ -214,11 +206,7 @@ impl Engine {
         // Before anything can depend on it.
         causality.publish(node, &news);
         causality.news = news;
-        let kept = causality.causal.kept();
-        if kept > causality.largest {
-            causality.largest = kept;
-            node.set(control::LARGEST_GRAPH, kept as u64);
-        }
+        node.most(Cost::LargestGraph, causality.causal.kept() as u64);
         clock
     }
 

@@ -355,11 +355,12 @@ impl Events {
             End::Signalled(signal) => 128 + signal,
         };
         let mut fields = json!({"rank": ended.rank, "life": ended.life, "exit_code": code});
-        let counted = &ended.statistics;
-        if counted.piggyback_bytes > 0 {
+        let cost = |cost: Cost| ended.statistics.costs[cost as usize];
+        if cost(Cost::Piggybacks) > 0 {
             fields["piggybacks"] = json!({
-                "messages": counted.sends, "bytes": counted.piggyback_bytes, "events": counted.piggyback_events,
-                "messages_with_none": counted.piggyback_none, "largest_graph": counted.largest_graph,
+                "messages": cost(Cost::Piggybacks), "messages_with_none": cost(Cost::EmptyPiggybacks),
+                "bytes": cost(Cost::PiggybackBytes), "events": cost(Cost::PiggybackEvents),
+                "largest_graph": cost(Cost::LargestGraph),
             });
         }
         self.record("finished", fields);
