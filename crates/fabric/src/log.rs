@@ -741,11 +741,11 @@ impl Reader {
     }
 
     /// Where the next entry stands or will stand, in one word: for [`Self::at`].
-    pub fn place(&self) -> u64 {
+    pub fn reached(&self) -> u64 {
         nm::reference(self.serial, self.slot) << 10 | (self.place / ALIGN) as u64
     }
 
-    /// A reader of a channel that goes on at `place`, as [`Self::place`] gave it; 0: the beginning.
+    /// A reader of a channel that goes on at `place`, as [`Self::reached`] gave it; 0: the beginning.
     pub fn at(source: usize, destination: usize, node: &Node, place: u64) -> Reader {
         let mut reader = Reader::new(source, destination);
         if place != 0 {
@@ -1035,7 +1035,7 @@ mod tests {
             unsafe { reader.copy_payload(&receiver, 0, got.as_mut_ptr(), entry.bytes) };
             assert_eq!(got, payload);
             reader.advance(entry.bytes);
-            place = reader.place();
+            place = reader.reached();
         }
         assert!(reader.peek(&receiver).is_none());
     }

@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -246,7 +246,7 @@ pub struct Layout {
 /// 0             arena header (one page)
 /// CHANNELS      channel table: one `u64` a destination: reference of the channel's first segment that is kept, 0: none yet
 /// consumed      per source a `u64`: segments of that channel this rank has read to their end (protocol none); where its next
-///               message stands, what is before it has been delivered (causal): see `Reader::place`
+///               message stands, what is before it has been delivered (causal): see `Reader::reached`
 /// cursors       IMAGE_SLOTS times, per source a `u64`: serial of the segment of that channel that this rank was reading
 ///               when the image in that slot was taken; everything before it is not needed by that image
 ///               Under chandy-lamport the first four are instead the tables of the rank's last cut

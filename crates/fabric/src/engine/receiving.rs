@@ -185,7 +185,7 @@ impl Engine {
         if self.causality.is_some() {
             // What is before this has been taken in, and is known.
             let place = self.node.consumed(source, self.node.rank);
-            place.store(incoming.reader.place(), Ordering::Release);
+            place.store(incoming.reader.reached(), Ordering::Release);
         }
         self.incoming[source] = Some(incoming);
     }
