@@ -69,14 +69,14 @@ def test_a_job_from_its_beginning_to_its_end(quiet, ask):
     number = job.process.pid
     code, text, _ = ask("ps")
     row = rows(text)[number]
-    assert code == 0 and re.search(r" 3 of 3  pessimistic +\d+\.\d m?s +0 +0 +- +\S+python -c ", row), row
+    assert code == 0 and re.search(r" 3 of 3  auto +\d+\.\d m?s +0 +0 +- +\S+python -c ", row), row
     # Nothing else happens in this job: the answer must come by itself.
-    assert ask("checkpoint", number) == (0, f"job {number}: every rank has a new image\n", "")
+    assert ask("checkpoint", number) == (0, f"job {number}: a wave is complete\n", "")
     job.kill([2])
     job.until_event("started", rank=2, life=2)
     assert [event["image"] for event in job.events if event["event"] == "started"] == [0, 0, 0, 1]
     row = rows(ask("ps")[1])[number]
-    assert re.search(r" 3 of 3  pessimistic .* 1 +3 +\d+\.\d m?s +\S+python", row), row
+    assert re.search(r" 3 of 3  auto .* 1 +1 +\d+\.\d m?s +\S+python", row), row
     assert ask("kill", number) == (0, f"job {number}: is being ended\n", "")
     result = job.wait(10)
     assert result.code == 143 and "ended by SIGTERM" in result.errors, result.describe()
@@ -120,7 +120,7 @@ def test_what_can_have_no_image_is_said(jobs):
         "import socket, time; from mpi4py import MPI; s = socket.create_server(('127.0.0.1', 0)); "
         "c = socket.create_connection(s.getsockname()); print('ready', flush=True); time.sleep(100)"
     )
-    job = jobs.start(1, harness.PYTHON, "-c", script)
+    job = jobs.start(1, harness.PYTHON, "-c", script, protocol="pessimistic")
     job.until(lambda: b"ready" in job.out.read_bytes())
     number = job.process.pid
     result = jobs.resurgo("checkpoint", number, timeout=20)
