@@ -529,28 +529,30 @@ def test_spawned_ranks(jobs, chain, program):
     assert len(chain.runs) > 1 and sorted(chain.out.splitlines()) == sorted(calm.out.splitlines())
 
 
-def test_as_a_script_does_that_is_started_again(jobs, chain, program, long_calm):
-    """The same command each time: it begins, goes on twice and comes to its end; then it begins again."""
+def test_as_a_script_does_that_is_started_again(jobs, chain, program):
+    """The same command each time: it begins, goes on and comes to its end; then it begins again."""
+    words = [*program("heat"), "400", "400", "24000"]
+    calm = jobs.run(2, *words).ok()
     options = ["--resume-if-any", "--time-limit", "1.4"]
     codes = []
-    while codes[-1:] in ([], [SUSPENDED]) and len(codes) < 10:
-        codes.append(chain.start(2, *program("heat"), *LONG_HEAT, cwd=jobs.directory, options=options).wait().code)
+    while codes[-1:] in ([], [SUSPENDED]) and len(codes) < 20:
+        codes.append(chain.start(2, *words, cwd=jobs.directory, options=options).wait().code)
     assert codes[-1] == 0 and len(codes) > 1, codes
-    assert chain.out == long_calm.out and not list(chain.images.iterdir())
+    assert chain.out == calm.out and not list(chain.images.iterdir())
     chain.runs.clear()
-    job = chain.start(2, *program("heat"), *LONG_HEAT, cwd=jobs.directory, options=["--resume-if-any"])
+    job = chain.start(2, *words, cwd=jobs.directory, options=["--resume-if-any"])
     ready(job)
     assert chain.suspend() and not job.result(0).of("resumed")
-    other = chain.start(3, *program("heat"), *LONG_HEAT, cwd=jobs.directory, options=["--resume-if-any"]).wait()
+    other = chain.start(3, *words, cwd=jobs.directory, options=["--resume-if-any"]).wait()
     assert other.code == 2 and "has 2 ranks, and 3 are asked for now" in other.errors, other.describe()
     other = chain.start(2, *program("heat"), "128", "128", "500", cwd=jobs.directory, options=["--resume-if-any"]).wait().ok()
     assert not other.of("resumed"), "another command is another job"
-    other = chain.start(2, *program("heat"), *LONG_HEAT, options=["--resume-if-any"]).wait().ok()
+    other = chain.start(2, *words, options=["--resume-if-any"]).wait().ok()
     assert not other.of("resumed") and "was started in" in other.errors, "so is one in another directory"
     options = ["--resume-if-any", "--checkpoint-every", "50ms"]
-    first = chain.start(2, *program("heat"), *LONG_HEAT, cwd=jobs.directory, options=options)
+    first = chain.start(2, *words, cwd=jobs.directory, options=options)
     ready(first)
-    second = chain.start(2, *program("heat"), *LONG_HEAT, cwd=jobs.directory, options=options).wait()
+    second = chain.start(2, *words, cwd=jobs.directory, options=options).wait()
     assert second.code == 2 and "is running" in second.errors, second.describe()
     chain.start(1, *program("heat"), "128", "128", "500", cwd=jobs.directory, options=options).wait().ok()
     same = first.wait().ok()
