@@ -124,6 +124,7 @@ def test_an_image_is_lost(jobs, program):
     job.until(lambda: b"iteration 50 " in job.out.read_bytes())
     job.process.send_signal(signal.SIGUSR1)
     job.until_event("wave_complete")
+    job.kill([1], signal.SIGSTOP)  # the next wave begins at once, and would bring another image
     assert kill_snapshots(job, 2) == 1
     job.until_event("image_lost")
     job.kill([0])
