@@ -119,7 +119,7 @@ def test_a_full_log_brings_waves(jobs, program):
 
 def test_an_image_is_lost(jobs, program):
     """Where none is in a file, the rank that needs it ends the job; the others' failures do not."""
-    command = program("crash") + ["99", "kill", "0", "always", "100000"]
+    command = program("crash") + ["99", "kill", "0", "always", "100000000"]
     job = start(jobs, 3, *command)
     job.until(lambda: b"iteration 50 " in job.out.read_bytes())
     job.process.send_signal(signal.SIGUSR1)
