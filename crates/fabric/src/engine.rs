@@ -229,11 +229,12 @@ impl Engine {
             }
             found = Survey::of(&node, &mut arena, |_| 0);
             if let Some(causality) = &mut causality {
-                record = Cursor::start(&node);
+                let mut record = Cursor::start(&node);
                 for recorded in causality.collected.drain(..) {
                     record.write(&node, &mut arena, recorded);
                 }
             }
+            // Where its first segment is, is known only now.
             record = Cursor::start(&node);
             let deliveries = record.clone().count(&node);
             node.set(control::REPLAY_DELIVERIES, deliveries);

@@ -95,15 +95,10 @@ impl Knowledge {
 /// What `rank` knows, and where it goes on to read each channel: what has come beyond is to be added.
 fn known_to(node: &Node, rank: usize) -> (Vec<Event>, Vec<u64>) {
     loop {
-        let word = node.of(rank, arena::KNOWLEDGE).load(Ordering::Acquire);
         // Before the events: a message that is taken in meanwhile is then found in both places, and not in neither.
         let places = (0..node.ranks()).map(|source| node.consumed(source, rank).load(Ordering::Acquire));
         let places = places.collect();
-        let word = if word >> 32 == node.of(rank, arena::KNOWLEDGE).load(Ordering::Acquire) >> 32 {
-            node.of(rank, arena::KNOWLEDGE).load(Ordering::Acquire)
-        } else {
-            continue;
-        };
+        let word = node.of(rank, arena::KNOWLEDGE).load(Ordering::Acquire);
         let read = |index: usize| {
             let word = |at: usize| node.known(rank, half(word), index, at).load(Ordering::Relaxed);
             let named = word(0);

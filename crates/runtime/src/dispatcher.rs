@@ -677,3 +677,21 @@ impl Dispatcher {
         }
     }
 }
+
+/// The end of a rank's first life, killed while it ran.
+#[cfg(test)]
+fn killed(rank: usize, statistics: LifeStatistics) -> resurgo_wire::control::Ended {
+    resurgo_wire::control::Ended {
+        rank,
+        life: 1,
+        pid: 123,
+        end: resurgo_wire::control::End::Signalled(9),
+        initialised: true,
+        finalised: false,
+        statistics,
+        report: None,
+        repeats: true,
+        noticed_ns: 0,
+        killed_ns: 0,
+    }
+}

@@ -242,21 +242,29 @@ fn mutations(arguments: &Arguments) -> bool {
     good
 }
 
+/// The arguments; where there are none, help or the error has been told, and this is the code to end with.
+fn or_end<T>(parsed: Result<Option<T>, String>, usage: &str) -> Result<T, ExitCode> {
+    match parsed {
+        Ok(Some(arguments)) => Ok(arguments),
+        Ok(None) => {
+            println!("{usage}");
+            Err(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            eprintln!("resurgo-sim: {error}");
+            Err(ExitCode::from(2))
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     if words.next().as_deref() == Some("study") {
         return study_command::study(words);
     }
-    let arguments = match parse() {
-        Ok(Some(arguments)) => arguments,
-        Ok(None) => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            eprintln!("resurgo-sim: {error}");
-            return ExitCode::from(2);
-        }
+    let arguments = match or_end(parse(), USAGE) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
     };
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

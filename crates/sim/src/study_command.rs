@@ -131,16 +131,9 @@ fn line(study: &Study, reduction: &str, measured: &Measured) -> String {
 
 /// All combinations that were asked for; ends at the first that cannot be run.
 pub fn study(words: impl Iterator<Item = String>) -> ExitCode {
-    let arguments = match parse(words) {
-        Ok(Some(arguments)) => arguments,
-        Ok(None) => {
-            println!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            eprintln!("resurgo-sim: {error}");
-            return ExitCode::from(2);
-        }
+    let arguments = match crate::or_end(parse(words), USAGE) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
     };
     println!("{HEADER}");
     for &kernel in &arguments.kernels {

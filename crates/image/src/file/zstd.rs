@@ -65,16 +65,7 @@ impl Encoder {
     /// Compresses bytes of `from` into `to`; `last`: nothing follows. How many it took, how many it gave, and whether that was
     /// all: if not, `to` is full.
     pub fn step(&mut self, from: &[u8], to: &mut [u8], last: bool) -> Result<(usize, usize, bool), Trouble> {
-        let mut input = ZSTD_inBuffer {
-            src: from.as_ptr().cast(),
-            size: from.len(),
-            pos: 0,
-        };
-        let mut output = ZSTD_outBuffer {
-            dst: to.as_mut_ptr().cast(),
-            size: to.len(),
-            pos: 0,
-        };
+        let (mut input, mut output) = buffers(from, to);
         let directive = if last {
             ZSTD_EndDirective::ZSTD_e_end
         } else {
@@ -106,16 +97,7 @@ impl Decoder {
 
     /// Decompresses bytes of `from` into `to`: how many it took and gave, and whether the frame has ended.
     pub fn step(&mut self, from: &[u8], to: &mut [u8]) -> Result<(usize, usize, bool), String> {
-        let mut input = ZSTD_inBuffer {
-            src: from.as_ptr().cast(),
-            size: from.len(),
-            pos: 0,
-        };
-        let mut output = ZSTD_outBuffer {
-            dst: to.as_mut_ptr().cast(),
-            size: to.len(),
-            pos: 0,
-        };
+        let (mut input, mut output) = buffers(from, to);
         // SAFETY: the context is whole, and both buffers are as long as they say.
         let left = said(unsafe { ZSTD_decompressStream(self.0.as_ptr(), &mut output, &mut input) })?;
         Ok((input.pos, output.pos, left == 0))
@@ -127,6 +109,21 @@ impl Drop for Decoder {
         // SAFETY: nobody else has it.
         unsafe { ZSTD_freeDCtx(self.0.as_ptr()) };
     }
+}
+
+/// As zstd wants to be told of them.
+fn buffers(from: &[u8], to: &mut [u8]) -> (ZSTD_inBuffer, ZSTD_outBuffer) {
+    let input = ZSTD_inBuffer {
+        src: from.as_ptr().cast(),
+        size: from.len(),
+        pos: 0,
+    };
+    let output = ZSTD_outBuffer {
+        dst: to.as_mut_ptr().cast(),
+        size: to.len(),
+        pos: 0,
+    };
+    (input, output)
 }
 
 /// A result, or zstd's name for what is wrong.

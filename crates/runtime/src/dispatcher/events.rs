@@ -545,23 +545,8 @@ fn counted(number: u64, one: &str, many: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dispatcher::killed;
     use resurgo_wire::counters::Sizes;
-
-    fn killed(rank: usize, statistics: LifeStatistics) -> Ended {
-        Ended {
-            rank,
-            life: 1,
-            pid: 123,
-            end: End::Signalled(9),
-            initialised: true,
-            finalised: false,
-            statistics,
-            report: None,
-            repeats: true,
-            noticed_ns: 0,
-            killed_ns: 0,
-        }
-    }
 
     fn sizes(messages: u64, bytes: u64) -> Sizes {
         let mut sizes = Sizes::default();
@@ -604,25 +589,12 @@ mod tests {
         let now = Instant::now();
         let mut events = Events::new(2, false, None, Wanted::default(), now);
         events.spawned(1, 4, &["x"]);
-        let ended = Ended {
-            rank: 3,
-            life: 1,
-            pid: 7,
-            end: End::Signalled(9),
-            initialised: true,
-            finalised: false,
-            statistics: LifeStatistics::default(),
-            report: None,
-            repeats: true,
-            noticed_ns: 0,
-            killed_ns: 0,
-        };
-        events.failed(&ended, now);
+        events.failed(&killed(3, LifeStatistics::default()), now);
         events.restarting(3);
         events.spawn_failed(0, "x: no such file");
         assert_eq!(
             String::from_utf8(events.take_text()).unwrap(),
-            "resurgo: rank 3 killed by SIGKILL (pid 7, spawned by rank 1)\n\
+            "resurgo: rank 3 killed by SIGKILL (pid 123, spawned by rank 1)\n\
              resurgo: warning: rank 0 could not spawn: x: no such file\n"
         );
     }

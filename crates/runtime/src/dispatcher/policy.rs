@@ -213,19 +213,11 @@ mod tests {
     };
 
     fn ended(rank: usize, end: End, initialised: bool, finalised: bool) -> Ended {
-        let statistics = LifeStatistics::default();
         Ended {
-            rank,
-            life: 1,
-            pid: 1,
             end,
             initialised,
             finalised,
-            statistics,
-            report: None,
-            repeats: true,
-            noticed_ns: 0,
-            killed_ns: 0,
+            ..crate::dispatcher::killed(rank, LifeStatistics::default())
         }
     }
 

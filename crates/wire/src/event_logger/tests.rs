@@ -41,8 +41,9 @@ fn carry(client: &mut Client, side: &mut LoggerSide) {
     client.receive(&bytes);
 }
 
-fn admitted() -> (Client, LoggerSide) {
-    let (mut client, mut side) = (Client::new(identity()), LoggerSide::new(4, 5, KEY, [2; 32]));
+/// The two have proven who they are, to a logger of `epoch`; what it is told of what was `acknowledged`.
+fn greeted(epoch: u64, acknowledged: Option<u64>) -> (Client, LoggerSide) {
+    let (mut client, mut side) = (Client::new(identity()), LoggerSide::new(4, epoch, KEY, [2; 32]));
     carry(&mut client, &mut side);
     assert_eq!(side.next_request(), Ok(None));
     carry(&mut client, &mut side);
@@ -51,9 +52,14 @@ fn admitted() -> (Client, LoggerSide) {
     let admit = Request::Admit {
         rank: 2,
         incarnation: 3,
-        acknowledged: Some(9),
+        acknowledged,
     };
     assert_eq!(side.next_request(), Ok(Some(admit)));
+    (client, side)
+}
+
+fn admitted() -> (Client, LoggerSide) {
+    let (mut client, mut side) = greeted(5, Some(9));
     side.welcome(11);
     carry(&mut client, &mut side);
     assert_eq!(
@@ -67,18 +73,7 @@ fn admitted() -> (Client, LoggerSide) {
 #[test]
 fn only_another_logger_is_told_what_was_acknowledged() {
     for (epoch, acknowledged) in [(4, None), (5, Some(9))] {
-        let (mut client, mut side) = (Client::new(identity()), LoggerSide::new(4, epoch, KEY, [2; 32]));
-        carry(&mut client, &mut side);
-        assert_eq!(side.next_request(), Ok(None));
-        carry(&mut client, &mut side);
-        assert_eq!(client.next_event(), Ok(None));
-        carry(&mut client, &mut side);
-        let admit = Request::Admit {
-            rank: 2,
-            incarnation: 3,
-            acknowledged,
-        };
-        assert_eq!(side.next_request(), Ok(Some(admit)));
+        greeted(epoch, acknowledged);
     }
 }
 

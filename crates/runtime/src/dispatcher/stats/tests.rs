@@ -1,4 +1,3 @@
-use resurgo_wire::control::End;
 use resurgo_wire::counters::Cost;
 
 use serde_json::Value;
@@ -18,17 +17,10 @@ fn life(messages: u64, bytes: u64, deliveries: u64) -> LifeStatistics {
 
 fn killed(rank: usize, life: u64, statistics: LifeStatistics) -> Ended {
     Ended {
-        rank,
         life,
-        pid: 123,
-        end: End::Signalled(9),
-        initialised: true,
-        finalised: false,
-        statistics,
-        report: None,
-        repeats: true,
         noticed_ns: 10 * SECOND,
         killed_ns: 9 * SECOND,
+        ..crate::dispatcher::killed(rank, statistics)
     }
 }
 
