@@ -14,9 +14,9 @@ use std::sync::atomic::{Ordering, fence};
 const POPULATE: usize = 16;
 /// Segments that only the record may take: it goes on when the log is full and waits for images.
 const RESERVED: usize = 2;
-/// How much the log grows between two words about it to the agent (64 MiB), but never more than a sixteenth of its bound when
+/// How much the log grows between two words about it to the agent (16 MiB), but never more than a sixteenth of its bound when
 /// it is half full.
-const STEP: usize = 1024;
+const STEP: usize = 256;
 /// Least time between two calls for images of a rank that waits for room.
 const CALL_AGAIN_NS: u64 = 20_000_000;
 

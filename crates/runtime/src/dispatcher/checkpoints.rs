@@ -55,19 +55,20 @@ pub struct Outcome {
     pub failed: Vec<(usize, String)>,
 }
 
-/// Growth of the message logs, in bytes a second of standstill, from which on images of all ranks are worth what they cost.
-/// Into fresh memory a log grows by some 2 GiB a second, into memory that it has used before by four times as much; what a rank
-/// writes to after an image may cost several times the standstill again. With this, images take some twentieth of the time that a
-/// program does nothing but send.
-const WORTH: f64 = 320.0 * (1u64 << 30) as f64;
+/// What a byte costs more in memory that a log has never used than in memory that it has used before, in seconds.
+const FRESH: f64 = 0.5e-9;
+/// What an image costs altogether, in standstills: what the rank writes to afterwards is copied page by page.
+const AFTERMATH: f64 = 4.0;
 /// Least growth for which images are taken.
-const LEAST_GROWTH: u64 = 128 << 20;
+const LEAST_GROWTH: u64 = 96 << 20;
 
 /// The times of the next images, since the start of the job.
 pub struct Checkpoints {
     period: Period,
     /// Of all message logs, in bytes, since images were last taken for that reason.
     growth: u64,
+    /// The same since the start of the job.
+    logged: u64,
     /// Doubled whenever such an image was refused: others may be refused for the same reason.
     patience: u64,
     /// What each rank's (or the job's) last image has cost.
@@ -104,6 +105,7 @@ impl Checkpoints {
         Checkpoints {
             period,
             growth: 0,
+            logged: 0,
             patience: 1,
             costs: vec![None; size],
             failures: 0,
@@ -171,12 +173,15 @@ impl Checkpoints {
         self.waiting.extend(client);
     }
 
-    /// Images let logs forget, so that they use the same memory again. They are taken when that saves much more time than
-    /// the images cost; a rank that cannot have one now is not asked again.
+    /// Images let logs forget, so that they use the same memory again. How much more will be sent, nobody knows: with as much as
+    /// has been sent, s bytes, images every g bytes cost s ÷ g times what one costs, and the first g bytes cost what fresh memory
+    /// costs. Both are the same, and their sum is the least, with the g that is used here. A rank that cannot have an image now is
+    /// not asked again.
     pub fn logs_have_grown(&mut self, bytes: u64, now: Duration) {
         self.growth += bytes;
-        let cost = self.costs.iter().flatten().sum::<Duration>();
-        let enough = LEAST_GROWTH.max((cost.as_secs_f64() * WORTH) as u64);
+        self.logged += bytes;
+        let cost = AFTERMATH * self.costs.iter().flatten().sum::<Duration>().as_secs_f64();
+        let enough = LEAST_GROWTH.max((cost * self.logged as f64 / FRESH).sqrt() as u64);
         if self.growth < enough.saturating_mul(self.patience) {
             return;
         }
