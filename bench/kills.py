@@ -9,6 +9,7 @@ from statistics import median
 
 from contenders import BLOCKING, DEFAULT, PESSIMISTIC, TCP, Job, Rounds, run
 from report import OUT, Section, number, spread
+from svg import Panel, write
 
 RANKS = 4
 PROGRAM = ("heat", 1024, 1024, 8000)
@@ -147,34 +148,12 @@ def measure(quick):
 
 
 def draw(results, plain, program):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams |= {"svg.hashsalt": "resurgo", "svg.fonttype": "none", "font.size": 10}
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
+    """Medians."""
+    labels = {plain: f"{plain}, started again by hand"} | {survivor.name: f"resurgo, {survivor.name}" for survivor in SURVIVORS}
     counts = sorted({row[0] for row in results})
-    places = range(len(counts))
-    styles = {
-        plain: (f"{plain}, started again by hand", "#8a8a8a", "s"),
-        SURVIVOR.name: ("resurgo, pessimistic", "#c1440e", "o"),
-        WITH_IMAGES.name: (f"resurgo, {WITH_IMAGES.name}", "#1b7837", "^"),
-        BLOCKING.name: (f"resurgo, {BLOCKING.name}", "#2166ac", "v"),
+    series = {
+        label: [(kills, median(row[3] for row in results if row[2] == name and row[0] == kills)) for kills in counts]
+        for name, label in labels.items()
     }
-    for name, (label, colour, marker) in styles.items():
-        points = [[row[3] for row in results if row[2] == name and row[0] == kills] for kills in counts]
-        axes.plot(places, [median(values) for values in points], color=colour, marker=marker, label=label)
-        for place, values in zip(places, points):
-            single = {"marker": marker, "markersize": 3, "alpha": 0.4, "linestyle": "none"}
-            axes.plot([place] * len(values), values, color=colour, **single)
-    axes.set_xticks(places, [str(kills) for kills in counts])
-    axes.set_xlabel("processes killed during the run")
-    axes.set_ylabel("time to solution, s")
-    axes.set_ylim(bottom=0)
-    axes.set_title(f"{' '.join(map(str, program))}, {RANKS} ranks: medians and single runs", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(OUT / "kills.svg", metadata={"Date": None})
-    figure.savefig(OUT / "kills.png", dpi=150)
-    pyplot.close(figure)
+    panel = Panel(f"{' '.join(map(str, program))}, {RANKS} ranks", "processes killed during the run", "time to solution, s", series)
+    write(OUT / "kills.svg", "Time to solution against the number of kills", [panel])
