@@ -191,17 +191,20 @@ impl Causal {
         if let Some(rank) = named.into_iter().find(|rank| strange(*rank)) {
             return Err(Error::UnknownRank { rank, size });
         }
-        let before = row(&mut self.exchanged, from).clone();
+        let crosses = self.store.get().crosses();
+        let before = crosses.then(|| row(&mut self.exchanged, from).clone());
         for event in &piggyback.events {
             self.learn(from, *event)?;
         }
-        let known = &mut self.exchanged[from as usize];
-        let raised = (0..).zip(before).zip(&*known);
-        let raised = raised
-            .filter(|((_, before), known)| before < known)
-            .map(|(raised, _)| raised);
-        let raised = raised.collect();
-        self.store.get().follow(known, raised);
+        if let Some(before) = before {
+            let known = &mut self.exchanged[from as usize];
+            let raised = (0..).zip(before).zip(&*known);
+            let raised = raised
+                .filter(|((_, before), known)| before < known)
+                .map(|(raised, _)| raised);
+            let raised = raised.collect();
+            self.store.get().follow(known, raised);
+        }
         self.past_is_stable(from, &piggyback.events)?;
         self.raise_stable(piggyback.stable.iter().copied());
         Ok(())

@@ -152,7 +152,7 @@ impl Server {
         let now = Instant::now();
         let mut wait = Duration::from_secs(60);
         if self.changed {
-            wait = wait.min(self.spread_at.saturating_duration_since(now) + Duration::from_micros(100));
+            wait = wait.min(self.spread_at.saturating_duration_since(now));
         }
         if self.peers.iter().any(|peer| peer.connection.is_none()) {
             wait = wait.min(PEER_AGAIN);
@@ -160,7 +160,8 @@ impl Server {
         if self.connections.values().any(Connection::has_deadline) {
             wait = wait.min(Duration::from_millis(250));
         }
-        PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
+        // Rounded up: whoever waits for less than a millisecond by asking again takes a core from the ranks.
+        PollTimeout::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(PollTimeout::MAX)
     }
 
     fn accept(&mut self) {
@@ -267,6 +268,9 @@ impl Server {
     fn spread(&mut self, now: Instant) {
         for peer in &mut self.peers {
             peer.attend(&self.settings, self.logger.epoch(), now);
+        }
+        if self.peers.is_empty() && !self.settings.broadcasts {
+            self.changed = false;
         }
         if !self.changed || now < self.spread_at {
             return;

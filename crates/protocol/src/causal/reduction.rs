@@ -22,8 +22,13 @@ pub(super) trait Reduce {
     /// follows from the graph.
     fn lacking(&self, to: Rank, itself: bool, latest: &[u64], known: &mut [u64]) -> Vec<Event>;
 
+    /// More follows from the graph about what a peer knows than it has said or been told: [`Self::follow`].
+    fn crosses(&self) -> bool {
+        false
+    }
+
     /// A peer's `known` has been raised, of these ranks from so much: raises it to what follows from the graph.
-    fn follow(&self, known: &mut [u64], raised: Vec<(Rank, u64)>);
+    fn follow(&self, _known: &mut [u64], _raised: Vec<(Rank, u64)>) {}
 
     /// All events, in the order of the reduction.
     fn all(&self) -> Vec<Event>;
@@ -63,11 +68,12 @@ impl Reduce for Sequences {
         self.events[event.receiver as usize].push_back(event);
     }
 
+    fn crosses(&self) -> bool {
+        self.crosses
+    }
+
     /// Whoever knows an event knows its past.
     fn follow(&self, known: &mut [u64], mut raised: Vec<(Rank, u64)>) {
-        if !self.crosses {
-            return;
-        }
         while let Some((receiver, above)) = raised.pop() {
             let upto = known[receiver as usize];
             for event in self.above(receiver, above).take_while(|event| event.rclock <= upto) {
@@ -91,7 +97,9 @@ impl Reduce for Sequences {
     fn lacking(&self, to: Rank, itself: bool, latest: &[u64], known: &mut [u64]) -> Vec<Event> {
         if itself {
             let above = std::mem::replace(&mut known[to as usize], latest[to as usize]);
-            self.follow(known, vec![(to, above)]);
+            if self.crosses {
+                self.follow(known, vec![(to, above)]);
+            }
         }
         let lacking = (0..).zip(&*known).zip(latest);
         lacking
@@ -123,9 +131,6 @@ impl Reduce for LogOn {
     fn insert(&mut self, event: Event) {
         self.0.push_back(event);
     }
-
-    /// The walk back finds it.
-    fn follow(&self, _: &mut [u64], _: Vec<(Rank, u64)>) {}
 
     fn forget(&mut self, stable: &[u64]) {
         self.0.retain(|event| event.rclock > stable[event.receiver as usize]);

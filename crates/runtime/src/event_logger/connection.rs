@@ -17,7 +17,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Longest time that a refused peer is listened to.
 const PARTING: Duration = Duration::from_secs(1);
 /// Bytes read at once; with one frame that is not whole, all that a connection keeps.
-const READ_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 16 << 10;
 
 /// What a rank or another logger wants.
 pub enum Heard {
@@ -114,7 +114,7 @@ impl Connection {
 
     /// Takes what has come and sends what is to go.
     pub fn exchange(&mut self) -> io::Result<()> {
-        let mut bytes = vec![0; READ_BYTES];
+        let mut bytes = [0; READ_BYTES];
         match self.stream.read(&mut bytes) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             // Whoever was refused is not listened to: reading on lets the reason arrive.
