@@ -364,14 +364,16 @@ impl World {
         self.loggers[site].spread.clone_from(&clocks);
         if flavour.spreads(Spread::Multicast) {
             for to in (0..self.loggers.len()).filter(|to| *to != site) {
-                let delay = 1 + self.random.below(self.logger_latency);
+                let between = self.parted(self.ranks.len() + site, self.ranks.len() + to);
+                let delay = 1 + self.random.below(self.logger_latency) + between;
                 let clocks = clocks.clone();
                 self.schedule(delay, Event::LoggerClocks { to, clocks });
             }
         }
         if flavour.spreads(Spread::Broadcast) {
             for rank in 0..self.ranks.len() as Rank {
-                let delay = 1 + self.random.below(self.logger_latency);
+                let between = self.parted(self.ranks.len() + site, rank as usize);
+                let delay = 1 + self.random.below(self.logger_latency) + between;
                 let clocks = clocks.clone();
                 self.schedule(delay, Event::Clocks { rank, clocks });
             }

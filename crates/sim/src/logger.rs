@@ -60,7 +60,8 @@ pub(crate) fn events(rank: Rank, above: u64, records: &[Recorded]) -> Vec<Event>
 impl World {
     fn logger_arrival(&mut self, last: fn(&mut World, usize) -> &mut u64, rank: Rank) -> u64 {
         let now = self.now;
-        let delay = 1 + self.random.below(self.logger_latency);
+        let site = self.ranks.len() + rank as usize % self.loggers.len().max(1);
+        let delay = 1 + self.random.below(self.logger_latency) + self.parted(rank as usize, site);
         let last = last(self, rank as usize);
         *last = (*last).max(now + delay);
         *last - now

@@ -9,7 +9,8 @@
 //!   many messages of the asker are visible (delivered, waiting, or in the record) and how many are here;
 //! - `Covered`, also in the other two, says how many messages of the channel are covered by the checkpoints of
 //!   their receiver: their sender may drop them;
-//! - a wire may break without a crash: what was on it is lost and both ends connect again.
+//! - a wire may break without a crash: what was on it is lost and both ends connect again;
+//! - the network may be parted for a time: what is sent from one part to the other arrives when that is over.
 
 use resurgo_protocol::Rank;
 use resurgo_protocol::causal::Answer;
@@ -27,6 +28,14 @@ pub(crate) struct Wire {
     pub last_arrival: u64,
     /// Increased when the wire breaks.
     pub connection: u64,
+}
+
+/// Ranks and event loggers in two parts that cannot reach each other.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Partition {
+    /// One bit of each rank, then of each event logger.
+    side: u64,
+    until: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -74,11 +83,31 @@ pub(crate) struct Packet {
 }
 
 impl World {
+    /// The network falls into two parts.
+    pub(crate) fn part(&mut self) {
+        let longest = 30 * self.latency.max(self.logger_latency);
+        self.partition = Partition {
+            side: self.random.draw(),
+            until: self.now + self.random.between(1, longest),
+        };
+        let Partition { side, until } = self.partition;
+        let side = side & ((1 << (self.ranks.len() + self.loggers.len())) - 1);
+        self.note(|| format!("the network is parted until {until}: {side:b} are on one side"));
+    }
+
+    /// How long two cannot reach each other: the numbers of ranks, or of event loggers behind them.
+    pub(crate) fn parted(&self, one: usize, other: usize) -> u64 {
+        let Partition { side, until } = self.partition;
+        let same = side >> one & 1 == side >> other & 1;
+        if same { 0 } else { until.saturating_sub(self.now) }
+    }
+
     fn arrival(&mut self, from: Rank, to: Rank) -> u64 {
         let straggles = self.random.one_in(30);
         let delay = 1 + self
             .random
             .below(if straggles { 3 * self.latency } else { self.latency });
+        let delay = delay + self.parted(from as usize, to as usize);
         let wire = &mut self.wires[from as usize][to as usize];
         wire.last_arrival = wire.last_arrival.max(self.now + delay);
         wire.last_arrival - self.now

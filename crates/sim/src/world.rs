@@ -12,7 +12,7 @@ use crate::image::Image;
 use crate::log::{Cursor, Log};
 use crate::logger::{FromLogger, ToLogger};
 use crate::mutation::Mutation;
-use crate::network::{Packet, Wire};
+use crate::network::{Packet, Partition, Wire};
 use crate::process::{Life, Process, Recovery, State};
 use crate::program::Job;
 use crate::queue::Queue;
@@ -227,6 +227,7 @@ pub(crate) struct World {
     pub wires: Vec<Vec<Wire>>,
     /// Rank r logs to number r modulo their count.
     pub loggers: Vec<Site>,
+    pub partition: Partition,
     /// Last arrival on each rank's connection to the event logger, and back.
     pub to_logger: Vec<u64>,
     pub from_logger: Vec<u64>,
@@ -336,6 +337,7 @@ impl World {
                     spread: Vec::new(),
                 })
                 .collect(),
+            partition: Partition::default(),
             to_logger: vec![0; size],
             from_logger: vec![0; size],
             declared: vec![(1, 0); size],
@@ -520,11 +522,12 @@ impl World {
         Ok(())
     }
 
-    /// Something fails: a rank, several, all, a wire, the event logger.
+    /// Something fails: a rank, several, all, a wire, the network, the event logger.
     fn fail(&mut self) {
         let size = self.ranks.len() as u64;
         let node = self.tolerate == Tolerate::Node;
         let kinds = match self.waves {
+            _ if node && !self.memory_survives => 15,
             _ if node => 12,
             Some(_) => 10,
             None => 8,
@@ -542,6 +545,7 @@ impl World {
             }
             7 => (0..size as Rank).for_each(|rank| self.crash(rank)),
             8 | 9 if self.waves.is_some() => self.return_all(),
+            12..=14 => self.part(),
             8 | 9 => {
                 let from = self.random.below(size) as Rank;
                 let to = self.random.below(size) as Rank;
