@@ -4,7 +4,7 @@ use resurgo_protocol::causal::Event;
 use resurgo_protocol::event_logger::Error;
 use resurgo_protocol::{EventLogger, Rank, Recorded};
 
-use crate::checkers::{COLLECTED, Violation, violation};
+use crate::checkers::{COLLECTED, SAME_HISTORY, Violation, violation};
 use crate::log::Record;
 use crate::mutation::Mutation;
 use crate::process::{Recovery, State};
@@ -378,6 +378,13 @@ impl World {
                 let site = &self.loggers[rank as usize % self.loggers.len()];
                 if site.state.is_some() && epoch == site.epoch {
                     self.checkers.acknowledged(rank, rclock)?;
+                }
+                let made = life.subject.made();
+                if rclock > made {
+                    return violation(
+                        SAME_HISTORY,
+                        format!("delivery {rclock} of {rank} is acknowledged, {made} are made"),
+                    );
                 }
                 life.acknowledged = life.acknowledged.max(rclock);
                 life.subject.acknowledge(rclock);

@@ -316,6 +316,11 @@ impl Subject {
         self.protocol.is_replaying()
     }
 
+    /// Deliveries that this life has made or has a record of.
+    pub fn made(&self) -> u64 {
+        self.protocol.rclock().max(self.protocol.recorded())
+    }
+
     pub fn rclock(&self) -> u64 {
         self.protocol.rclock()
     }
