@@ -14,6 +14,8 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 DEPS = Path(os.environ.get("RESURGO_DEPS", ROOT / ".deps"))
 RESURGO = Path(os.environ.get("RESURGO", ROOT / "build/bin/resurgo")).absolute()
@@ -34,8 +36,15 @@ PLAIN = {
     "FI_PROVIDER": "tcp",
     "FI_TCP_MAX_SAVED": "1000000",
 }
+# What undisturbed jobs have given, by what was run.
+CALM = {}
 MANY = ["--max-restarts", "10000", "--max-restarts-per-rank", "10000"]
 TIMEOUT = 90.0  # seconds for a job that should take a few
+
+
+def slow(*values):
+    """Parameters of a test that is like others, and left to long runs."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def environment(**more):
@@ -315,6 +324,13 @@ class Launcher:
 
     def run(self, n, *program, timeout=TIMEOUT, **more):
         return self.start(n, *program, **more).wait(timeout)
+
+    def calm(self, n, *program, **more):
+        """What an undisturbed job gives, in this test or an earlier one."""
+        key = repr((n, [str(word) for word in program], sorted(more.items())))
+        if key not in CALM:
+            CALM[key] = self.run(n, *program, **more).ok()
+        return CALM[key]
 
     def resurgo(self, *arguments, timeout=TIMEOUT, **more):
         """Runs resurgo with exactly these arguments."""

@@ -19,6 +19,8 @@ PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi"
 TEXT = b"".join(b"input line %d\n" % i for i in range(5000)) + b"no newline at the end"
 # Arguments of crash: a ring that goes round for minutes and prints every 50th iteration.
 LONG = ["99", "kill", "0", "always", "100000000"]
+# What undisturbed jobs have given and written, by size, length and program.
+UNDISTURBED = {}
 
 
 def feed(jobs, size, command, text, how, **more):
@@ -37,8 +39,13 @@ def feed(jobs, size, command, text, how, **more):
 def undisturbed(jobs, command, entry, size, longer=True):
     """The job without kills and without images: its result, and the file that it wrote."""
     file = jobs.directory / "result.undisturbed"
-    result = jobs.run(size, *command, *arguments(entry, longer, file)).ok()
-    assert result.restarts == 0
+    key = (size, longer, *map(str, command))
+    if key not in UNDISTURBED:
+        result = jobs.run(size, *command, *arguments(entry, longer, file)).ok()
+        assert result.restarts == 0
+        UNDISTURBED[key] = result, file.read_bytes() if entry.result else b""
+    result, written = UNDISTURBED[key]
+    file.write_bytes(written)
     return result, file
 
 

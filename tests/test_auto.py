@@ -103,7 +103,7 @@ def test_images_in_files(jobs, program, rng, name, variant):
 
 def test_output_exactly_once(jobs, program, rng, kills):
     command = program("output") + ["400", "1000"]
-    calm = jobs.run(3, *command).ok()
+    calm = jobs.calm(3, *command)
     job = start(jobs, 3, *command, options=every("50ms"))
     storm(job, rng, kills or 4, calm.seconds)
     result = job.wait().ok()
@@ -147,9 +147,10 @@ print("rank", world.rank, total)
 """
 
 
+@pytest.mark.slow
 def test_one_rank_that_cannot_be_in_a_wave(jobs):
     """Does not keep the others from having images: after a while each has its own."""
-    calm = jobs.run(3, harness.PYTHON, "-c", ONE_WITH_A_SOCKET).ok()
+    calm = jobs.calm(3, harness.PYTHON, "-c", ONE_WITH_A_SOCKET)
     job = start(jobs, 3, harness.PYTHON, "-c", ONE_WITH_A_SOCKET, options=every("200ms"))
     for rank in (0, 2):
         job.until_event("checkpointed", rank=rank)

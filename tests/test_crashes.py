@@ -112,7 +112,7 @@ def test_an_exit_before_init_is_an_end(jobs, program, how):
 
 def test_output_is_exactly_once(jobs, program):
     """A rank that dies late prints everything again; nobody sees it twice."""
-    calm = jobs.run(3, *program("output"), "300").ok()
+    calm = jobs.calm(3, *program("output"), "300")
     for rank in range(3):
         stormy = jobs.run(3, *program("output"), "300", options=["--fault", f"rank={rank},messages=20"]).ok()
         assert stormy.restarts == 1, stormy.describe()

@@ -72,6 +72,6 @@ def test_what_cannot_be_is_an_error(jobs, program, fault):
 
 def test_with_output_and_ranks_that_talk(jobs, program):
     command = program("crash") + ["99", "kill", "0", "always", "500"]
-    calm = jobs.run(4, *command).ok()
+    calm = jobs.calm(4, *command)
     result = jobs.run(4, *command, options=["--fault", "rank=3,messages=300", "--fault", "rank=0,messages=400"]).ok()
     assert by_rank(result.out) == by_rank(calm.out) and result.restarts == 2

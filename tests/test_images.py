@@ -78,7 +78,7 @@ def test_a_rank_goes_on_from_its_newest_image(jobs, program):
 def test_again_as_soon_as_they_are_back(jobs, program, rng, victims):
     """From images, several times in a row."""
     command = program("crash") + ["99", "kill", "0", "always", "100000"]
-    calm = jobs.run(3, *command).ok()
+    calm = jobs.calm(3, *command)
     job = jobs.start(3, *command, options=[*MANY, *every("50ms")])
     job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1, 2})
     for _ in range(4):
@@ -155,7 +155,7 @@ def test_the_log_stays_bounded(jobs):
     command, bound = [harness.PYTHON, "-c", SENDER], ["--log-memory", "4M"]
     result = jobs.run(2, *command, options=[*bound, "--tolerate", "node"])
     assert result.code == 119 and "the message log of rank" in result.errors, result.describe()
-    calm = jobs.run(2, *command).ok()
+    calm = jobs.calm(2, *command)
     job = jobs.start(2, *command, options=[*bound, *every("20ms")])
     job.until(lambda: len(job.events) > 20)
     time.sleep(0.5)
@@ -204,7 +204,7 @@ def test_without_the_one_or_the_other(jobs, program, who):
 def test_a_shell_has_no_image_but_recovers(jobs, program):
     """The process that the agent has started is not the MPI program: there are no images, and replay goes from the start."""
     command = ["sh", "-c", f"{program('cg')[0]} 512 400; exit 0"]
-    calm = jobs.run(2, *command).ok()
+    calm = jobs.calm(2, *command)
     job = jobs.start(2, *command, options=every("20ms"))
     refused = lambda rank: any(
         event["event"] == "not_checkpointed" and event["rank"] == rank and "a wrapper" in event["reason"]
@@ -229,7 +229,7 @@ def test_soak(jobs, program, rng, kills, request, entry, size, period):
 def test_two_hundred_kills_in_a_row(jobs, program, rng, kills, period):
     """One after the other, each as soon as some rank is back: as many images and lives of one job as it takes."""
     command = program("master_worker") + ["400000", "3000"]
-    calm = jobs.run(4, *command, timeout=600).ok()
+    calm = jobs.calm(4, *command, timeout=600)
     job = jobs.start(4, *command, options=[*MANY, *every(period)])
     job.until(lambda: len(job.lives()) == 4)
     struck = 0

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 import harness
-from harness import MANY
+from harness import MANY, slow
 
 pytestmark = pytest.mark.protocol("pessimistic")
 
@@ -22,7 +22,7 @@ PROGRAMS = [
     *(f"timers {kind}" for kind in ("interval", "posix", "posix_thread")),
     *(f"events {kind}" for kind in ("eventfd", "pipe", "epoll", "timerfd", "signalfd")),
     *(f"locks {kind}" for kind in LOCKS),
-    *(pytest.param(f"locks {kind}", marks=pytest.mark.slow) for kind in MORE_LOCKS),
+    *(slow(f"locks {kind}") for kind in MORE_LOCKS),
 ]
 # What the kernel gives only to those who may: old numbers for new threads.
 RIGHTS = ["setpriv", "--bounding-set=-checkpoint_restore,-sys_admin"]
@@ -44,7 +44,7 @@ def survive(jobs, rng, words, every, count, before=()):
 
 
 def survives(jobs, rng, words, kills, before=()):
-    calm = jobs.run(2, *command(words)).ok()
+    calm = jobs.calm(2, *command(words))
     for _ in range(3):
         result, from_images = survive(jobs, rng, words, rng.choice([30, 50, 100]), kills or 5, before)
         assert result.out == calm.out and result.program_errors == b"", result.describe()
@@ -59,7 +59,7 @@ def test_feature(jobs, rng, kills, words):
 
 
 @pytest.mark.parametrize("words", ["threads_kept", "timers posix_thread", *(f"locks {kind}" for kind in LOCKS),
-                                   *(pytest.param(f"locks {kind}", marks=pytest.mark.slow) for kind in MORE_LOCKS)])
+                                   *(slow(f"locks {kind}") for kind in MORE_LOCKS)])
 def test_threads_with_new_numbers(jobs, rng, kills, words):
     """Without rights the threads of a woken rank have other numbers, and locks know their owner by it."""
     if os.geteuid() == 0 and not shutil.which("setpriv"):
@@ -67,10 +67,10 @@ def test_threads_with_new_numbers(jobs, rng, kills, words):
     survives(jobs, rng, words, kills, RIGHTS if os.geteuid() == 0 else ())
 
 
-@pytest.mark.parametrize("kind", [*WAITS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE_WAITS)])
+@pytest.mark.parametrize("kind", [*WAITS, *map(slow, MORE_WAITS)])
 def test_waiting(jobs, rng, kills, kind):
     """A wait of 150 ms ends on time, whatever is done to the process."""
-    calm = jobs.run(2, *command(f"waits {kind} 300")).ok()
+    calm = jobs.calm(2, *command(f"waits {kind} 300"))
     result = jobs.run(2, *command(f"waits {kind} 300"), options=["--checkpoint-every", "25ms"]).ok()
     assert result.out == calm.out and len(result.of("checkpointed")) > 20, result.describe()
     survives(jobs, rng, f"waits {kind}", kills)
@@ -97,7 +97,7 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_refused(jobs, kind):
     """No image as long as the thing is there; the program does not notice, and has images afterwards."""
-    calm = jobs.run(2, *command(f"refused {kind}")).ok()
+    calm = jobs.calm(2, *command(f"refused {kind}"))
     result = jobs.run(2, *command(f"refused {kind}"), options=["--checkpoint-every", "20ms"]).ok()
     assert result.out == calm.out and result.program_errors == b"", result.describe()
     for rank in range(2):

@@ -77,7 +77,7 @@ KILLED = {"IMB-MPI1": ["-msglog", "3:10", "PingPong", "Exchange", "Allreduce", "
 @pytest.mark.parametrize("name", KILLED)
 def test_rank_0_is_killed(jobs, name, library):
     env = harness.environment(**LIBRARIES[library])
-    calm = jobs.run(2, *command(name, 2, *KILLED[name]), env=env).ok()
+    calm = jobs.calm(2, *command(name, 2, *KILLED[name]), env=env)
     half = sum(event["messages"] for event in calm.of("job_ended")) // 2
     options = ["--fault", f"rank=0,messages={max(10, half // 2)}"]
     result = jobs.run(2, *command(name, 2, *KILLED[name]), env=env, options=options).ok()
@@ -88,7 +88,7 @@ def test_rank_0_is_killed(jobs, name, library):
 def test_another_rank_is_killed(jobs):
     """Before the first times are sent all is well; afterwards the difference is found."""
     run = command("IMB-MPI1", 2, *KILLED["IMB-MPI1"])
-    calm = jobs.run(2, *run).ok()
+    calm = jobs.calm(2, *run)
     early = jobs.run(2, *run, options=["--fault", "rank=1,messages=12"]).ok()
     assert shape(early.text) == shape(calm.text) and early.restarts == 1
     late = jobs.run(2, *run, options=["--fault", "rank=1,messages=2000"])

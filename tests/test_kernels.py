@@ -15,6 +15,7 @@ def test_every_number_of_ranks_gives_the_same(jobs, program, name):
     assert len(answers) == 1 and f"{name} class=S" in answers.pop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_larger_class(jobs, program, plain, name):
     theirs = plain(4, *program(name), "W").text

@@ -40,7 +40,7 @@ def test_as_plain_mpich(jobs, name, size, protocol):
 @pytest.mark.parametrize("name", ["melt", "ions"])
 def test_with_kills(jobs, rng, kills, name, size):
     """In the first two thirds: at its end LAMMPS sends measured times, which no replay repeats."""
-    calm = jobs.run(size, *command(name, jobs.directory / "calm", 600)).ok()
+    calm = jobs.calm(size, *command(name, jobs.directory / "calm", 600))
     job = jobs.start(size, *command(name, jobs.directory / "stormy", 600), options=MANY)
     print(storm(job, rng, kills or 3, calm.seconds * 0.5, in_replay=0))
     stormy = job.wait().ok()

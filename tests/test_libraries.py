@@ -31,7 +31,7 @@ def test_on_intel_mpi(jobs, program, name, protocol):
 @pytest.mark.parametrize("name", ["cg", "heat", "master_worker", "transpose"])
 def test_kills_on_intel_mpi(jobs, program, name):
     command = program(name) + arguments(BY_NAME[name], True, jobs.directory / "result")
-    calm = jobs.run(3, *command, env=intel()).ok()
+    calm = jobs.calm(3, *command, env=intel())
     faults = ["--fault", "rank=1,messages=900", "--fault", "rank=0,messages=500"]
     result = jobs.run(3, *command, env=intel(), options=[*MANY, *faults]).ok()
     assert result.restarts == 2, result.describe()

@@ -22,7 +22,7 @@ def test_the_bound_is_reached(jobs, program):
 
 def test_images_let_the_log_forget(jobs, program):
     """A log that fills asks for images by itself, also while ranks are killed."""
-    calm = jobs.run(4, *program("transpose"), *BUSY).ok()
+    calm = jobs.calm(4, *program("transpose"), *BUSY)
     options = ["--log-memory", "4M"]
     result = jobs.run(4, *program("transpose"), *BUSY, options=options, timeout=60).ok()
     assert result.out == calm.out
@@ -35,7 +35,7 @@ def test_images_let_the_log_forget(jobs, program):
 def test_the_log_goes_to_a_file(jobs, program):
     spill = jobs.directory / "spill"
     spill.mkdir()
-    calm = jobs.run(4, *program("transpose"), *BUSY).ok()
+    calm = jobs.calm(4, *program("transpose"), *BUSY)
     options = ["--log-memory", "4M", "--spill-dir", spill]
     result = jobs.run(4, *program("transpose"), *BUSY, options=options).ok()
     assert result.out == calm.out
@@ -46,7 +46,7 @@ def test_the_log_goes_to_a_file(jobs, program):
 def test_a_replay_from_the_file(jobs, program):
     spill = jobs.directory / "spill"
     spill.mkdir()
-    calm = jobs.run(4, *program("transpose"), *BUSY).ok()
+    calm = jobs.calm(4, *program("transpose"), *BUSY)
     options = ["--log-memory", "4M", "--spill-dir", spill, "--fault", "rank=1,messages=400"]
     result = jobs.run(4, *program("transpose"), *BUSY, options=options).ok()
     assert result.out == calm.out and result.restarts == 1

@@ -187,7 +187,7 @@ def test_by_the_environment(jobs, program):
         RESURGO_CHECKPOINT_IN_FLIGHT="1",
     )
     command = program("crash") + ["99", "kill", "0", "always", "20000"]
-    calm = jobs.run(3, *command).ok()
+    calm = jobs.calm(3, *command)
     result = jobs.run(3, *command, env=env).ok()
     assert by_rank(result.out) == by_rank(calm.out)
     ranks = asked(result)

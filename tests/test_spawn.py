@@ -64,7 +64,7 @@ def test_random_kills(jobs, program, rng, kills, size):
 
 def test_random_kills_with_images(jobs, program, rng, kills):
     command = (*program("spawn"), "6", "2", "1000")
-    calm = jobs.run(2, *command).ok()
+    calm = jobs.calm(2, *command)
     job = jobs.start(2, *command, options=[*MANY, "--checkpoint-every", "50ms"])
     struck = storm(job, rng, kills or 6, max(0.5, calm.seconds))
     print(f"struck {struck}")
@@ -84,7 +84,7 @@ def test_kills_of_children_only(jobs, program, rng):
 def test_a_parent_killed_while_its_spawn_is_carried_out(jobs, program):
     """At every message around the first spawns, which are what the parent does first."""
     command = program("spawn")
-    calm = jobs.run(1, *command, "2", "2", "3").ok()
+    calm = jobs.calm(1, *command, "2", "2", "3")
     for messages in (1, 2, 3, 4, 5, 6, 8, 11, 15, 20):
         result = jobs.run(1, *command, "2", "2", "3", options=["--fault", f"rank=0,messages={messages}"]).ok()
         assert lines(result) == lines(calm)
@@ -96,7 +96,7 @@ def test_a_parent_killed_while_its_spawn_is_carried_out(jobs, program):
 def test_kills_at_every_message(jobs, program, victim):
     command = program("spawn")
     arguments = ("3", "1", "2")
-    calm = jobs.run(2, *command, *arguments).ok()
+    calm = jobs.calm(2, *command, *arguments)
     messages = 1
     while True:
         fault = f"rank={victim},messages={messages}"

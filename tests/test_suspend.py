@@ -14,7 +14,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, RESURGO, by_rank
+from harness import MANY, RESURGO, by_rank, slow
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 SUSPENDED = 75
@@ -115,29 +115,29 @@ def ready(job):
     "name, protocol",
     [
         ("heat", "pessimistic"),
-        ("cg", "pessimistic"),
+        slow("cg", "pessimistic"),
         ("master_worker", "pessimistic"),
-        ("rma_halo", "pessimistic"),
-        ("comm_churn", "pessimistic"),
+        slow("rma_halo", "pessimistic"),
+        slow("comm_churn", "pessimistic"),
         ("pickles.py", "pessimistic"),
         ("numpy_cg.py", "pessimistic"),
         ("heat", "blocking"),
-        ("cg", "blocking"),
+        slow("cg", "blocking"),
         ("messages", "blocking"),
-        ("numpy_cg.py", "blocking"),
+        slow("numpy_cg.py", "blocking"),
         ("heat", "auto"),
         ("master_worker", "auto"),
-        ("messages", "auto"),
-        ("heat", "chandy-lamport"),
+        slow("messages", "auto"),
+        slow("heat", "chandy-lamport"),
         ("messages", "chandy-lamport"),
-        ("master_worker", "chandy-lamport"),
+        slow("master_worker", "chandy-lamport"),
     ],
 )
 def test_again_and_again(jobs, chain, program, rng, name, protocol):
     """Suspended at random moments, with ranks killed before and after."""
     entry = BY_NAME[name]
     calm_file, file = jobs.directory / "calm", jobs.directory / "result"
-    calm = jobs.run(3, *program(name), *arguments(entry, True, calm_file)).ok()
+    calm = jobs.calm(3, *program(name), *arguments(entry, True, calm_file))
     every = [] if rng.random() < 0.5 else ["--checkpoint-every", "100ms"]
     job = chain.start(3, *program(name), *arguments(entry, True, file), options=every, protocol=protocol)
     went_on = 0
@@ -161,10 +161,10 @@ def test_again_and_again(jobs, chain, program, rng, name, protocol):
 
 @pytest.mark.parametrize(
     "name, words, protocol",
-    [("heat", LONG_HEAT, "pessimistic"), ("heat", LONG_HEAT, "blocking"), ("numpy_cg.py", ("400", "4000"), "pessimistic")],
+    [slow("heat", LONG_HEAT, "pessimistic"), ("heat", LONG_HEAT, "blocking"), ("numpy_cg.py", ("400", "4000"), "pessimistic")],
 )
 def test_from_compressed_files(jobs, chain, program, rng, name, words, protocol):
-    calm = jobs.run(2, *program(name), *words).ok()
+    calm = jobs.calm(2, *program(name), *words)
     options = ["--checkpoint-compress", rng.choice(["zstd", "zstd:5"]), "--checkpoint-every", "100ms"]
     job = chain.start(2, *program(name), *words, options=options, protocol=protocol)
     for _ in range(2):
@@ -233,7 +233,7 @@ def test_the_first_suspension_can_be_resumed_until_there_is_another(jobs, chain,
 
 @pytest.mark.parametrize(
     "victim, protocol",
-    [("dispatcher", "pessimistic"), ("agent", "pessimistic"), ("user", "pessimistic"), ("user", "blocking")],
+    [("dispatcher", "pessimistic"), ("agent", "pessimistic"), slow("user", "pessimistic"), ("user", "blocking")],
 )
 def test_whatever_dies_in_the_middle(jobs, chain, program, long_calm, rng, victim, protocol):
     """Of a second suspension: the job is what it was at the first one, or at the second. Or it goes on."""
@@ -501,7 +501,7 @@ def test_a_log_that_has_been_written_to_a_file(jobs, chain, program):
     spill = jobs.directory / "spill"
     spill.mkdir()
     words = [*program("transpose"), "64", "400"]
-    calm = jobs.run(3, *words).ok()
+    calm = jobs.calm(3, *words)
     job = chain.start(3, *words, options=["--log-memory", "4M", "--spill-dir", spill])
     ready(job)
     time.sleep(calm.seconds / 4)
@@ -516,7 +516,7 @@ def test_a_log_that_has_been_written_to_a_file(jobs, chain, program):
 def test_spawned_ranks(jobs, chain, program):
     """They are suspended like all others; and others can be spawned when the job goes on."""
     words = ("20", "2", "60")
-    calm = jobs.run(2, *program("spawn"), *words).ok()
+    calm = jobs.calm(2, *program("spawn"), *words)
     job = chain.start(2, *program("spawn"), *words)
     assert job.until_event("spawned")
     for _ in range(3):
@@ -532,7 +532,7 @@ def test_spawned_ranks(jobs, chain, program):
 def test_as_a_script_does_that_is_started_again(jobs, chain, program):
     """The same command each time: it begins, goes on and comes to its end; then it begins again."""
     words = [*program("heat"), "400", "400", "24000"]
-    calm = jobs.run(2, *words).ok()
+    calm = jobs.calm(2, *words)
     options = ["--resume-if-any", "--time-limit", "1.4"]
     codes = []
     while codes[-1:] in ([], [SUSPENDED]) and len(codes) < 20:

@@ -12,7 +12,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, by_rank, storm
+from harness import MANY, by_rank, slow, storm
 from survival import (
     LONG,
     PROGRAMS,
@@ -29,7 +29,7 @@ from survival import (
     without_the_one_or_the_other,
 )
 
-SOME = ["cg", "master_worker", "comm_churn", "rma_halo", "transpose", "heat", "futures_pi.py", "lu", "bt", "ft"]
+SOME = ["master_worker", "comm_churn", "rma_halo", "heat", "futures_pi.py", *map(slow, ("cg", "transpose", "lu", "bt", "ft"))]
 WAVES = [*MANY, "--checkpoint-every", "20ms"]
 PATIENCE = 60.0  # seconds for striking: a job that hangs must not keep its test from saying so
 
@@ -54,7 +54,7 @@ def test_random_kills(jobs, program, rng, kills, name, protocol):
 
 def test_random_kills_of_eight_ranks(jobs, program, rng, kills, protocol):
     command = [*program("comm_churn"), *arguments(BY_NAME["comm_churn"], True, None)]
-    calm = jobs.run(8, *command).ok()
+    calm = jobs.calm(8, *command)
     job = jobs.start(8, *command, protocol=protocol, options=WAVES)
     storm(job, rng, kills or 4, max(0.3, calm.seconds))
     result = job.wait().ok()
@@ -112,7 +112,7 @@ def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
 def test_threads_in_mpi(jobs, program, rng, kills, protocol):
     """What message logging refuses."""
     command = program("threads") + ["4", "6000"]
-    calm = jobs.run(3, *command, protocol="none").ok()
+    calm = jobs.calm(3, *command, protocol="none")
     job = start(jobs, protocol, 3, *command, period="100ms")
     job.until_event("wave_complete")
     print(storm(job, rng, kills or 3, calm.seconds / 2))
@@ -123,7 +123,7 @@ def test_threads_in_mpi(jobs, program, rng, kills, protocol):
 
 def test_waves_that_follow_a_return_at_once(jobs, program, protocol):
     """On a crowded machine a thread that has just returned is asked for the next wave while others of its rank have hardly begun."""
-    calm = jobs.run(3, *program("image/openmp")).ok()
+    calm = jobs.calm(3, *program("image/openmp"))
     crowd = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(4)]
     try:
         options = [*MANY, "--checkpoint-every", "10ms", "--fault", "random,seed=1,mean=60ms,count=16"]
@@ -136,7 +136,7 @@ def test_waves_that_follow_a_return_at_once(jobs, program, protocol):
     assert {failed["cause"] for failed in result.of("failed")} == {"killed by SIGKILL"}, result.describe()
 
 
-NONDETERMINISTIC = ["time", "random", "pid", "length", "tag", "destination", "threads", "multiple"]
+NONDETERMINISTIC = ["time", "random", "threads", "multiple", *map(slow, ("pid", "length", "tag", "destination"))]
 
 
 @pytest.mark.parametrize("variant", NONDETERMINISTIC)
@@ -155,7 +155,7 @@ def test_programs_that_do_not_repeat(jobs, program, rng, variant, protocol):
 def test_kills_while_all_return(jobs, program, rng, victims, protocol):
     """Whoever is killed again on the way back."""
     command = program("crash") + ["99", "kill", "0", "always", "60000"]
-    calm = jobs.run(3, *command).ok()
+    calm = jobs.calm(3, *command)
     job = start(jobs, protocol, 3, *command, period="50ms")
     job.until_event("wave_complete")
     for _ in range(4):
@@ -209,7 +209,7 @@ def strike(struck, life):
 
 def test_kills_of_new_processes_while_all_return(jobs, program, rng, kills, protocol):
     command = program("heat")
-    calm = jobs.run(8, *command, "256", "1500").ok()
+    calm = jobs.calm(8, *command, "256", "1500")
     job = jobs.start(8, *command, "256", "1500", protocol=protocol, options=WAVES)
     hits = strike_the_returning(job, rng, kills or 30)
     result = job.wait().ok()
@@ -233,7 +233,7 @@ def test_input_and_output_exactly_once(jobs, program, rng, kills, how, protocol)
 def test_images_of_the_wave_are_killed(jobs, program, rng, often, protocol):
     """All begin again, or go on from a later wave; ranks that stand still for the next one at that moment go on."""
     command = program("crash") + ["99", "kill", "0", "always", "100000"]
-    calm = jobs.run(3, *command).ok()
+    calm = jobs.calm(3, *command)
     job = start(jobs, protocol, 3, *command, period="20ms" if often else None)
     if not often:
         job.until(lambda: b"iteration 50 " in job.out.read_bytes())
@@ -300,7 +300,7 @@ def test_soak(jobs, program, rng, kills, request, entry, size, period, protocol)
 @pytest.mark.parametrize("name", ["master_worker", "threads"])
 def test_two_hundred_kills_in_a_row(jobs, program, rng, kills, name, protocol):
     command = program(name) + {"master_worker": ["60000", "3000"], "threads": ["2", "120000"]}[name]
-    calm = jobs.run(3, *command, protocol="none", timeout=600).ok()
+    calm = jobs.calm(3, *command, protocol="none", timeout=600)
     job = start(jobs, protocol, 3, *command, period="50ms")
     job.until(lambda: len(job.lives()) == 3)
     struck = 0
@@ -330,7 +330,7 @@ def in_files(job, count):
     return job.until(whole, what=f"{count} waves in files")
 
 
-@pytest.mark.parametrize("name", ["heat", "messages", "transpose", "pickles.py"])
+@pytest.mark.parametrize("name", ["heat", "messages", slow("transpose"), slow("pickles.py")])
 def test_a_wave_in_files(jobs, program, rng, name, protocol):
     """All ranks and all that sleeps are killed, several times."""
     entry, command = of_catalogue(program, name)
@@ -358,7 +358,7 @@ def test_a_wave_in_files(jobs, program, rng, name, protocol):
 )
 def test_a_damaged_file_of_a_wave(jobs, program, protocol, damaged):
     """The wave before is as good; the last two stay. It is not when what was in transit in it cannot be read."""
-    calm = jobs.run(3, *program("heat"), "400", "400", "6000").ok()
+    calm = jobs.calm(3, *program("heat"), "400", "400", "6000")
     directory = jobs.directory / "images"
     options = [*MANY, *every("150ms"), "--checkpoint-dir", directory]
     job = jobs.start(3, *program("heat"), "400", "400", "6000", options=options, protocol=protocol)
