@@ -5,18 +5,24 @@
 //! of its channels, and drains its own until it has taken as many as were announced. Taking a message may send another (an
 //! answer to a remote read), so the ranks drain in rounds until a round has moved nothing. [`Return`] is its side of the way
 //! back.
+//!
+//! In groups that have their turns one after the other ([`crate::group`]) only the ranks of one group at a time do so, and the
+//! others hold back what must not pass.
 
 use crate::Rank;
+use crate::group::Groups;
 
 /// What the coordinator does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Wait for the other ranks.
     Wait,
-    /// Tell every rank to drain its channels (again).
+    /// Tell every rank of the group to drain its channels (again).
     Drain,
-    /// Tell every rank to copy itself and to go on.
+    /// Tell every rank of the group to copy itself and to go on.
     Copy,
+    /// The next group has its turn: ask its ranks to stop, and all others to hold back what must not pass.
+    Turn,
     /// The wave is complete: the one before it is not needed any more.
     Complete,
     /// The wave cannot become complete: every rank that stands still goes on, and copies made for it are dropped.
@@ -36,6 +42,9 @@ enum Phase {
 pub struct Wave {
     number: u64,
     phase: Phase,
+    groups: Groups,
+    /// The group whose turn it is, from 1.
+    turn: u32,
     /// Ranks that have not done this phase's part.
     missing: Vec<bool>,
     count: usize,
@@ -46,10 +55,19 @@ pub struct Wave {
 impl Wave {
     /// Wave `number` of `size` ranks, all of which have been asked to stop.
     pub fn new(number: u64, size: usize) -> Wave {
+        Wave::in_groups(number, Groups::one(size))
+    }
+
+    /// Wave `number` of groups that have their turns one after the other. The ranks of the first have been asked to stop, and
+    /// all others to hold back what must not pass.
+    pub fn in_groups(number: u64, groups: Groups) -> Wave {
+        let size = groups.ranks();
         assert!(size > 0, "a wave has ranks");
         Wave {
             number,
             phase: Phase::Stopping,
+            groups,
+            turn: 1,
             missing: vec![true; size],
             count: size,
             moved: false,
@@ -69,6 +87,20 @@ impl Wave {
         self.number
     }
 
+    pub fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    /// The group whose turn it is.
+    pub fn turn(&self) -> u32 {
+        self.turn
+    }
+
+    /// It is the turn of this rank's group.
+    pub fn is_in_turn(&self, rank: Rank) -> bool {
+        self.groups.of(rank) == self.turn
+    }
+
     fn done(&mut self, rank: Rank, phase: Phase) -> bool {
         assert!(
             self.phase == phase && self.missing[rank as usize],
@@ -82,13 +114,17 @@ impl Wave {
 
     fn enter(&mut self, phase: Phase, step: Step) -> Step {
         self.phase = phase;
-        self.missing.fill(true);
-        self.count = self.missing.len();
+        // Those outside have their part in the beginning only.
+        for (rank, missing) in self.missing.iter_mut().enumerate() {
+            *missing = phase == Phase::Stopping || self.groups.of(rank as Rank) == self.turn;
+        }
+        self.count = self.missing.iter().filter(|missing| **missing).count();
         self.moved = false;
         step
     }
 
-    /// All threads of `rank` stand still, and what it has sent is announced.
+    /// All threads of `rank` stand still, or it is outside of the group and holds back what must not pass; what it has sent is
+    /// announced.
     pub fn stopped(&mut self, rank: Rank) -> Step {
         if self.phase == Phase::Over {
             return Step::Wait;
@@ -120,11 +156,15 @@ impl Wave {
         if self.phase == Phase::Over {
             return Step::Wait;
         }
-        if self.done(rank, Phase::Copying) {
-            self.phase = Phase::Over;
-            return Step::Complete;
+        if !self.done(rank, Phase::Copying) {
+            return Step::Wait;
         }
-        Step::Wait
+        if self.turn < self.groups.count() {
+            self.turn += 1;
+            return self.enter(Phase::Stopping, Step::Turn);
+        }
+        self.phase = Phase::Over;
+        Step::Complete
     }
 
     /// A rank has failed or cannot be copied.
@@ -247,6 +287,34 @@ mod tests {
         assert_eq!(wave.drained(1, 0), Step::Copy);
         assert_eq!(wave.copied(0), Step::Wait);
         assert_eq!(wave.copied(1), Step::Complete);
+    }
+
+    #[test]
+    fn groups_are_copied_in_turn_when_all_others_hold_back() {
+        let mut wave = Wave::in_groups(4, Groups::consecutive(3, 2));
+        assert_eq!((wave.turn(), wave.is_in_turn(1), wave.is_in_turn(2)), (1, true, false));
+        assert_eq!(wave.stopped(0), Step::Wait);
+        assert_eq!(wave.stopped(1), Step::Wait);
+        assert_eq!(wave.stopped(2), Step::Drain);
+        assert_eq!(wave.drained(0, 0), Step::Wait);
+        assert_eq!(wave.drained(1, 0), Step::Copy);
+        assert_eq!(wave.copied(1), Step::Wait);
+        assert_eq!(wave.copied(0), Step::Turn);
+        assert_eq!((wave.turn(), wave.is_in_turn(1), wave.is_in_turn(2)), (2, false, true));
+        assert_eq!(wave.stopped(2), Step::Wait);
+        assert_eq!(wave.stopped(0), Step::Wait);
+        assert_eq!(wave.stopped(1), Step::Drain);
+        assert_eq!(wave.drained(2, 1), Step::Drain);
+        assert_eq!(wave.drained(2, 0), Step::Copy);
+        assert_eq!(wave.copied(2), Step::Complete);
+    }
+
+    #[test]
+    #[should_panic(expected = "rank 2 has done Draining")]
+    fn who_is_outside_of_the_group_drains_nothing() {
+        let mut wave = Wave::in_groups(1, Groups::consecutive(3, 2));
+        (0..3).for_each(|rank| _ = wave.stopped(rank));
+        wave.drained(2, 0);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod blocking;
 pub mod causal;
 pub mod chandy_lamport;
 pub mod event_logger;
+pub mod group;
 pub mod pessimistic;
 
 pub use blocking::{Return, Step, Turn, Wave};

@@ -1,0 +1,268 @@
+//! Group-based coordinated checkpointing (Gao 2007): the ranks of one group after the other stop, drain their channels and copy
+//! themselves, as in [`crate::Wave::new`], and those of the others compute on. On a failure all return to the last complete wave.
+//!
+//! Between a group that has been copied for a wave and one that has not, nothing passes ([`Turn::passes`]): sends are deferred
+//! until both have been or neither is about to be. So no channel holds anything when the ranks at both its ends have been
+//! copied, and nothing is logged. A small message is copied into the sender's buffer, and its send is over (message buffering); a
+//! large one stays with the caller, and its send is not over (request buffering): [`Buffer`]. (§3.2, §4.3.)
+//!
+//! A rank outside of the group whose turn it is (*passive coordination*, §4.4) says when it has seen that. From then on it sends
+//! nothing to that group, which can drain its channels then. A rank that computes is made to look: the coordinator waits for its
+//! answer, and no rank for its computation.
+//!
+//! [`formation`] has the ways to form groups (§4.1), [`Writing`] the order in which they write their images.
+
+pub mod formation;
+
+use crate::Rank;
+
+/// Which rank is in which group; groups have their turns in the order of their numbers, which begin at 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Groups {
+    of: Vec<u32>,
+    count: u32,
+}
+
+impl Groups {
+    /// `of`: each rank's group.
+    pub fn new(of: Vec<u32>) -> Groups {
+        let count = of.iter().copied().max().unwrap_or(0);
+        let has_ranks = |group: u32| of.contains(&group);
+        assert!(
+            !of.contains(&0) && (1..=count).all(has_ranks),
+            "groups are numbered from 1, and each has ranks: {of:?}"
+        );
+        Groups { of, count }
+    }
+
+    /// All ranks are in one.
+    pub fn one(ranks: usize) -> Groups {
+        Groups::consecutive(ranks, ranks.max(1))
+    }
+
+    /// `size` ranks each, in the order of ranks; the last may have fewer.
+    pub fn consecutive(ranks: usize, size: usize) -> Groups {
+        Groups::new((0..ranks).map(|rank| (rank / size) as u32 + 1).collect())
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.of.len()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The group of `rank`.
+    pub fn of(&self, rank: Rank) -> u32 {
+        self.of[rank as usize]
+    }
+
+    /// The ranks of `group`.
+    pub fn members(&self, group: u32) -> impl Iterator<Item = Rank> + '_ {
+        let ranks = self.of.iter().enumerate();
+        ranks.filter(move |(_, of)| **of == group).map(|(rank, _)| rank as Rank)
+    }
+}
+
+/// How far a wave has come, as the coordinator tells all ranks in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Turn {
+    /// The last wave that has been begun.
+    pub wave: u64,
+    /// The group whose turn it is: those before it have been copied. 0: the wave is over.
+    pub group: u32,
+}
+
+impl Turn {
+    pub const fn word(self) -> u64 {
+        self.wave << 16 | self.group as u64
+    }
+
+    pub const fn from_word(word: u64) -> Turn {
+        Turn {
+            wave: word >> 16,
+            group: (word & 0xffff) as u32,
+        }
+    }
+
+    /// Whether messages may pass between these two groups now: both have been copied, neither has and it is the turn of neither,
+    /// or they are the same.
+    #[inline]
+    pub fn passes(self, one: u32, other: u32) -> bool {
+        self.group == 0 || one.cmp(&self.group) == other.cmp(&self.group)
+    }
+}
+
+/// Most bytes of a message that is buffered by copying it.
+pub const MOST_COPIED: usize = 16 << 10;
+/// Most bytes that a rank's buffer holds: what comes then stays with the caller, whatever its size.
+pub const BUFFER: usize = 16 << 20;
+
+/// The room for deferred messages of one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffer {
+    most_copied: usize,
+    room: usize,
+    used: usize,
+}
+
+impl Default for Buffer {
+    fn default() -> Buffer {
+        Buffer::new(MOST_COPIED, BUFFER)
+    }
+}
+
+impl Buffer {
+    pub fn new(most_copied: usize, room: usize) -> Buffer {
+        Buffer {
+            most_copied,
+            room,
+            used: 0,
+        }
+    }
+
+    /// Whether a deferred message of `bytes` is copied, and its send is over. If not it stays with the caller.
+    pub fn takes(&self, bytes: usize) -> bool {
+        bytes <= self.most_copied && self.used + bytes <= self.room
+    }
+
+    /// It has been copied.
+    pub fn add(&mut self, bytes: usize) {
+        assert!(self.takes(bytes), "{bytes} more bytes do not fit: {self:?}");
+        self.used += bytes;
+    }
+
+    /// It has left.
+    pub fn remove(&mut self, bytes: usize) {
+        assert!(self.used >= bytes, "{bytes} bytes have not been added: {self:?}");
+        self.used -= bytes;
+    }
+}
+
+/// The order in which the groups of a complete wave write their images: not more of them at a time than may.
+#[derive(Debug, Clone)]
+pub struct Writing {
+    number: u64,
+    groups: Groups,
+    at_once: u32,
+    /// Groups that have begun, in order.
+    begun: u32,
+    /// Ranks that have not written theirs.
+    missing: Vec<bool>,
+}
+
+impl Writing {
+    pub fn new(number: u64, groups: Groups, at_once: u32) -> Writing {
+        assert!(at_once > 0, "some group writes");
+        Writing {
+            number,
+            missing: vec![true; groups.ranks()],
+            groups,
+            at_once,
+            begun: 0,
+        }
+    }
+
+    /// The wave's.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Ranks that begin to write now. To be asked again whenever one has [ended](Writing::ended).
+    pub fn next(&mut self) -> Vec<Rank> {
+        let mut ranks = Vec::new();
+        let writes = |missing: &[bool], group: u32| self.groups.members(group).any(|rank| missing[rank as usize]);
+        let mut busy = (1..=self.begun).filter(|group| writes(&self.missing, *group)).count() as u32;
+        while self.begun < self.groups.count() && busy < self.at_once {
+            self.begun += 1;
+            busy += 1;
+            ranks.extend(self.groups.members(self.begun));
+        }
+        ranks
+    }
+
+    /// The image of `rank` has been written, or will not be.
+    pub fn ended(&mut self, rank: Rank) {
+        self.missing[rank as usize] = false;
+    }
+
+    /// All have ended.
+    pub fn is_over(&self) -> bool {
+        !self.missing.contains(&true)
+    }
+
+    /// Ranks whose turn has not come.
+    pub fn waiting(&self) -> Vec<Rank> {
+        ((self.begun + 1)..=self.groups.count())
+            .flat_map(|group| self.groups.members(group))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_passes_between_a_group_that_has_been_copied_and_one_that_has_not() {
+        for turn in 1..=4 {
+            let now = Turn { wave: 7, group: turn };
+            assert_eq!(Turn::from_word(now.word()), now);
+            let side = |group: u32| (group > turn) as u32 + 2 * (group == turn) as u32;
+            for one in 1..=4 {
+                for other in 1..=4 {
+                    assert_eq!(now.passes(one, other), side(one) == side(other));
+                }
+            }
+        }
+        let over = Turn { wave: 7, group: 0 };
+        assert!(over.passes(1, 4) && Turn::default().passes(2, 3));
+    }
+
+    #[test]
+    fn groups_know_their_ranks() {
+        let groups = Groups::new(vec![2, 1, 2]);
+        assert_eq!((groups.count(), groups.of(0), groups.ranks()), (2, 2, 3));
+        assert_eq!(groups.members(2).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(Groups::consecutive(5, 2), Groups::new(vec![1, 1, 2, 2, 3]));
+        assert_eq!(Groups::one(3).count(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "each has ranks")]
+    fn no_group_is_empty() {
+        Groups::new(vec![1, 3]);
+    }
+
+    #[test]
+    fn small_messages_are_buffered_as_long_as_there_is_room() {
+        let mut buffer = Buffer::new(10, 25);
+        assert!(buffer.takes(10) && !buffer.takes(11));
+        buffer.add(10);
+        buffer.add(10);
+        assert!(!buffer.takes(6) && buffer.takes(5));
+        buffer.remove(10);
+        assert!(buffer.takes(10));
+    }
+
+    #[test]
+    fn no_more_groups_write_than_may() {
+        let mut writing = Writing::new(3, Groups::consecutive(5, 2), 1);
+        assert_eq!(writing.next(), [0, 1]);
+        writing.ended(0);
+        assert_eq!(writing.next(), []);
+        assert_eq!(writing.waiting(), [2, 3, 4]);
+        writing.ended(1);
+        assert_eq!(writing.next(), [2, 3]);
+        writing.ended(3);
+        writing.ended(2);
+        assert_eq!(writing.next(), [4]);
+        assert!(!writing.is_over());
+        writing.ended(4);
+        assert!(writing.is_over() && writing.next().is_empty());
+        let mut all = Writing::new(3, Groups::consecutive(5, 2), 3);
+        assert_eq!(all.next().len(), 5);
+    }
+}
