@@ -179,13 +179,41 @@ pub enum Mutation {
     LetGoEarly,
     /// What was in transit comes behind what is sent first after the return.
     RefillLate,
+    /// Nobody waits until those outside of the group have said that they hold back what must not pass.
+    NoNotice,
+    /// Who has not been copied sends to those who have.
+    SendToEarlier,
+    /// Who has been copied sends to those who have not.
+    SendToLater,
+    /// A group counts as copied when its ranks stand still.
+    TurnTooEarly,
+    /// One rank goes by the groups of the wave before.
+    FormerGroups,
+    /// Deferred messages are overtaken by smaller ones.
+    OvertakeDeferred,
+    /// Copies are without small messages that are deferred.
+    CopyWithoutBuffer,
+    /// The send of a large message is over when it is deferred, and nothing has been copied.
+    CompleteLarge,
+    /// The send of a small message is over when it is deferred, and nothing has been copied.
+    BufferByReference,
+    /// Small messages are buffered, however many there are.
+    BufferWithoutBound,
+    /// A rank that computes holds a wave up until it calls.
+    WaitForCalls,
+    /// When a wave is complete, messages stay deferred.
+    KeepDeferring,
+    /// A wave counts as complete when the first group has been copied.
+    CompleteAfterFirstGroup,
+    /// All groups write their images at the same time.
+    WriteAllAtOnce,
 }
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 242] = {
+    pub const ALL: [(Self, Setting); 273] = {
         use Mutation::*;
-        use Setting::{Auto, Blocking, ChandyLamport, InPlace, Node, Process};
+        use Setting::{Auto, Blocking, ChandyLamport, Group, InPlace, Node, Process};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
         const MANETHO: Setting = Setting::Causal(Reduction::Manetho);
         const LOGON: Setting = Setting::Causal(Reduction::LogOn);
@@ -432,6 +460,37 @@ impl Mutation {
             (KeepFromOwnCut, ChandyLamport),
             (LetGoEarly, ChandyLamport),
             (RefillLate, ChandyLamport),
+            (DrainOnce, Group),
+            (CopyUndrained, Group),
+            (DrainBeforeAllStand, Group),
+            (RunWhileDraining, Group),
+            (CopyWithoutWaiting, Group),
+            (CopyWithoutFilling, Group),
+            (PromoteIncomplete, Group),
+            (MixWaves, Group),
+            (DropKeepsACopy, Group),
+            (DropSilently, Group),
+            (KeepLostFuture, Group),
+            (RunWhenWoken, Group),
+            (GoWhenOneIsReady, Group),
+            (BeginBesideUnknown, Group),
+            (KillByGroupOnly, Group),
+            (ForgetUnclaimedEnds, Group),
+            (LoseTwoWaves, Group),
+            (NoNotice, Group),
+            (SendToEarlier, Group),
+            (SendToLater, Group),
+            (TurnTooEarly, Group),
+            (FormerGroups, Group),
+            (OvertakeDeferred, Group),
+            (CopyWithoutBuffer, Group),
+            (CompleteLarge, Group),
+            (BufferByReference, Group),
+            (BufferWithoutBound, Group),
+            (WaitForCalls, Group),
+            (KeepDeferring, Group),
+            (CompleteAfterFirstGroup, Group),
+            (WriteAllAtOnce, Group),
         ]
     };
 }

@@ -1,5 +1,5 @@
-//! The settings `blocking` and `chandy-lamport`: ranks over channels without retention, coordinated waves by real [`Wave`]s and
-//! [`Cut`](resurgo_protocol::chandy_lamport::Cut)s, and the return of all ranks by real [`Return`]s, with crashes at every step.
+//! The settings `blocking`, `chandy-lamport` and `group`: ranks over channels without retention, coordinated waves by real [`Wave`]s,
+//! [`Cut`](resurgo_protocol::chandy_lamport::Cut)s and [`Turn`]s, and the return of all ranks by real [`Return`]s, with crashes at every step.
 //!
 //! What the agent does around the two is here once more ([`agent`]), without processes and sockets: every process has a
 //! number that the agent may not know yet, datagrams and the news of ends arrive late, and what is killed lives on for a
@@ -8,12 +8,14 @@
 mod agent;
 mod channel;
 mod checkers;
+mod groups;
 mod rank;
 
 use std::collections::VecDeque;
 
 use resurgo_protocol::Rank;
 use resurgo_protocol::chandy_lamport::Waves;
+use resurgo_protocol::group::{Groups, Turn, Writing};
 
 use crate::causal::Piggybacks;
 use crate::checkers::{LIVENESS, MAX_RANKS, Violation, violation};
@@ -29,6 +31,8 @@ use rank::{Memory, Phase, Piece, Process};
 
 /// Events after the last failure by which every rank must have finished.
 const PATIENCE: u64 = 50_000;
+/// The same where ranks compute for long while others look for messages.
+const PATIENCE_IN_GROUPS: u64 = 300_000;
 /// Lines of trace that a failure shows.
 const TRACE_LINES: usize = 60;
 
@@ -36,6 +40,8 @@ const TRACE_LINES: usize = 60;
 #[derive(Debug, Clone, Copy)]
 enum ToRank {
     Checkpoint(u64),
+    /// Hold back what must not pass now.
+    Notice(Turn),
     Drain(u64),
     Go(u64),
     Abandon(u64),
@@ -45,6 +51,7 @@ enum ToRank {
 #[derive(Debug, Clone, Copy)]
 enum ToAgent {
     Stopped(u64),
+    Noticed(Turn),
     Drained(u64, u64),
     Taken(u64, usize),
     Refused(u64),
@@ -70,6 +77,10 @@ struct Snapshot {
 #[derive(Debug)]
 enum Event {
     Step(usize),
+    /// A process that may be computing is made to hear what it has been asked for.
+    Force(usize),
+    /// The image of a rank in this wave is in its file.
+    Written(Rank, u64),
     ToRank(usize, ToRank),
     ToAgent(usize, ToAgent),
     /// A process says that its copy exists.
@@ -108,6 +119,16 @@ struct World {
     snapshots: Vec<Snapshot>,
     /// Waves stop nobody.
     non_blocking: bool,
+    /// Waves stop one group after the other.
+    in_groups: bool,
+    /// The groups of the last wave, and of the one before it.
+    groups: [Groups; 2],
+    /// Whose turn it is, as all ranks can see.
+    turn: Turn,
+    /// Images that are being written into files, if there are files.
+    writing: Option<Writing>,
+    has_files: bool,
+    groups_at_once: u32,
     /// How far they have come, as all ranks can see.
     waves: Waves,
     /// `channels[from][to]`.
@@ -158,9 +179,16 @@ impl World {
         let pick = |random: &mut Random, of: [u64; 4]| of[random.below(4) as usize];
         let non_blocking = options.setting == Setting::ChandyLamport;
         let grain = if non_blocking { random.between(1, 4) } else { 0 };
+        let in_groups = options.setting == Setting::Group;
         Self {
             mutation: options.mutation,
             non_blocking,
+            in_groups,
+            groups: [Groups::one(size), Groups::one(size)],
+            turn: Turn::default(),
+            writing: None,
+            has_files: in_groups && random.one_in(2),
+            groups_at_once: if in_groups { random.between(1, 2) as u32 } else { 1 },
             waves: Waves::default(),
             state: vec![vec![Vec::new(); size]; size],
             now: 0,
@@ -249,7 +277,11 @@ impl World {
                     self.fail();
                 }
             }
-            if events - last_failure > PATIENCE {
+            let patience = match self.in_groups {
+                true => PATIENCE_IN_GROUPS,
+                false => PATIENCE,
+            };
+            if events - last_failure > patience {
                 return violation(LIVENESS, format!("not all ranks have finished: {:?}", self.agent));
             }
         }
@@ -267,8 +299,11 @@ impl World {
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
         match event {
             Event::Step(process) => self.step(process),
+            Event::Force(process) => self.force(process),
+            Event::Written(rank, wave) => self.written(rank, wave),
             Event::ToRank(process, datagram) => {
                 self.processes[process].inbox.push_back(datagram);
+                self.will_be_forced(process, datagram);
                 self.hear(process)
             }
             Event::ToAgent(process, datagram) => self.said(process, datagram),

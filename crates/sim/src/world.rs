@@ -42,10 +42,12 @@ pub enum Setting {
     Blocking,
     /// The same with waves that stop nobody.
     ChandyLamport,
+    /// The same with waves that stop one group of ranks after the other.
+    Group,
 }
 
 impl Setting {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Process,
         Self::Node,
         Self::InPlace,
@@ -55,6 +57,7 @@ impl Setting {
         Self::Auto,
         Self::Blocking,
         Self::ChandyLamport,
+        Self::Group,
     ];
 
     /// Its name on the command line.
@@ -69,17 +72,18 @@ impl Setting {
             Self::Auto => "auto",
             Self::Blocking => "blocking",
             Self::ChandyLamport => "chandy-lamport",
+            Self::Group => "group",
         }
     }
 
     /// All ranks return together.
     pub const fn has_waves(self) -> bool {
-        matches!(self, Self::Blocking | Self::ChandyLamport)
+        matches!(self, Self::Blocking | Self::ChandyLamport | Self::Group)
     }
 
     const fn tolerate(self) -> Tolerate {
         match self {
-            Self::Process | Self::Auto | Self::Blocking | Self::ChandyLamport => Tolerate::Process,
+            Self::Process | Self::Auto | Self::Blocking | Self::ChandyLamport | Self::Group => Tolerate::Process,
             Self::Node | Self::InPlace | Self::Causal(_) => Tolerate::Node,
         }
     }

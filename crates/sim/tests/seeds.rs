@@ -116,6 +116,11 @@ fn waves_that_stop_nobody_are_returned_to() {
 }
 
 #[test]
+fn waves_of_groups_in_turn_are_returned_to() {
+    run(Setting::Group, 0..6_000);
+}
+
+#[test]
 fn a_seed_gives_the_same_run_again() {
     for setting in Setting::ALL {
         let options = Options {

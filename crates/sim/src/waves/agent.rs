@@ -10,13 +10,13 @@ use crate::mutation::Mutation;
 
 #[derive(Debug)]
 pub(super) struct Agent {
-    asked: u64,
-    current: Option<Wave>,
+    pub asked: u64,
+    pub current: Option<Wave>,
     /// The ranks' processes, as far as their numbers are known.
-    lives: Vec<Option<usize>>,
+    pub lives: Vec<Option<usize>>,
     finished: Vec<bool>,
     /// The rank has been asked for its part of the current wave.
-    taking: Vec<bool>,
+    pub taking: Vec<bool>,
     /// Copies of the current wave, and of the last complete one.
     candidates: Vec<Option<usize>>,
     pub newest: Vec<Option<usize>>,
@@ -79,7 +79,11 @@ impl World {
             matches!(phase, Phase::Running | Phase::Standing(_) | Phase::Ready)
         };
         let there = self.agent.lives.iter().all(|life| life.as_ref().is_some_and(live));
-        if !there || self.agent.taking.contains(&true) || self.agent.current.is_some() || self.agent.returning.is_some()
+        if !there
+            || self.agent.taking.contains(&true)
+            || self.agent.current.is_some()
+            || self.agent.returning.is_some()
+            || self.writing.is_some()
         {
             return Ok(());
         }
@@ -87,6 +91,9 @@ impl World {
         let number = self.agent.asked;
         self.note(|| format!("wave {number} is asked for"));
         self.waves.asked = number;
+        if self.in_groups {
+            return self.begin_groups(number);
+        }
         self.agent.current = Some(if self.non_blocking {
             Wave::non_blocking(number, self.size)
         } else {
@@ -95,6 +102,18 @@ impl World {
         self.agent.taking.fill(true);
         self.tell_all(ToRank::Checkpoint(number));
         Ok(())
+    }
+
+    /// Tells the ranks that are to be copied now.
+    fn tell_in_turn(&mut self, datagram: ToRank) {
+        for rank in 0..self.size as Rank {
+            let current = self.agent.current.as_ref();
+            if current.is_some_and(|wave| wave.is_in_turn(rank))
+                && let Some(process) = self.agent.lives[rank as usize]
+            {
+                self.tell_rank(process, datagram);
+            }
+        }
     }
 
     /// The agent reads what a process has said.
@@ -121,9 +140,11 @@ impl World {
             | ToAgent::Drained(number, _)
             | ToAgent::Taken(number, _)
             | ToAgent::Refused(number) => number,
+            ToAgent::Noticed(turn) => turn.wave,
         };
-        let drained = matches!(datagram, ToAgent::Drained(..));
-        if !self.agent.taking[rank] && !drained || number != self.agent.asked {
+        let others = matches!(datagram, ToAgent::Drained(..) | ToAgent::Noticed(_))
+            || self.in_groups && matches!(datagram, ToAgent::Refused(_));
+        if !self.agent.taking[rank] && !others || number != self.agent.asked {
             self.lose(datagram);
             return Ok(());
         }
@@ -135,12 +156,19 @@ impl World {
         let all = 0..self.size as Rank;
         let step = match datagram {
             ToAgent::Stopped(_) if self.mutation == Some(Mutation::DrainBeforeAllStand) => {
-                if std::mem::replace(&mut self.agent.eager, number) == number {
+                let turn = number << 16 | u64::from(wave.turn());
+                if std::mem::replace(&mut self.agent.eager, turn) == turn {
                     return Ok(());
                 }
                 all.clone().map(|rank| wave.stopped(rank)).last().unwrap_or(Step::Wait)
             }
-            ToAgent::Stopped(_) => wave.stopped(own),
+            ToAgent::Noticed(turn)
+                if turn.group != wave.turn()
+                    || matches!(self.mutation, Some(Mutation::DrainBeforeAllStand | Mutation::NoNotice)) =>
+            {
+                return Ok(());
+            }
+            ToAgent::Stopped(_) | ToAgent::Noticed(_) => wave.stopped(own),
             ToAgent::Drained(_, moved) => wave.drained(own, moved),
             ToAgent::Taken(_, copy) => {
                 self.agent.taking[rank] = false;
@@ -156,14 +184,23 @@ impl World {
         let step = match (datagram, step, self.mutation) {
             (ToAgent::Drained(..), Step::Drain, Some(Mutation::DrainOnce))
             | (ToAgent::Stopped(_), Step::Drain, Some(Mutation::CopyUndrained)) => {
-                all.map(|rank| wave.drained(rank, 0)).last().unwrap_or(Step::Wait)
+                let in_turn: Vec<Rank> = all.filter(|rank| wave.is_in_turn(*rank)).collect();
+                let steps = in_turn.into_iter().map(|rank| wave.drained(rank, 0));
+                steps.last().unwrap_or(Step::Wait)
             }
-            (ToAgent::Taken(..), Step::Wait, Some(Mutation::PromoteIncomplete)) => Step::Complete,
+            (ToAgent::Taken(..), Step::Wait, Some(Mutation::PromoteIncomplete))
+            | (_, Step::Turn, Some(Mutation::CompleteAfterFirstGroup)) => Step::Complete,
             (_, step, _) => step,
         };
         match step {
-            Step::Drain => self.tell_all(ToRank::Drain(number)),
-            Step::Copy => self.tell_all(ToRank::Go(number)),
+            Step::Drain => {
+                if self.is(Mutation::TurnTooEarly) {
+                    self.turn.group = self.agent.current.as_ref().map_or(0, |wave| wave.turn() + 1);
+                }
+                self.tell_in_turn(ToRank::Drain(number));
+            }
+            Step::Copy => self.tell_in_turn(ToRank::Go(number)),
+            Step::Turn => return self.ask_in_turn(),
             Step::Complete => return self.promote(number),
             Step::Wait | Step::Drop => {}
         }
@@ -173,7 +210,7 @@ impl World {
     /// The wave is complete: the one before it goes.
     fn promote(&mut self, number: u64) -> Result<(), Violation> {
         self.note(|| format!("wave {number} is complete"));
-        self.agent.current = None;
+        let groups = self.agent.current.take().map(|wave| wave.groups().clone());
         self.report.images += 1;
         let state = self.channels.iter().map(|channels| {
             let channels = channels.iter();
@@ -187,6 +224,9 @@ impl World {
             self.state = state;
         }
         self.waves.over = number;
+        if !self.is(Mutation::KeepDeferring) {
+            self.turn.group = 0;
+        }
         for rank in 0..self.size {
             if rank == 0 && self.is(Mutation::MixWaves) && self.agent.newest[0].is_some() {
                 let late = self.agent.candidates[0].take();
@@ -196,7 +236,11 @@ impl World {
                 self.close(former);
             }
         }
-        self.nothing_else_is_kept()
+        self.nothing_else_is_kept()?;
+        match groups.filter(|_| self.has_files) {
+            Some(groups) => self.write_groups(number, groups),
+            None => Ok(()),
+        }
     }
 
     /// Closes the socket of a copy.
@@ -217,6 +261,8 @@ impl World {
         assert_eq!(step, Step::Drop, "a wave that was current was not over");
         if !self.is(Mutation::DropSilently) {
             self.waves.over = wave.number();
+            self.turn.group = 0;
+            self.checkers.end_groups();
             self.tell_all(ToRank::Abandon(wave.number()));
         }
         self.agent.taking.fill(false);
@@ -269,6 +315,8 @@ impl World {
         self.note(|| "all ranks return".into());
         self.agent.told = false;
         self.drop_wave()?;
+        // Snapshots that are woken write no more, and are asked for no more.
+        self.stop_writing();
         self.agent.finished.fill(false);
         let ranks = self.agent.lives.iter().zip(&self.agent.waking);
         let alive = ranks.map(|(life, waking)| life.is_some() || *waking).collect();
@@ -362,6 +410,7 @@ impl World {
     }
 
     fn forget_newest(&mut self) {
+        self.stop_writing();
         for rank in 0..self.size {
             let copy = self.agent.newest[rank].take();
             self.close(copy);

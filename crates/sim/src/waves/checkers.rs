@@ -4,7 +4,7 @@
 //! A history here is that of the whole job: what each channel has carried, piece by piece. A return cuts it off where the
 //! wave was; what comes then may be something else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use resurgo_protocol::Rank;
 
@@ -14,12 +14,23 @@ const CUT: &str = "consistent cut";
 const EXACTLY_ONCE: &str = "exactly once, in order";
 const COMPLETE: &str = "a wave is complete or is nothing";
 const TOGETHER: &str = "all go on together, from one wave";
+const NOTHING_PASSES: &str = "nothing passes between a group that has been copied and one that has not";
+const DEFERRED: &str = "what is deferred is bounded, and leaves when the wave is over";
+const PASSIVE: &str = "a rank that computes holds no wave up";
+const IN_TURN: &str = "no more groups write at a time than may";
+
+/// Ticks within which a rank answers that is outside of the group, or is to stop.
+pub(super) const FORCED: u64 = 100;
+/// Most ticks besides, until a copy that it has just made has been told of.
+const TELLING: u64 = 150;
+/// Most small messages that a rank buffers.
+pub(super) const BUFFERED: usize = 4;
 
 /// The history of one channel.
 #[derive(Debug, Clone, Default)]
 struct Channel {
-    /// Messages, with their numbers of pieces, in the order of sending.
-    sent: Vec<(u64, u64)>,
+    /// Messages, with their numbers of pieces and what they say, in the order of sending.
+    sent: Vec<(u64, u64, u64)>,
     /// Messages of which everything is published, and pieces of the next.
     left: usize,
     pieces: u64,
@@ -45,6 +56,10 @@ pub(super) struct Checkers {
     copied: HashMap<(u64, Rank), Copied>,
     /// The last complete wave; 0: the beginning.
     complete: u64,
+    /// The wave of groups that is under way, and each rank's group.
+    in_groups: Option<(u64, Vec<u32>)>,
+    /// Ranks whose images are being written.
+    writing: Vec<bool>,
     generation: u64,
     /// Ranks that have not returned, while all return.
     returning: Vec<bool>,
@@ -59,6 +74,8 @@ impl Checkers {
             channels: vec![vec![Channel::default(); size]; size],
             copied: HashMap::new(),
             complete: 0,
+            in_groups: None,
+            writing: vec![false; size],
             generation: 0,
             returning: vec![false; size],
             gone_on: true,
@@ -83,14 +100,73 @@ impl Checkers {
         Ok(())
     }
 
-    pub fn send(&mut self, from: Rank, to: Rank, id: u64, pieces: u64) {
-        self.channels[from as usize][to as usize].sent.push((id, pieces));
+    pub fn send(&mut self, from: Rank, to: Rank, id: u64, pieces: u64, content: u64) {
+        self.channels[from as usize][to as usize]
+            .sent
+            .push((id, pieces, content));
+    }
+
+    /// A wave of groups begins.
+    pub fn begin_groups(&mut self, wave: u64, groups: Vec<u32>) {
+        self.in_groups = Some((wave, groups));
+    }
+
+    /// It is dropped.
+    pub fn end_groups(&mut self) {
+        self.in_groups = None;
+    }
+
+    fn passes(&self, from: Rank, to: Rank) -> Result<(), Violation> {
+        let Some((wave, groups)) = &self.in_groups else {
+            return Ok(());
+        };
+        let is_copied = |rank: Rank| self.copied.contains_key(&(*wave, rank));
+        if groups[from as usize] != groups[to as usize] && is_copied(from) != is_copied(to) {
+            let what = format!("{from} sends to {to}, and one of them has been copied for wave {wave}");
+            return violation(NOTHING_PASSES, what);
+        }
+        Ok(())
+    }
+
+    /// `rank` defers a message, and has buffered so many.
+    pub fn defers(&self, rank: Rank, buffered: usize) -> Result<(), Violation> {
+        if self.in_groups.is_none() {
+            return violation(DEFERRED, format!("{rank} defers a message, and there is no wave"));
+        }
+        if buffered > BUFFERED {
+            return violation(DEFERRED, format!("{rank} has buffered {buffered} messages"));
+        }
+        Ok(())
+    }
+
+    /// `rank` answers after so many ticks.
+    pub fn answers(&self, rank: Rank, waited: u64) -> Result<(), Violation> {
+        if waited > FORCED + TELLING {
+            return violation(PASSIVE, format!("{rank} answers after {waited} ticks"));
+        }
+        Ok(())
+    }
+
+    /// `rank` begins to write its image, or has ended; at most `at_once` of `groups` may.
+    pub fn writes(&mut self, rank: Rank, begins: bool, groups: &[u32], at_once: u32) -> Result<(), Violation> {
+        self.writing[rank as usize] = begins;
+        let writing = groups.iter().zip(&self.writing).filter(|(_, writing)| **writing);
+        let busy: HashSet<u32> = writing.map(|(group, _)| *group).collect();
+        if busy.len() > at_once as usize {
+            return violation(IN_TURN, format!("groups {busy:?} write, and {at_once} may"));
+        }
+        Ok(())
+    }
+
+    pub fn nobody_writes(&mut self) {
+        self.writing.fill(false);
     }
 
     pub fn publish(&mut self, from: Rank, to: Rank, generation: u64, id: u64, index: u64) -> Result<(), Violation> {
         self.acts(from, generation)?;
+        self.passes(from, to)?;
         let channel = &mut self.channels[from as usize][to as usize];
-        let due = channel.sent.get(channel.left).map(|(id, _)| (*id, channel.pieces));
+        let due = channel.sent.get(channel.left).map(|(id, ..)| (*id, channel.pieces));
         if due != Some((id, index)) {
             let what = format!("{from}→{to}: piece {index} of message {id} is published, where {due:?} was due");
             return violation(EXACTLY_ONCE, what);
@@ -100,7 +176,7 @@ impl Checkers {
         if channel
             .sent
             .get(channel.left)
-            .is_some_and(|(_, of)| *of == channel.pieces)
+            .is_some_and(|(_, of, _)| *of == channel.pieces)
         {
             channel.left += 1;
             channel.pieces = 0;
@@ -120,12 +196,12 @@ impl Checkers {
         Ok(())
     }
 
-    /// All of a message has come.
-    pub fn whole(&mut self, from: Rank, to: Rank, id: u64) -> Result<(), Violation> {
+    /// All of a message has come, and this is what it says.
+    pub fn whole(&mut self, from: Rank, to: Rank, id: u64, content: u64) -> Result<(), Violation> {
         let channel = &mut self.channels[from as usize][to as usize];
-        let due = channel.sent.get(channel.whole).map(|(id, _)| *id);
-        if due != Some(id) {
-            let what = format!("{from}→{to}: message {id} comes whole, where {due:?} was due");
+        let due = channel.sent.get(channel.whole).map(|(id, _, content)| (*id, *content));
+        if due != Some((id, content)) {
+            let what = format!("{from}→{to}: message {id} comes whole and says {content:x}, where {due:x?} was due");
             return violation(EXACTLY_ONCE, what);
         }
         channel.whole += 1;
@@ -168,6 +244,7 @@ impl Checkers {
             }
         }
         self.complete = wave;
+        self.in_groups = None;
         self.copied.retain(|(number, _), _| *number >= wave);
         Ok(())
     }

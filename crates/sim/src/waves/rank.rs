@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 
 use resurgo_protocol::Rank;
 use resurgo_protocol::chandy_lamport::Cut;
+use resurgo_protocol::group::{Buffer, Turn};
 
+use super::checkers::BUFFERED;
 use super::{Event, Snapshot, ToAgent, ToRank, World};
 use crate::checkers::Violation;
 use crate::mutation::Mutation;
@@ -36,9 +38,13 @@ pub(super) struct Piece {
 
 /// A message that has found no room, or not for all of it.
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
-    to: Rank,
-    next: Piece,
+pub(super) struct Waiting {
+    pub to: Rank,
+    pub next: Piece,
+    /// It has been deferred, and what becomes of it is settled: its send is over, and it has been copied.
+    pub settled: bool,
+    pub is_over: bool,
+    pub is_copied: bool,
 }
 
 /// What is in the process and nowhere else.
@@ -49,7 +55,10 @@ pub(super) struct Memory {
     begun: Vec<u64>,
     taken: Vec<u64>,
     cut: Cut,
-    waiting: VecDeque<Waiting>,
+    pub waiting: VecDeque<Waiting>,
+    /// Room for those of them that are deferred and have been copied.
+    pub buffer: Buffer,
+    pub buffered: usize,
     /// Per source, the message that has come in part.
     filling: Vec<Option<u64>>,
     /// The question that the program waits for.
@@ -65,6 +74,8 @@ impl Memory {
             taken: vec![0; size],
             cut: Cut::default(),
             waiting: VecDeque::new(),
+            buffer: Buffer::new(1, BUFFERED),
+            buffered: 0,
             filling: vec![None; size],
             question: None,
             questions: 0,
@@ -106,6 +117,12 @@ pub(super) struct Process {
     /// When the last datagrams arrive, in both directions.
     pub last_told: u64,
     pub last_heard: u64,
+    /// When its next step is; 0: whenever it comes.
+    pub due: u64,
+    /// Whose turn it was when it looked last, which may be in the beginning of a long call.
+    pub seen: Turn,
+    /// When it was asked for something in a wave, and has not answered.
+    pub asked_at: Option<u64>,
 }
 
 impl Process {
@@ -123,19 +140,27 @@ impl Process {
             telling: false,
             last_told: now,
             last_heard: now,
+            due: 0,
+            seen: Turn::default(),
+            asked_at: None,
         }
     }
 }
 
 impl World {
     fn step_again(&mut self, process: usize) {
-        let after = self.soon(self.pace);
+        let mut after = self.soon(self.pace);
+        if self.in_groups && self.random.one_in(150) {
+            // It computes.
+            after += self.random.between(200, 700);
+        }
+        self.processes[process].due = self.now + after;
         self.schedule(after, Event::Step(process));
     }
 
     pub(super) fn step(&mut self, process: usize) -> Result<(), Violation> {
         let (alive, phase) = (self.processes[process].alive, self.processes[process].phase);
-        if !alive {
+        if !alive || self.is_not_due(process) {
             return Ok(());
         }
         match phase {
@@ -151,13 +176,17 @@ impl World {
         let (rank, generation) = (self.processes[process].rank, self.processes[process].generation);
         self.checkers.runs(rank, generation)?;
         if self.processes[process].phase == Phase::Running {
+            if self.in_groups && self.random.one_in(2) {
+                self.look(process);
+            }
             self.progress(process)?;
             // Inside a call of the library it does not stop.
-            if self.random.one_in(2) && self.stand_still(process) {
+            if self.random.one_in(2) && self.stand_still(process)? {
                 return self.hear(process);
             }
         }
         self.step_again(process);
+        self.write_over(process);
         let this = &self.processes[process].memory;
         if this.question.is_some() || !this.waiting.is_empty() && self.random.one_in(2) {
             return self.take_some(process).map(|_| ());
@@ -219,22 +248,38 @@ impl World {
             tag,
             content,
         };
-        this.memory.waiting.push_back(Waiting { to, next });
-        self.checkers.send(rank, to, id, of);
+        this.memory.waiting.push_back(Waiting {
+            to,
+            next,
+            settled: false,
+            is_over: false,
+            is_copied: false,
+        });
+        self.checkers.send(rank, to, id, of, content);
         self.note(|| format!("{rank}→{to} message {id} of {of}: {kind:?}"));
         self.progress(process)
     }
 
-    /// Goes on with messages that had found no room.
-    fn progress(&mut self, process: usize) -> Result<(), Violation> {
+    /// Goes on with messages that had found no room or have been deferred.
+    pub(super) fn progress(&mut self, process: usize) -> Result<(), Violation> {
         let rank = self.processes[process].rank;
         let generation = self.processes[process].generation;
-        let waiting = std::mem::take(&mut self.processes[process].memory.waiting);
+        let mut waiting = std::mem::take(&mut self.processes[process].memory.waiting);
+        if self.is(Mutation::OvertakeDeferred) {
+            waiting.make_contiguous().sort_by_key(|message| message.next.of > 1);
+        }
         let mut still = VecDeque::new();
         for mut message in waiting {
             let to = message.to as usize;
             let behind = still.iter().any(|other: &Waiting| other.to == message.to);
-            while !behind && message.next.index < message.next.of && self.channels[rank as usize][to].len() < self.room
+            let passes = self.passes(process, message.to);
+            if !passes {
+                self.defer(process, &mut message)?;
+            }
+            while passes
+                && !behind
+                && message.next.index < message.next.of
+                && self.channels[rank as usize][to].len() < self.room
             {
                 let piece = message.next;
                 self.checkers
@@ -251,6 +296,9 @@ impl World {
                     self.processes[process].memory.begun[to] += 1;
                 }
                 message.next.index += 1;
+            }
+            if message.next.index == message.next.of && message.is_copied {
+                self.forget_copy(process);
             }
             if message.next.index < message.next.of {
                 still.push_back(message);
@@ -299,7 +347,7 @@ impl World {
         }
         memory.filling[source] = None;
         self.report.deliveries += 1;
-        self.checkers.whole(source as Rank, rank, piece.id)?;
+        self.checkers.whole(source as Rank, rank, piece.id, piece.content)?;
         self.note(|| format!("{rank} has message {} from {source}", piece.id));
         let memory = &mut self.processes[process].memory;
         match piece.kind {
@@ -326,21 +374,30 @@ impl World {
     }
 
     /// Stops if the agent has asked for that. What it says before it is late news of an earlier wave.
-    fn stand_still(&mut self, process: usize) -> bool {
-        let this = &mut self.processes[process];
-        if this.telling {
-            return false;
+    pub(super) fn stand_still(&mut self, process: usize) -> Result<bool, Violation> {
+        if self.processes[process].telling {
+            return Ok(false);
         }
-        while let Some(datagram) = this.inbox.pop_front() {
-            let ToRank::Checkpoint(wave) = datagram else { continue };
+        while let Some(datagram) = self.processes[process].inbox.pop_front() {
+            let wave = match datagram {
+                ToRank::Checkpoint(wave) => wave,
+                ToRank::Notice(turn) => {
+                    self.notice(process, turn)?;
+                    continue;
+                }
+                _ => continue,
+            };
+            self.has_answered(process)?;
+            self.look(process);
             if self.random.one_in(40) {
                 self.tell_agent(process, ToAgent::Refused(wave));
-                return false;
+                return Ok(false);
             }
             if self.non_blocking {
                 self.cut(process, wave);
-                return false;
+                return Ok(false);
             }
+            let this = &mut self.processes[process];
             let rank = this.rank;
             this.phase = Phase::Standing(wave);
             self.note(|| format!("{rank} stands still for wave {wave}"));
@@ -349,12 +406,12 @@ impl World {
             if self.is(Mutation::RunWhileDraining) {
                 self.step_again(process);
             }
-            return true;
+            return Ok(true);
         }
-        false
+        Ok(false)
     }
 
-    fn announce(&mut self, process: usize) {
+    pub(super) fn announce(&mut self, process: usize) {
         let this = &self.processes[process];
         self.announced[this.rank as usize].clone_from(&this.memory.begun);
     }
@@ -433,6 +490,7 @@ impl World {
             Mutation::CopyUndrained,
             Mutation::DrainBeforeAllStand,
             Mutation::RunWhileDraining,
+            Mutation::NoNotice,
         ];
         if !drained && !unchecked.iter().any(|mutation| self.is(*mutation)) {
             self.tell_agent(process, ToAgent::Refused(wave));
@@ -450,6 +508,10 @@ impl World {
         }
         if self.is(Mutation::CopyWithoutFilling) {
             memory.filling.fill(None);
+        }
+        if self.is(Mutation::CopyWithoutBuffer) {
+            memory.waiting.retain(|message| !message.is_copied);
+            (memory.buffer, memory.buffered) = (Buffer::new(1, BUFFERED), 0);
         }
         self.note(|| format!("{rank} copies itself for wave {wave}"));
         self.checkers.copied(rank, wave);
