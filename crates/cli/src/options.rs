@@ -1,5 +1,6 @@
 //! The command line of `resurgo run`: what people type at mpiexec, and options of our own.
 
+pub mod groups;
 mod policy;
 
 use std::ffi::OsString;
@@ -11,8 +12,8 @@ use resurgo_runtime::dispatcher::{Order, Period};
 use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{
-    CLOCK_SPREADS, MAX_EVENT_LOGGERS, MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CAUSAL, PROTOCOL_NONE,
-    PROTOCOL_PESSIMISTIC, PROTOCOLS, REDUCTIONS, SEGMENT, SPREAD_MULTICAST, has_waves, logs,
+    CLOCK_SPREADS, MAX_EVENT_LOGGERS, MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CAUSAL, PROTOCOL_GROUP,
+    PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, REDUCTIONS, SEGMENT, SPREAD_MULTICAST, has_waves, logs,
 };
 
 /// What to pass on of the environment of `resurgo run`.
@@ -51,6 +52,11 @@ pub struct Options {
     pub event_loggers: Option<usize>,
     /// How stable clocks spread between several event loggers; multicast when absent.
     pub clock_spread: Option<u32>,
+    /// What `--groups` says, as written, and the ranks of a group.
+    pub groups: Option<String>,
+    pub group_size: Option<usize>,
+    /// Most groups that write their images at the same time; one when absent.
+    pub groups_at_once: Option<u32>,
     pub max_restarts: u64,
     pub max_restarts_per_rank: u64,
     /// Bytes; chosen from the machine's memory when absent.
@@ -127,6 +133,9 @@ const OPTIONS: &[(&str, usize)] = &[
     ("reduction", 1),
     ("event-loggers", 1),
     ("clock-spread", 1),
+    ("groups", 1),
+    ("group-size", 1),
+    ("groups-at-once", 1),
     ("max-restarts", 1),
     ("max-restarts-per-rank", 1),
     ("log-memory", 1),
@@ -166,6 +175,9 @@ const IN_ENVIRONMENT: &[&str] = &[
     "reduction",
     "event-loggers",
     "clock-spread",
+    "groups",
+    "group-size",
+    "groups-at-once",
     "max-restarts",
     "max-restarts-per-rank",
     "log-memory",
@@ -258,6 +270,9 @@ impl Options {
             reduction: None,
             event_loggers: None,
             clock_spread: None,
+            groups: None,
+            group_size: None,
+            groups_at_once: None,
             max_restarts: 64,
             max_restarts_per_rank: 16,
             log_memory: None,
@@ -490,6 +505,7 @@ fn check(options: &mut Options) -> Result<(), String> {
         policy::check(options, &policy)?;
     }
     check_loggers(options, size)?;
+    groups::check(options, size)?;
     let checkpoints = options.checkpoint_period != Period::Never;
     if checkpoints && options.protocol == PROTOCOL_NONE {
         return Err("--checkpoint-every needs a protocol that recovers; --protocol none uses no images".to_string());
@@ -508,6 +524,13 @@ fn check(options: &mut Options) -> Result<(), String> {
     if options.images_in_flight.is_some() {
         if has_waves(options.protocol) && !logs(options.protocol) {
             let protocol = PROTOCOLS[options.protocol as usize];
+            if options.protocol == PROTOCOL_GROUP {
+                let images = options.images_in_flight.unwrap_or(1);
+                return Err(format!(
+                    "--checkpoint-in-flight is for images of single ranks; under --protocol group a whole group writes \
+                     its images at a time; the nearest is --groups-at-once {images}"
+                ));
+            }
             return Err(format!(
                 "--checkpoint-in-flight is for images of single ranks; under --protocol {protocol} all ranks write theirs \
                  together, one wave at a time"
@@ -693,6 +716,15 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
             }
             options.event_loggers = Some(loggers as usize);
         }
+        "groups" => options.groups = Some(value.to_string()),
+        "group-size" => match number()? as usize {
+            0 => return Err("a group has at least one rank".to_string()),
+            ranks => options.group_size = Some(ranks),
+        },
+        "groups-at-once" => match u32::try_from(number()?).unwrap_or(u32::MAX) {
+            0 => return Err("at least one group must write, or there are no images".to_string()),
+            groups => options.groups_at_once = Some(groups),
+        },
         "tolerate" => {
             options.tolerate_node = match value {
                 "process" => false,
@@ -961,6 +993,37 @@ mod tests {
                 "--protocol causal --tolerate node --clock-spread gossip ./a",
                 "there are multicast, broadcast",
             ),
+            ("--group-size 2 ./a", "--group-size is for --protocol group"),
+            (
+                "--protocol blocking --groups dynamic ./a",
+                "under blocking all ranks have their images together",
+            ),
+            (
+                "--protocol chandy-lamport --groups-at-once 2 ./a",
+                "is for --protocol group",
+            ),
+            (
+                "--protocol pessimistic --group-size 2 ./a",
+                "each rank has its images alone",
+            ),
+            ("--protocol group --group-size 0 ./a", "at least one rank"),
+            ("-n 4 --protocol group --group-size 5 ./a", "--group-size 4 at most"),
+            ("--protocol group --group-size x ./a", "not a number"),
+            (
+                "-n 4 --protocol group --groups list --group-size 2 ./a",
+                "leave --group-size out",
+            ),
+            ("--protocol group --groups-at-once 0 ./a", "at least one group"),
+            ("-n 4 --protocol group --groups-at-once 2 ./a", "needs --checkpoint-dir"),
+            (
+                "-n 4 --protocol group --groups static --group-size 2 --groups-at-once 3 --checkpoint-dir d ./a",
+                "--groups-at-once 2 at most",
+            ),
+            (
+                "-n 4 --protocol group --checkpoint-in-flight 2 --checkpoint-dir d ./a",
+                "the nearest is --groups-at-once 2",
+            ),
+            ("--tolerate node --protocol group ./a", "does not tolerate"),
             ("--event-logger here ./a", "not an IPv4 address"),
             ("--spin soon ./a", "not a duration"),
             ("--stats-json a --json-events a ./a", "files of their own"),

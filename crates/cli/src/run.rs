@@ -207,6 +207,8 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         key: [0; 32],
         stdin: Stdin::Nothing,
         images: options.protocol != PROTOCOL_NONE && !options.tolerate_node,
+        groups: options::groups::grouping(&options, size).map_err(|error| Refusal::new(2, error))?,
+        groups_at_once: options.groups_at_once.unwrap_or(1),
         checkpoint_directory: checkpoint_directory.map(PathBuf::into_os_string),
         checkpoint_compress: options.checkpoint_compress,
         checkpoint_keep: options.checkpoint_keep,

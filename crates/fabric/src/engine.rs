@@ -4,6 +4,7 @@
 //! send under a logging protocol is finished when the call returns.
 
 mod causality;
+mod deferring;
 pub mod images;
 mod receiving;
 mod recovery;
@@ -23,6 +24,7 @@ use causality::Causality;
 use recovery::Survey;
 use resurgo_image::Guard;
 use resurgo_protocol::chandy_lamport::Cut;
+use resurgo_protocol::group::Buffer;
 use resurgo_protocol::{Next, Pessimistic, Recorded, Sending};
 use resurgo_wire::counters::{self, Cost};
 use resurgo_wire::node_memory::{self as nm, control};
@@ -70,7 +72,7 @@ struct Incoming {
     filling: Filling,
 }
 
-/// A send that has not found room yet (only without retention).
+/// A send that has not found room yet (only without retention), or has been deferred.
 struct Waiting {
     destination: usize,
     envelope: Envelope,
@@ -80,6 +82,10 @@ struct Waiting {
     total: usize,
     progress: Progress,
     completion: Option<Completion>,
+    /// When it was deferred, in ticks; 0: it was not.
+    deferred_at: u64,
+    /// It is in the buffer of deferred messages: its send is over.
+    buffered: bool,
 }
 
 /// What a send reports when it is done.
@@ -145,6 +151,8 @@ pub struct Engine {
     /// With the ticks at which each was held.
     held: VecDeque<(u32, HeldMark, u64)>,
     waiting: VecDeque<Waiting>,
+    /// Room for small messages that are deferred.
+    buffer: Buffer,
     /// Per source, messages taken from its channel (without a logging protocol; waves announce them).
     taken: Vec<u64>,
     pub matching: Matching,
@@ -278,6 +286,7 @@ impl Engine {
             logger,
             held: VecDeque::new(),
             waiting: VecDeque::new(),
+            buffer: Buffer::default(),
             taken: vec![0; size],
             matching: Matching::default(),
             completions: VecDeque::with_capacity(1024),
@@ -334,6 +343,7 @@ impl Engine {
 
     /// The endpoint is closed: sends that were reported as finished must leave first.
     pub fn close(&mut self) {
+        self.send_deferred();
         resurgo_image::disable();
         let _guard = Guard::new();
         self.enter();

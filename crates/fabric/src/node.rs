@@ -1,6 +1,7 @@
 //! The node memory as a rank sees it: mapped at a fixed address, the arenas of other ranks read-only.
 
 use resurgo_protocol::chandy_lamport::{Place, Waves};
+use resurgo_protocol::group::Turn;
 use resurgo_wire::counters::Cost;
 use resurgo_wire::node_memory::{self as nm, CutTable, Layout, SEGMENT, arena, control, header};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,6 +19,8 @@ pub struct Node {
     pub waves: bool,
     /// They stop nobody.
     pub chandy_lamport: bool,
+    /// They stop one group of ranks after the other.
+    pub in_groups: bool,
     /// Determinants are piggybacked: causal logging, where the loss of a node is tolerated.
     pub piggybacking: bool,
     pub reduction: u32,
@@ -117,6 +120,7 @@ impl Node {
             logs: nm::logs(half(header::PROTOCOL)),
             waves: nm::has_waves(half(header::PROTOCOL)),
             chandy_lamport: half(header::PROTOCOL) == nm::PROTOCOL_CHANDY_LAMPORT,
+            in_groups: half(header::PROTOCOL) == nm::PROTOCOL_GROUP,
             piggybacking: half(header::PROTOCOL) == nm::PROTOCOL_CAUSAL && half(header::TOLERATE_NODE) != 0,
             reduction: half(header::REDUCTION),
             clock_spread: half(header::CLOCK_SPREAD),
@@ -296,6 +300,17 @@ impl Node {
         }
     }
 
+    /// Whether a message to `destination` may leave now, as far as waves of groups go.
+    #[inline]
+    pub fn passes(&self, destination: usize) -> bool {
+        let turn = Turn::from_word(self.u64_at(header::TURN).load(Ordering::Acquire));
+        turn.group == 0 || turn.passes(self.group(self.rank), self.group(destination))
+    }
+
+    fn group(&self, rank: usize) -> u32 {
+        self.control(rank, control::GROUP).load(Ordering::Relaxed) as u32
+    }
+
     /// Where this rank notes how far it had come at its cut.
     pub fn cut(&self, table: CutTable, other: usize) -> &AtomicU64 {
         self.u64_at(self.layout.arena(self.rank) + self.layout.cut(table) + other * 8)
@@ -390,6 +405,14 @@ pub mod tests {
         node.u64_at(header::WAVES_OVER).store(over, Ordering::Release);
     }
 
+    /// What the agent says of a wave of groups: whose turn it is, and the groups of both ranks.
+    pub fn set_turn(node: &Node, turn: Turn, groups: [u64; 2]) {
+        for (rank, group) in groups.into_iter().enumerate() {
+            node.control(rank, control::GROUP).store(group, Ordering::Relaxed);
+        }
+        node.u64_at(header::TURN).store(turn.word(), Ordering::Release);
+    }
+
     static NEXT_PLACE: Mutex<usize> = Mutex::new(nm::MAP_ADDRESS);
 
     /// A node memory of a test's own, seen by two ranks; of the header there is only their number, and every part is writable.
@@ -417,6 +440,7 @@ pub mod tests {
             logs,
             waves: false,
             chandy_lamport: false,
+            in_groups: false,
             piggybacking: false,
             reduction: 0,
             clock_spread: 0,

@@ -32,6 +32,9 @@ pub struct Hooks {
     pub drain: fn() -> u64,
     /// As many messages have been taken as were announced.
     pub is_drained: fn() -> bool,
+    /// Look whose turn it is in a wave of groups: hold back what must not pass now, let go what may, and say how many messages
+    /// have been sent on each channel. All threads stand still, outside of every [`crate::Guard`].
+    pub notice: fn(),
     /// This process has woken up; no thread of the program runs yet. True when all ranks return to a wave: then it waits for
     /// them.
     pub woken: fn() -> bool,
@@ -178,22 +181,51 @@ extern "C" fn run(_: usize) -> ! {
     // No datagram: a signal from nowhere.
     while let Ok(Some(request)) = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT) {
         // Others are late answers about an image that was refused.
-        if request.datagram.kind == Kind::Checkpoint {
-            refusal = take(&request).err().map(|why| (request, why));
-            break;
+        match request.datagram.kind {
+            Kind::Checkpoint => refusal = take(&request).err().map(|why| (request, Kind::Refused, why)),
+            Kind::Notice => refusal = notice(&request).err().map(|why| (request, Kind::Noticed, why)),
+            _ => continue,
         }
+        break;
     }
     // Threads that are on their way to stop for nothing find the epoch changed or start an empty capture.
     stop::release();
-    if let Some((request, refusal)) = refusal {
+    if let Some((request, kind, refusal)) = refusal {
         let text = match refusal.fd {
             -1 => Text::of(format_args!("{}", refusal.why)),
             fd => Text::of(format_args!("{}: descriptor {fd}", refusal.why)),
         };
-        let answer = Datagram::new(Kind::Refused, request.datagram.a, 0, 0).with_text(text.as_str());
+        let answer = Datagram::new(kind, request.datagram.a, 0, 0).with_text(text.as_str());
         let _ = talk::send(IMAGE_FD, &answer, &[]);
     }
+    if is_asked_again() {
+        let _ = stop::signal(sys::getpid(), sys::getpid());
+    }
     leave()
+}
+
+/// Something else is asked for already. Two signals that came while a thread was inside the provider were one to it.
+fn is_asked_again() -> bool {
+    while let Ok(Some(next)) = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT | libc::MSG_PEEK) {
+        if matches!(next.datagram.kind, Kind::Checkpoint | Kind::Notice) {
+            return true;
+        }
+        // A late answer.
+        let _ = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT);
+    }
+    false
+}
+
+/// Has the provider see whose turn it is in a wave of groups. On success the answer has been sent.
+fn notice(request: &Received) -> Result<(), Refusal> {
+    let first = stop::parse_call(request.datagram.text().as_bytes()).unwrap_or((-1, 0));
+    stop::all(sys::gettid(), first).map_err(refuse)?;
+    let hooks = hooks()
+        .filter(|_| !gate::is_disabled())
+        .ok_or(refuse("it has left MPI"))?;
+    (hooks.notice)();
+    let noticed = Datagram::new(Kind::Noticed, request.datagram.a, 0, 0);
+    talk::send(IMAGE_FD, &noticed, &[]).map_err(|_| refuse("the agent does not listen"))
 }
 
 fn leave() -> ! {

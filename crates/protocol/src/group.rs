@@ -97,47 +97,63 @@ impl Turn {
 
 /// Most bytes of a message that is buffered by copying it.
 pub const MOST_COPIED: usize = 16 << 10;
-/// Most bytes that a rank's buffer holds: what comes then stays with the caller, whatever its size.
-pub const BUFFER: usize = 16 << 20;
+/// Most bytes, and most messages, that a rank's buffer holds: what comes then stays with the caller, whatever its size.
+pub const MOST_BYTES: usize = 16 << 20;
+pub const MOST_MESSAGES: usize = 4096;
 
 /// The room for deferred messages of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffer {
     most_copied: usize,
     room: usize,
-    used: usize,
+    places: usize,
+    bytes: usize,
+    messages: usize,
 }
 
 impl Default for Buffer {
     fn default() -> Buffer {
-        Buffer::new(MOST_COPIED, BUFFER)
+        Buffer::new(MOST_COPIED, MOST_BYTES, MOST_MESSAGES)
     }
 }
 
 impl Buffer {
-    pub fn new(most_copied: usize, room: usize) -> Buffer {
+    /// One that copies messages of `most_copied` bytes at most, as long as it has `room` bytes and `places`.
+    pub fn new(most_copied: usize, room: usize, places: usize) -> Buffer {
         Buffer {
             most_copied,
             room,
-            used: 0,
+            places,
+            bytes: 0,
+            messages: 0,
         }
+    }
+
+    /// How many messages it holds.
+    pub fn messages(&self) -> usize {
+        self.messages
     }
 
     /// Whether a deferred message of `bytes` is copied, and its send is over. If not it stays with the caller.
     pub fn takes(&self, bytes: usize) -> bool {
-        bytes <= self.most_copied && self.used + bytes <= self.room
+        bytes <= self.most_copied && self.bytes + bytes <= self.room && self.messages < self.places
     }
 
     /// It has been copied.
     pub fn add(&mut self, bytes: usize) {
         assert!(self.takes(bytes), "{bytes} more bytes do not fit: {self:?}");
-        self.used += bytes;
+        self.bytes += bytes;
+        self.messages += 1;
     }
 
     /// It has left.
     pub fn remove(&mut self, bytes: usize) {
-        assert!(self.used >= bytes, "{bytes} bytes have not been added: {self:?}");
-        self.used -= bytes;
+        assert!(
+            self.bytes >= bytes && self.messages > 0,
+            "{bytes} bytes have not been added: {self:?}"
+        );
+        self.bytes -= bytes;
+        self.messages -= 1;
     }
 }
 
@@ -193,11 +209,11 @@ impl Writing {
         !self.missing.contains(&true)
     }
 
-    /// Ranks whose turn has not come.
-    pub fn waiting(&self) -> Vec<Rank> {
-        ((self.begun + 1)..=self.groups.count())
-            .flat_map(|group| self.groups.members(group))
-            .collect()
+    /// Ranks whose turn has not come, and the wave.
+    pub fn unbegun(&self) -> Vec<(Rank, u64)> {
+        let groups = (self.begun + 1)..=self.groups.count();
+        let ranks = groups.flat_map(|group| self.groups.members(group));
+        ranks.map(|rank| (rank, self.number)).collect()
     }
 }
 
@@ -238,13 +254,16 @@ mod tests {
 
     #[test]
     fn small_messages_are_buffered_as_long_as_there_is_room() {
-        let mut buffer = Buffer::new(10, 25);
+        let mut buffer = Buffer::new(10, 25, 3);
         assert!(buffer.takes(10) && !buffer.takes(11));
         buffer.add(10);
         buffer.add(10);
         assert!(!buffer.takes(6) && buffer.takes(5));
         buffer.remove(10);
-        assert!(buffer.takes(10));
+        assert!(buffer.takes(10) && buffer.messages() == 1);
+        buffer.add(0);
+        buffer.add(0);
+        assert!(!buffer.takes(0), "it has three places");
     }
 
     #[test]
@@ -253,7 +272,7 @@ mod tests {
         assert_eq!(writing.next(), [0, 1]);
         writing.ended(0);
         assert_eq!(writing.next(), []);
-        assert_eq!(writing.waiting(), [2, 3, 4]);
+        assert_eq!(writing.unbegun(), [(2, 3), (3, 3), (4, 3)]);
         writing.ended(1);
         assert_eq!(writing.next(), [2, 3]);
         writing.ended(3);

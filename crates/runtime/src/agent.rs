@@ -6,6 +6,7 @@
 //! ends.
 
 mod files;
+mod groups;
 mod images;
 mod in_transit;
 mod life;
@@ -213,7 +214,10 @@ impl Agent {
         let wait = match (self.ending, ticking) {
             (Some(deadline), _) => deadline.saturating_duration_since(now).min(TICK) + Duration::from_millis(1),
             (None, true) => TICK,
-            (None, false) => return EpollTimeout::NONE,
+            (None, false) => match self.work.as_ref().and_then(Work::looks_at_buffers) {
+                Some(at) => at.saturating_duration_since(now) + Duration::from_millis(1),
+                None => return EpollTimeout::NONE,
+            },
         };
         EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO)
     }

@@ -28,7 +28,7 @@ use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, Stream, ToAgent, ToDispatcher};
-use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOL_NONE, PROTOCOLS};
+use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOL_GROUP, PROTOCOL_NONE, PROTOCOLS};
 
 use crate::children;
 use crate::connection::Connection;
@@ -415,12 +415,15 @@ impl Dispatcher {
                 total_ns,
                 longest_stall_ns,
                 all_stalls_ns,
+                groups,
+                is_global,
             } => {
                 let total = Duration::from_nanos(total_ns);
                 self.checkpoints.answered(0, self.start.elapsed(), Ok(total));
                 let mean = Duration::from_nanos(all_stalls_ns / self.pids.len() as u64);
                 let longest = Duration::from_nanos(longest_stall_ns);
-                self.events.wave_complete(number, total, longest, mean);
+                let groups = (self.protocol == PROTOCOL_GROUP).then_some((groups, is_global));
+                self.events.wave_complete(number, total, longest, mean, groups);
                 self.wave_for_suspension();
             }
             ToDispatcher::LogsMeasured { bytes } => self.checkpoints.logs_are(bytes),

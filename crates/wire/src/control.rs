@@ -58,6 +58,12 @@ pub struct Job {
     pub checkpoint_keep: bool,
     /// Soft and hard limit of open files that ranks get.
     pub open_files: (u64, u64),
+    /// How ranks are put into groups that are copied one after the other (group).
+    #[serde(default)]
+    pub groups: Grouping,
+    /// Most groups that write their images at the same time.
+    #[serde(default)]
+    pub groups_at_once: u32,
     /// Switch address randomisation off, so that a new life has the memory layout of the last.
     pub fixed_addresses: bool,
     /// (rank, messages): the rank's first life kills itself after so many sends and deliveries.
@@ -71,6 +77,20 @@ impl Job {
     pub fn piggybacks(&self) -> bool {
         self.protocol == crate::node_memory::PROTOCOL_CAUSAL && self.tolerate_node
     }
+}
+
+/// How groups are formed (Gao 2007, §4.1).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Grouping {
+    /// All ranks are one.
+    #[default]
+    One,
+    /// So many ranks each, in their order.
+    Static { size: usize },
+    /// Of ranks that talk to one another, measured before each wave; where all do, as [`Grouping::Static`].
+    Dynamic { size: usize },
+    /// Each rank's group, from 1.
+    Listed(Vec<u32>),
 }
 
 /// A program of the job and the ranks that run it, in rank order after those of the programs before.
@@ -314,6 +334,10 @@ pub enum ToDispatcher {
         longest_stall_ns: u64,
         /// How long the ranks stood still, all together.
         all_stalls_ns: u64,
+        /// Each rank's group, from 1, in the order in which they were copied.
+        groups: Vec<u32>,
+        /// Groups were to be formed by communication, and it is global.
+        is_global: bool,
     },
     /// All ranks go on from this wave, 0: the beginning.
     Returned {

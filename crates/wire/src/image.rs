@@ -74,9 +74,14 @@ pub enum Kind {
     LogGrows = 19,
     /// Rank to agent: it has made as many messages as it was to have an image at.
     WantsImage = 20,
+    /// Agent to rank: look whose turn it is in a wave of groups, and hold back what must not pass now; `a` is that as a
+    /// word. Then comes the signal.
+    Notice = 21,
+    /// Rank to agent: that is done, for the same `a`. A text says why it cannot be.
+    Noticed = 22,
 }
 
-const KINDS: [Kind; 20] = [
+const KINDS: [Kind; 22] = [
     Kind::Checkpoint,
     Kind::Stopped,
     Kind::Go,
@@ -97,6 +102,8 @@ const KINDS: [Kind; 20] = [
     Kind::Restored,
     Kind::LogGrows,
     Kind::WantsImage,
+    Kind::Notice,
+    Kind::Noticed,
 ];
 
 /// One datagram.
@@ -183,7 +190,7 @@ mod tests {
             assert_eq!(Datagram::decode(wrong), None);
         }
         let mut other = bytes;
-        for kind in [0, 21, u32::MAX] {
+        for kind in [0, 23, u32::MAX] {
             other[..4].copy_from_slice(&kind.to_le_bytes());
             assert_eq!(Datagram::decode(&other[..length]), None);
         }

@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -86,6 +86,8 @@ pub mod header {
     pub const CLOCK_SPREAD: usize = 140;
     /// `u32` × [`super::MAX_EVENT_LOGGERS`] TCP ports of the event loggers.
     pub const EVENT_LOGGER_PORTS: usize = 144;
+    /// `u64` how far a wave of groups has come ([`resurgo_protocol::group::Turn`] as a word; group).
+    pub const TURN: usize = EVENT_LOGGER_PORTS + super::MAX_EVENT_LOGGERS * 4;
     /// Bytes of the header.
     pub const BYTES: usize = 4096;
 }
@@ -96,9 +98,18 @@ pub const PROTOCOL_BLOCKING: u32 = 2;
 pub const PROTOCOL_AUTO: u32 = 3;
 pub const PROTOCOL_CHANDY_LAMPORT: u32 = 4;
 pub const PROTOCOL_CAUSAL: u32 = 5;
+pub const PROTOCOL_GROUP: u32 = 6;
 
 /// Names of the protocols, by number.
-pub const PROTOCOLS: [&str; 6] = ["none", "pessimistic", "blocking", "auto", "chandy-lamport", "causal"];
+pub const PROTOCOLS: [&str; 7] = [
+    "none",
+    "pessimistic",
+    "blocking",
+    "auto",
+    "chandy-lamport",
+    "causal",
+    "group",
+];
 
 /// Messages and the order of their deliveries are logged: a rank can recover alone.
 pub const fn logs(protocol: u32) -> bool {
@@ -107,7 +118,10 @@ pub const fn logs(protocol: u32) -> bool {
 
 /// Images of all ranks are taken in waves, and all can return to one.
 pub const fn has_waves(protocol: u32) -> bool {
-    matches!(protocol, PROTOCOL_BLOCKING | PROTOCOL_AUTO | PROTOCOL_CHANDY_LAMPORT)
+    matches!(
+        protocol,
+        PROTOCOL_BLOCKING | PROTOCOL_AUTO | PROTOCOL_CHANDY_LAMPORT | PROTOCOL_GROUP
+    )
 }
 
 /// Names of the ways to keep piggybacks small, by number.
@@ -177,6 +191,8 @@ pub mod control {
     pub const COLLECTED_NS: usize = 832;
     /// `u64` nanoseconds that it took to find that out: own logs, record, and event logger.
     pub const COLLECTING_NS: usize = 840;
+    /// `u64` deferred messages in the rank's buffer (group).
+    pub const BUFFERED: usize = 848;
 
     /// `u64` what the agent has forwarded of the rank's standard output in earlier lives and not yet seen again in this one,
     /// in bytes: the rank makes no new delivery before it is 0. Written by the agent.
@@ -184,6 +200,8 @@ pub mod control {
     /// `u64` deliveries on which something depends that the agent has passed on (output, words to PMI): whoever has it knows
     /// them, whatever becomes of the rank. Written by the agent, where determinants are piggybacked.
     pub const PASSED_ON: usize = 904;
+    /// `u64` the rank's group in the last wave that has been begun, from 1. Written by the agent before the turn of the first.
+    pub const GROUP: usize = 912;
 
     /// `u32` length and then UTF-8 text: why the rank ended itself; at most [`REPORT_BYTES`] bytes. A rank that writes a
     /// report exits with [`super::EXIT_REPORT`].
@@ -250,7 +268,7 @@ pub struct Layout {
 /// cursors       IMAGE_SLOTS times, per source a `u64`: serial of the segment of that channel that this rank was reading
 ///               when the image in that slot was taken; everything before it is not needed by that image
 ///               Under chandy-lamport the first four are instead the tables of the rank's last cut
-/// announced     per destination a `u64`: messages sent on that channel, written when a wave has stopped this rank
+/// announced     per destination a `u64`: messages sent on that channel, written when a wave has stopped this rank (group: always)
 /// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
 /// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled
 /// knowledge     twice [`KNOWLEDGE_EVENTS`] × [`EVENT_BYTES`]: events that this rank knows, in one half (causal)
@@ -422,6 +440,7 @@ mod tests {
         const { assert!(control::SIZES.is_multiple_of(64) && control::COSTS.is_multiple_of(64)) };
         const { assert!(control::COSTS + size_of::<crate::counters::Costs>() <= CONTROL_STRIDE) };
         const { assert!(arena::RECORD_CURSORS + arena::IMAGE_SLOTS * 8 <= arena::KNOWLEDGE) };
-        const { assert!(header::EVENT_LOGGER_PORTS + MAX_EVENT_LOGGERS * 4 <= header::BYTES) };
+        const { assert!(header::TURN + 8 <= header::BYTES && header::TURN.is_multiple_of(8)) };
+        const { assert!(control::GROUP + 8 <= control::REPORT) };
     }
 }

@@ -22,6 +22,7 @@ pub fn enable(node: &Node) {
             announce,
             drain,
             is_drained,
+            notice,
             woken,
         });
     }
@@ -122,6 +123,13 @@ fn is_drained() -> bool {
     engine.node.logs || (0..engine.node.size).all(|source| engine.taken[source] == announced(source))
 }
 
+/// Whose turn it is has changed.
+fn notice() {
+    let Some(engine) = engine() else { return };
+    engine.progress_sends();
+    announce();
+}
+
 /// A woken process, before any thread of the program runs. True when it must wait for all others that return.
 fn woken() -> bool {
     let Some(engine) = engine() else { return false };
@@ -219,6 +227,10 @@ impl Engine {
         self.node.set(control::DELIVERIES, self.deliveries);
         self.node.set(control::DELIVERED_BYTES, self.delivered_bytes);
         (0..counters::CLASSES).for_each(|class| self.show_sizes(class));
+        if self.node.in_groups {
+            self.show_buffer();
+            announce();
+        }
         self.has_delivered = false;
         self.idle_since = ticks();
         self.last_read = self.idle_since;

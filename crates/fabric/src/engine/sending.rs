@@ -75,6 +75,9 @@ impl Engine {
                 self.append(destination, message, &mut progress, false);
                 doorbell::ring(&self.node, destination);
             }
+            None if self.node.in_groups && !self.node.passes(destination) => {
+                return self.defer(destination, message, completion, inject);
+            }
             None => {
                 let behind =
                     !self.waiting.is_empty() && self.waiting.iter().any(|send| send.destination == destination);
@@ -189,6 +192,12 @@ impl Engine {
     ) -> (bool, Option<HeldMark>) {
         let writer = self.outgoing[destination].get_or_insert_with(|| Box::new(Writer::new(destination)));
         let (done, held) = writer.append(&mut self.arena, &self.node, message, progress, hold);
+        if self.node.in_groups {
+            // Who talks to whom.
+            let own = self.node.rank;
+            let sent = self.node.announced(own, destination);
+            sent.store(writer.begun(), Ordering::Relaxed);
+        }
         if !done && self.protocol.is_some() {
             // An answer that is sent in the middle of a delivery, or by a rank that repeats its sends.
             Arena::report_full(&self.node);
@@ -265,16 +274,18 @@ impl Engine {
             total,
             progress,
             completion,
+            deferred_at: 0,
+            buffered: false,
         });
     }
 
-    /// Goes on with sends that had found no room.
+    /// Goes on with sends that had found no room, or have been deferred.
     pub(super) fn progress_sends(&mut self) {
         let mut blocked: Vec<usize> = Vec::new();
         let mut index = 0;
         while index < self.waiting.len() {
             let destination = self.waiting[index].destination;
-            if blocked.contains(&destination) {
+            if blocked.contains(&destination) || self.node.in_groups && !self.node.passes(destination) {
                 index += 1;
                 continue;
             }
@@ -293,6 +304,9 @@ impl Engine {
             }
             if done {
                 self.completions.extend(send.completion);
+                if send.deferred_at > 0 {
+                    self.has_left(&send);
+                }
             } else {
                 send.iov = iov;
                 self.waiting.insert(index, send);

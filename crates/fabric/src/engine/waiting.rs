@@ -59,6 +59,9 @@ impl Engine {
         // Another thread of this process may want MPI's lock: do not sleep on it for long.
         let longest = if self.thread_changes > 0 {
             SHORT_SLEEP_NS
+        } else if self.buffer.messages() > 0 || self.waiting.iter().any(|send| send.deferred_at > 0) {
+            // Nobody rings when they may leave.
+            FIRST_SLEEP_NS
         } else {
             LONGEST_SLEEP_NS
         };

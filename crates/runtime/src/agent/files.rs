@@ -77,7 +77,8 @@ impl Agent {
                 work.tidy_waves();
             }
         }
-        self.send(&ToDispatcher::ImageNotWritten { rank, number, reason })
+        self.send(&ToDispatcher::ImageNotWritten { rank, number, reason })?;
+        self.writing_ended(rank)
     }
 
     /// What a snapshot says about the file that it writes.
@@ -142,7 +143,8 @@ impl Agent {
         if in_waves {
             work.tidy_waves();
             work.forget_before_waves()?;
-            return self.send(&written);
+            self.send(&written)?;
+            return self.writing_ended(rank);
         }
         while images.files.len() > KEPT {
             let old = images.files.remove(0);

@@ -374,6 +374,9 @@ impl Agent {
         if datagram.kind == Kind::Ready {
             return self.ready_to_go_on(rank);
         }
+        if datagram.kind == Kind::Noticed {
+            return self.noticed(rank, datagram);
+        }
         if matches!(datagram.kind, Kind::Restored | Kind::Failed) {
             return self.restore_said(rank, datagram);
         }

@@ -352,6 +352,8 @@ pub(super) mod tests {
             fixed_addresses: true,
             message_faults: Vec::new(),
             image_at_messages: Vec::new(),
+            groups: resurgo_wire::control::Grouping::One,
+            groups_at_once: 0,
         }
     }
 

@@ -541,6 +541,7 @@ impl Agent {
             }
         }
         self.mind_halt()?;
+        self.mind_buffers()?;
         if let Some(deadline) = self.ending {
             let running = self
                 .work

@@ -1,14 +1,15 @@
 //! Coordinated waves: images of all ranks, at one moment (`--protocol blocking`, and `auto` beside its logs) or while others go
-//! on (`chandy-lamport`), and the return of all ranks to the last complete wave.
+//! on (`chandy-lamport`; one group after the other: `group`, see `groups.rs`), and the return of all ranks to the last complete wave.
 
 use std::io;
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use resurgo_image::Socket;
+use resurgo_protocol::group::{Groups, Writing};
 use resurgo_protocol::{Return, Step, Turn, Wave};
 use resurgo_wire::control::{End, ToDispatcher};
-use resurgo_wire::image::{Datagram, IN_WAVE, Kind};
+use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{self as nm, PHASE_LIVE};
 
 use super::files::KEPT;
@@ -23,7 +24,7 @@ const ATTEMPTS: u32 = 10;
 #[derive(Default)]
 pub(super) struct Waves {
     asked: u64,
-    current: Option<(Wave, Instant)>,
+    pub current: Option<(Wave, Instant)>,
     /// What was in transit in the last complete wave, and its number.
     in_transit: (u64, InTransit),
     /// The longest standstill of a rank in the current wave.
@@ -33,9 +34,20 @@ pub(super) struct Waves {
     returning: Option<Return>,
     /// The wave that the ranks return to, or did last; 0: the beginning.
     chosen: u64,
+    /// Groups of the last complete wave write their images one after the other.
+    pub writing: Option<Writing>,
+    /// Groups were to be formed by communication, and it was global.
+    pub is_global: bool,
+    /// When ranks are looked at that have deferred messages.
+    pub buffers_at: Option<Instant>,
 }
 
 impl Waves {
+    /// The number of the last wave that has been begun.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
     /// Of a job that has had so many.
     pub fn after(asked: u64) -> Waves {
         Waves {
@@ -57,7 +69,7 @@ impl Work {
     }
 
     /// Nobody waits for others in a wave.
-    fn is_non_blocking(&self) -> bool {
+    pub(super) fn is_non_blocking(&self) -> bool {
         self.job.protocol == nm::PROTOCOL_CHANDY_LAMPORT
     }
 
@@ -114,6 +126,7 @@ impl Work {
         let mut lost = Vec::new();
         self.waves.chosen = newest;
         if !sleeps {
+            self.waves.writing = None;
             for (rank, this) in self.ranks.iter_mut().enumerate() {
                 if this.images.writing.is_some() {
                     self.store.iter().for_each(|store| store.give_up(rank));
@@ -211,7 +224,8 @@ impl Agent {
                 obstacle = Some(number);
             }
         }
-        if let Some(rank) = work.ranks.iter().position(|rank| rank.images.writing.is_some()) {
+        let is_writing = |rank: &Rank| rank.images.writing.is_some() || work.waves.writing.is_some();
+        if let Some(rank) = work.ranks.iter().position(is_writing) {
             let reason = "its last image is still being written".to_string();
             return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
         }
@@ -226,20 +240,13 @@ impl Agent {
         work.memory.set_waves(work.waves.asked, work.waves.asked - 1)?;
         (work.waves.longest_ns, work.waves.all_ns) = (0, 0);
         let (number, size) = (work.waves.asked, work.ranks.len());
-        let (wave, how) = if work.is_non_blocking() {
-            (Wave::non_blocking(number, size), 0)
+        let wave = if work.is_non_blocking() {
+            Wave::non_blocking(number, size)
         } else {
-            (Wave::new(number, size), IN_WAVE)
+            Wave::in_groups(number, work.form_groups()?)
         };
         work.waves.current = Some((wave, Instant::now()));
-        for rank in 0..size {
-            let Some(work) = &mut self.work else { break };
-            let how = how | work.bit_for_files();
-            if let Err(error) = work.ranks[rank].ask_for_image(number, how) {
-                return self.drop_wave(rank, &error.to_string());
-            }
-        }
-        Ok(())
+        self.ask_in_turn()
     }
 
     /// What a rank says in a wave.
@@ -262,6 +269,10 @@ impl Agent {
                 let wave = self.work.as_mut().and_then(|work| work.waves.current.as_mut());
                 wave.map(|(wave, _)| wave.drained(rank as u32, datagram.b))
             }
+            (Kind::Noticed, _) => {
+                let wave = self.work.as_mut().and_then(|work| work.waves.current.as_mut());
+                wave.map(|(wave, _)| wave.stopped(rank as u32))
+            }
             (Kind::Taken, Some(socket)) => {
                 let Some(work) = &mut self.work else { return Ok(()) };
                 work.waves.longest_ns = work.waves.longest_ns.max(datagram.c);
@@ -277,10 +288,11 @@ impl Agent {
             return Ok(());
         };
         match step {
-            Some(Step::Drain) => work.tell_all(Kind::Drain, wave.number()),
-            Some(Step::Copy) => work.tell_all(Kind::Go, wave.number()),
+            Some(Step::Drain) => work.tell_in_turn(wave, Kind::Drain),
+            Some(Step::Copy) => work.tell_in_turn(wave, Kind::Go),
+            Some(Step::Turn) => return self.ask_in_turn(),
             Some(Step::Complete) => {
-                let (number, began) = (wave.number(), *began);
+                let (number, groups, began) = (wave.number(), wave.groups().clone(), *began);
                 if let Err(error) = work.take_in_transit(number) {
                     return self.drop_wave(rank, &error.to_string());
                 }
@@ -289,14 +301,16 @@ impl Agent {
                     total_ns: began.elapsed().as_nanos() as u64,
                     longest_stall_ns: work.waves.longest_ns,
                     all_stalls_ns: work.waves.all_ns,
+                    groups: (0..groups.ranks() as u32).map(|rank| groups.of(rank)).collect(),
+                    is_global: work.waves.is_global,
                 };
-                work.waves.current = None;
+                work.end_turns()?;
                 let size = work.ranks.len();
                 for rank in 0..size {
                     self.promote_candidate(rank)?;
                 }
                 self.send(&complete)?;
-                self.write_wave(number)?;
+                self.write_wave(number, groups)?;
             }
             _ => {}
         }
@@ -304,8 +318,8 @@ impl Agent {
     }
 
     /// Has the wave that has just become complete written to files, if there are to be files.
-    fn write_wave(&mut self, number: u64) -> io::Result<()> {
-        let Some(work) = &self.work else { return Ok(()) };
+    fn write_wave(&mut self, number: u64, groups: Groups) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
         let size = work.ranks.len();
         if let Some(store) = &work.store
             && work.is_non_blocking()
@@ -314,7 +328,11 @@ impl Agent {
             let reason = format!("what was in transit cannot be written: {error}");
             return (0..size).try_for_each(|rank| self.not_written(rank, number, reason.clone()));
         }
-        (0..size).try_for_each(|rank| self.write_image(rank))
+        if work.store.is_some() {
+            let at_once = work.job.groups_at_once.max(1);
+            work.waves.writing = Some(Writing::new(number, groups, at_once));
+        }
+        self.write_in_turn()
     }
 
     /// The current wave, if there is one, cannot become complete because of `rank`.
@@ -324,6 +342,7 @@ impl Agent {
             return Ok(());
         };
         wave.failed();
+        work.end_turns()?;
         work.memory.set_waves(wave.number(), wave.number())?;
         work.tell_all(Kind::Abandon, wave.number());
         work.ranks.iter_mut().for_each(|rank| rank.images.drop_candidate());
@@ -469,8 +488,14 @@ impl Agent {
         let Some(work) = &mut self.work else { return Ok(()) };
         if !work.is_returning() {
             // But not what the ranks are doing for the next one.
-            for rank in 0..work.ranks.len() {
+            let size = work.ranks.len();
+            let unwritten = work.waves.writing.take();
+            for rank in 0..size {
                 self.forget_newest(rank)?;
+            }
+            for (rank, number) in unwritten.iter().flat_map(Writing::unbegun) {
+                let reason = "the process that was to write it has ended".to_string();
+                self.not_written(rank as usize, number, reason)?;
             }
         } else if work.ranks[rank].life.is_none() {
             // It was to be woken from it. The other snapshots tell the numbers of the processes that they have made, and are

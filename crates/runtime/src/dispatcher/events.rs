@@ -213,17 +213,29 @@ impl Events {
     }
 
     /// `total`: from the request to the last rank; `longest` and `mean`: standstill of a rank (Gao 2007, §5: total and
-    /// individual checkpoint time).
-    pub fn wave_complete(&mut self, number: u64, total: Duration, longest: Duration, mean: Duration) {
+    /// individual checkpoint time). `groups`: each rank's group, from 1, and whether they were to be formed by communication and
+    /// it is global.
+    pub fn wave_complete(
+        &mut self,
+        number: u64,
+        total: Duration,
+        longest: Duration,
+        mean: Duration,
+        groups: Option<(Vec<u32>, bool)>,
+    ) {
         self.stats.wave_complete(number, total, longest, mean, Instant::now());
         self.refusals.iter_mut().for_each(|refusals| refusals.since = None);
-        self.record(
-            "wave_complete",
-            json!({
-                "wave": number, "total_seconds": total.as_secs_f64(), "stall_seconds": longest.as_secs_f64(),
-                "mean_stall_seconds": mean.as_secs_f64(),
-            }),
-        );
+        let mut wave = json!({
+            "wave": number, "total_seconds": total.as_secs_f64(), "stall_seconds": longest.as_secs_f64(),
+            "mean_stall_seconds": mean.as_secs_f64(),
+        });
+        if let Some((of, is_global)) = groups {
+            let last = of.iter().copied().max().unwrap_or(0);
+            let members = |group: u32| (0..of.len()).filter(|rank| of[*rank] == group).collect::<Vec<_>>();
+            wave["groups"] = (1..=last).map(members).collect();
+            wave["communication_is_global"] = is_global.into();
+        }
+        self.record("wave_complete", wave);
     }
 
     /// All ranks go on from `wave`, 0: the beginning.

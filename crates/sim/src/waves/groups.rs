@@ -82,31 +82,21 @@ impl World {
         let this = &mut self.processes[process];
         if !std::mem::replace(&mut message.settled, true) {
             let buffer = &mut this.memory.buffer;
-            if without_bound {
-                *buffer = Buffer::new(1, usize::MAX);
+            if without_bound && buffer.messages() == 0 {
+                *buffer = Buffer::new(1, usize::MAX, usize::MAX);
             }
             let copied = buffer.takes(message.next.of as usize);
             message.is_over = copied || self.mutation == Some(Mutation::CompleteLarge);
             message.is_copied = copied && self.mutation != Some(Mutation::BufferByReference);
             if message.is_copied {
                 buffer.add(1);
-                this.memory.buffered += 1;
             }
         }
         // What it has seen long ago may be over.
         if this.seen == self.turn {
-            self.checkers.defers(this.rank, this.memory.buffered)?;
+            self.checkers.defers(this.rank, this.memory.buffer.messages())?;
         }
         Ok(())
-    }
-
-    /// A copied message has left.
-    pub(super) fn forget_copy(&mut self, process: usize) {
-        let memory = &mut self.processes[process].memory;
-        memory.buffered -= 1;
-        if self.mutation != Some(Mutation::BufferWithoutBound) {
-            memory.buffer.remove(1);
-        }
     }
 
     /// It sees whose turn it is.

@@ -58,7 +58,6 @@ pub(super) struct Memory {
     pub waiting: VecDeque<Waiting>,
     /// Room for those of them that are deferred and have been copied.
     pub buffer: Buffer,
-    pub buffered: usize,
     /// Per source, the message that has come in part.
     filling: Vec<Option<u64>>,
     /// The question that the program waits for.
@@ -74,8 +73,7 @@ impl Memory {
             taken: vec![0; size],
             cut: Cut::default(),
             waiting: VecDeque::new(),
-            buffer: Buffer::new(1, BUFFERED),
-            buffered: 0,
+            buffer: Buffer::new(1, usize::MAX, BUFFERED),
             filling: vec![None; size],
             question: None,
             questions: 0,
@@ -298,7 +296,7 @@ impl World {
                 message.next.index += 1;
             }
             if message.next.index == message.next.of && message.is_copied {
-                self.forget_copy(process);
+                self.processes[process].memory.buffer.remove(1);
             }
             if message.next.index < message.next.of {
                 still.push_back(message);
@@ -511,7 +509,7 @@ impl World {
         }
         if self.is(Mutation::CopyWithoutBuffer) {
             memory.waiting.retain(|message| !message.is_copied);
-            (memory.buffer, memory.buffered) = (Buffer::new(1, BUFFERED), 0);
+            memory.buffer = Buffer::new(1, usize::MAX, BUFFERED);
         }
         self.note(|| format!("{rank} copies itself for wave {wave}"));
         self.checkers.copied(rank, wave);

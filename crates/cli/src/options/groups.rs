@@ -1,0 +1,159 @@
+//! `--groups`, `--group-size` and `--groups-at-once`: how `--protocol group` forms groups of ranks.
+
+use std::path::Path;
+
+use resurgo_protocol::group::formation;
+use resurgo_wire::control::Grouping;
+use resurgo_wire::node_memory::{PROTOCOL_GROUP, PROTOCOL_NONE, PROTOCOLS, has_waves, logs};
+
+use super::{Options, nearest};
+
+const DYNAMIC: &str = "dynamic";
+const STATIC: &str = "static";
+
+/// Whether what is said of groups goes together, for a job of `ranks` ranks.
+pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
+    for (given, name) in [
+        (options.groups.is_some(), "--groups"),
+        (options.group_size.is_some(), "--group-size"),
+        (options.groups_at_once.is_some(), "--groups-at-once"),
+    ] {
+        if given && options.protocol != PROTOCOL_GROUP {
+            return Err(format!(
+                "{name} is for --protocol group; under {}",
+                without_groups(options.protocol)
+            ));
+        }
+    }
+    let way = options.groups.as_deref().unwrap_or(DYNAMIC);
+    let is_list = way != DYNAMIC && way != STATIC;
+    match options.group_size {
+        Some(_) if is_list => {
+            return Err(format!(
+                "--groups {way}: the file says how large groups are; leave --group-size out, or write --groups static"
+            ));
+        }
+        Some(size) if size > ranks => {
+            return Err(format!(
+                "--group-size {size} is more than the job's {ranks} ranks; --group-size {ranks} at most, one group of all"
+            ));
+        }
+        _ => {}
+    }
+    let Some(at_once) = options.groups_at_once else {
+        return Ok(());
+    };
+    if options.checkpoint_directory.is_none() {
+        return Err(
+            "--groups-at-once is for image files: it needs --checkpoint-dir; images that stay in memory are taken one group \
+             at a time"
+                .to_string(),
+        );
+    }
+    if way == STATIC {
+        at_most(at_once, ranks.div_ceil(size(options, ranks)) as u32)?;
+    }
+    Ok(())
+}
+
+fn without_groups(protocol: u32) -> String {
+    let name = PROTOCOLS[protocol as usize];
+    match protocol {
+        PROTOCOL_NONE => format!("{name} there are no images"),
+        _ if has_waves(protocol) && !logs(protocol) => format!("{name} all ranks have their images together"),
+        _ if has_waves(protocol) => format!("{name} all ranks have their images together, or each alone"),
+        _ => format!("{name} each rank has its images alone"),
+    }
+}
+
+fn at_most(at_once: u32, groups: u32) -> Result<(), String> {
+    if at_once > groups {
+        return Err(format!(
+            "--groups-at-once {at_once} are more than the {groups} groups; --groups-at-once {groups} at most"
+        ));
+    }
+    Ok(())
+}
+
+fn size(options: &Options, ranks: usize) -> usize {
+    options.group_size.unwrap_or_else(|| formation::usual_size(ranks))
+}
+
+/// How groups are formed in a job of `ranks` ranks. Reads the file, if that is how.
+pub fn grouping(options: &Options, ranks: usize) -> Result<Grouping, String> {
+    if options.protocol != PROTOCOL_GROUP {
+        return Ok(Grouping::One);
+    }
+    let size = size(options, ranks);
+    match options.groups.as_deref() {
+        None | Some(DYNAMIC) => Ok(Grouping::Dynamic { size }),
+        Some(STATIC) => Ok(Grouping::Static { size }),
+        Some(file) => list(file, ranks, options.groups_at_once),
+    }
+}
+
+fn list(file: &str, ranks: usize, at_once: Option<u32>) -> Result<Grouping, String> {
+    let text = std::fs::read_to_string(Path::new(file)).map_err(|error| {
+        let hint = match nearest(file, &[DYNAMIC, STATIC]) {
+            Some(near) => format!("did you mean {near}?"),
+            None => "give static, dynamic, or a file with a line of ranks for each group, as in 0-3".to_string(),
+        };
+        format!("--groups {file}: cannot read the file: {error}; {hint}")
+    })?;
+    let groups = formation::from_text(&text, ranks).map_err(|error| match error.line {
+        0 => format!("--groups {file}: {}", error.reason),
+        line => format!("--groups {file}, line {line}: {}", error.reason),
+    })?;
+    if let Some(at_once) = at_once {
+        at_most(at_once, groups.count())?;
+    }
+    Ok(Grouping::Listed(
+        (0..ranks as u32).map(|rank| groups.of(rank)).collect(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Request, parse};
+
+    fn of(line: &str, ranks: usize) -> Result<Grouping, String> {
+        let words = line.split_whitespace().map(Into::into).collect();
+        match parse(words, |_| None)? {
+            Request::Run(options) => grouping(&options, ranks),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn groups_are_formed_as_is_said() {
+        assert_eq!(of("-n 9 ./a", 9), Ok(Grouping::One));
+        assert_eq!(of("-n 9 --protocol group ./a", 9), Ok(Grouping::Dynamic { size: 3 }));
+        let size = of("-n 9 --protocol group --groups static --group-size 2 ./a", 9);
+        assert_eq!(size, Ok(Grouping::Static { size: 2 }));
+    }
+
+    #[test]
+    fn a_file_says_which_ranks_are_together_or_what_is_wrong_with_it() {
+        let file = std::env::temp_dir().join(format!("resurgo-groups-{}", std::process::id()));
+        let line = |more: &str| format!("-n 3 --protocol group --groups {} {more} ./a", file.display());
+        std::fs::write(&file, "0 2\n1\n").unwrap();
+        assert_eq!(of(&line(""), 3), Ok(Grouping::Listed(vec![1, 2, 1])));
+        let many = of(&line("--checkpoint-dir d --groups-at-once 3"), 3).unwrap_err();
+        assert!(many.contains("--groups-at-once 2 at most"), "{many}");
+        std::fs::write(&file, "0 2\n3\n").unwrap();
+        let wrong = of(&line(""), 3).unwrap_err();
+        assert!(wrong.contains(", line 2: there is no rank 3"), "{wrong}");
+        std::fs::write(&file, "0 2\n").unwrap();
+        let missing = of(&line(""), 3).unwrap_err();
+        assert!(missing.contains("rank 1 is in no group: add a line `1`"), "{missing}");
+        std::fs::remove_file(&file).unwrap();
+        let none = of(&line(""), 3).unwrap_err();
+        assert!(
+            none.contains("cannot read the file") && none.contains("give static, dynamic"),
+            "{none}"
+        );
+        let near = of("--protocol group --groups dynamik ./a", 1).unwrap_err();
+        assert!(near.contains("did you mean dynamic?"), "{near}");
+    }
+}
