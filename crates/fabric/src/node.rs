@@ -291,6 +291,12 @@ impl Node {
         self.u64_at(self.layout.arena(source) + self.layout.announced() + destination * 8)
     }
 
+    /// Where this rank says how many messages it has sent to `destination` so far.
+    #[inline]
+    pub fn sent(&self, destination: usize) -> &AtomicU64 {
+        self.u64_at(self.layout.arena(self.rank) + self.layout.sent() + destination * 8)
+    }
+
     /// How far waves that stop nobody have come.
     #[inline]
     pub fn waves(&self) -> Waves {

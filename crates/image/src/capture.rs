@@ -149,8 +149,8 @@ fn stay_loaded() {
     }
 }
 
-/// In the signal handler: starts the capturing thread.
-pub fn start() -> Result<(), Errno> {
+/// In the signal handler: starts the capturing thread. Answers the epoch that ends when threads are let go.
+pub fn start() -> Result<u32, Errno> {
     // The last one may be about to leave.
     loop {
         match RUNNING.load(Ordering::SeqCst) {
@@ -158,6 +158,8 @@ pub fn start() -> Result<(), Errno> {
             tid => sys::futex_wait(&RUNNING, tid, Some(1_000_000)),
         }
     }
+    // The last one lets nobody go any more, and this one has nobody to let go yet.
+    let epoch = stop::epoch();
     let area = AREAS[(NEXT_AREA.fetch_add(1, Ordering::SeqCst) % 2) as usize].0.get();
     // SAFETY: nobody else uses the area: the thread that had it before last has left.
     unsafe {
@@ -168,7 +170,7 @@ pub fn start() -> Result<(), Errno> {
         // Signals stay blocked in the new thread: it inherits the mask of the handler.
         threads::start_service(stack, control_block as usize, &RUNNING, run, 0)?;
     }
-    Ok(())
+    Ok(epoch)
 }
 
 /// In a copy of the process: the capturing thread is not running there.
@@ -178,18 +180,25 @@ pub fn reset() {
 
 extern "C" fn run(_: usize) -> ! {
     let mut refusal = None;
+    let mut taken = false;
     // No datagram: a signal from nowhere.
     while let Ok(Some(request)) = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT) {
         // Others are late answers about an image that was refused.
         match request.datagram.kind {
-            Kind::Checkpoint => refusal = take(&request).err().map(|why| (request, Kind::Refused, why)),
+            Kind::Checkpoint => {
+                refusal = take(&request).err().map(|why| (request, Kind::Refused, why));
+                taken = refusal.is_none();
+            }
             Kind::Notice => refusal = notice(&request).err().map(|why| (request, Kind::Noticed, why)),
             _ => continue,
         }
         break;
     }
-    // Threads that are on their way to stop for nothing find the epoch changed or start an empty capture.
-    stop::release();
+    // Threads that are on their way to stop for nothing find the epoch changed or start an empty capture. Who has been copied
+    // has been let go, and may be about to stop for the next request already.
+    if !taken {
+        stop::release();
+    }
     if let Some((request, kind, refusal)) = refusal {
         let text = match refusal.fd {
             -1 => Text::of(format_args!("{}", refusal.why)),
@@ -198,22 +207,7 @@ extern "C" fn run(_: usize) -> ! {
         let answer = Datagram::new(kind, request.datagram.a, 0, 0).with_text(text.as_str());
         let _ = talk::send(IMAGE_FD, &answer, &[]);
     }
-    if is_asked_again() {
-        let _ = stop::signal(sys::getpid(), sys::getpid());
-    }
     leave()
-}
-
-/// Something else is asked for already. Two signals that came while a thread was inside the provider were one to it.
-fn is_asked_again() -> bool {
-    while let Ok(Some(next)) = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT | libc::MSG_PEEK) {
-        if matches!(next.datagram.kind, Kind::Checkpoint | Kind::Notice) {
-            return true;
-        }
-        // A late answer.
-        let _ = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT);
-    }
-    false
 }
 
 /// Has the provider see whose turn it is in a wave of groups. On success the answer has been sent.
@@ -224,6 +218,7 @@ fn notice(request: &Received) -> Result<(), Refusal> {
         .filter(|_| !gate::is_disabled())
         .ok_or(refuse("it has left MPI"))?;
     (hooks.notice)();
+    // What is asked for next comes after this.
     let noticed = Datagram::new(Kind::Noticed, request.datagram.a, 0, 0);
     talk::send(IMAGE_FD, &noticed, &[]).map_err(|_| refuse("the agent does not listen"))
 }

@@ -6,8 +6,8 @@ use crate::sys;
 
 /// Thread pointer of the thread that must not be stopped now, 0: nobody.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
-/// A thread was asked to stop inside, and does so when it leaves.
-static PENDING: AtomicBool = AtomicBool::new(false);
+/// How often a thread was asked to stop inside. It does so when it leaves, as often: each time is about a request of its own.
+static PENDING: AtomicU32 = AtomicU32::new(0);
 /// This process has woken up from an image and the provider has not noticed.
 static RESTORED: AtomicU32 = AtomicU32::new(0);
 /// No images any more (the endpoint is closed).
@@ -56,7 +56,7 @@ impl Drop for Guard {
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
         INSIDE.store(0, Ordering::Relaxed);
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
-        if PENDING.load(Ordering::Relaxed) {
+        if PENDING.load(Ordering::Relaxed) != 0 {
             stop_now();
         }
     }
@@ -64,27 +64,28 @@ impl Drop for Guard {
 
 #[cold]
 fn stop_now() {
-    PENDING.store(false, Ordering::Relaxed);
-    let _ = crate::stop::signal(sys::getpid(), sys::gettid());
+    for _ in 0..PENDING.swap(0, Ordering::Relaxed) {
+        let _ = crate::stop::signal(sys::getpid(), sys::gettid());
+    }
 }
 
 /// In the signal handler: true when the calling thread must not stop here. It will come back.
 pub(crate) fn must_go_on() -> bool {
     let inside = INSIDE.load(Ordering::Relaxed) == thread_pointer();
     if inside {
-        PENDING.store(true, Ordering::Relaxed);
+        PENDING.fetch_add(1, Ordering::Relaxed);
     }
     inside
 }
 
 /// True while some thread has been asked to stop and is inside: whoever sleeps there should be woken.
 pub(crate) fn is_pending() -> bool {
-    PENDING.load(Ordering::Relaxed)
+    PENDING.load(Ordering::Relaxed) != 0
 }
 
 /// Nobody needs to stop any more.
 pub(crate) fn clear_pending() {
-    PENDING.store(false, Ordering::Relaxed);
+    PENDING.store(0, Ordering::Relaxed);
 }
 
 pub(crate) fn set_restored() {

@@ -120,17 +120,21 @@ extern "C" fn on_signal(number: i32, information: *mut libc::siginfo_t, context:
     if gate::must_go_on() {
         return;
     }
-    if STATE
+    let epoch = if STATE
         .compare_exchange(IDLE, STOPPING, Ordering::SeqCst, Ordering::SeqCst)
         .is_ok()
     {
         threads::clear();
-        if crate::capture::start().is_err() {
-            STATE.store(IDLE, Ordering::SeqCst);
-            return;
+        match crate::capture::start() {
+            Ok(epoch) => epoch,
+            Err(_) => {
+                STATE.store(IDLE, Ordering::SeqCst);
+                return;
+            }
         }
-    }
-    let epoch = EPOCH.load(Ordering::SeqCst);
+    } else {
+        epoch()
+    };
     threads::park(context as usize);
     while EPOCH.load(Ordering::SeqCst) == epoch {
         sys::futex_wait(&EPOCH, epoch, None);
@@ -243,6 +247,11 @@ pub(crate) fn parse_call(text: &[u8]) -> Option<(i64, u64)> {
     let number = text.split(' ').next()?.parse().ok()?;
     let pc = u64::from_str_radix(text.rsplit(' ').next()?.strip_prefix("0x")?, 16).ok()?;
     Some((number, pc))
+}
+
+/// It ends when all threads are let go.
+pub fn epoch() -> u32 {
+    EPOCH.load(Ordering::SeqCst)
 }
 
 /// Lets all threads go on.

@@ -267,8 +267,10 @@ pub struct Layout {
 ///               message stands, what is before it has been delivered (causal): see `Reader::reached`
 /// cursors       IMAGE_SLOTS times, per source a `u64`: serial of the segment of that channel that this rank was reading
 ///               when the image in that slot was taken; everything before it is not needed by that image
-///               Under chandy-lamport the first four are instead the tables of the rank's last cut
-/// announced     per destination a `u64`: messages sent on that channel, written when a wave has stopped this rank (group: always)
+///               Under chandy-lamport the first four are instead the tables of the rank's last cut; under group the first
+///               is per destination how many messages have been sent on that channel so far
+/// announced     per destination a `u64`: messages sent on that channel, written when a wave has stopped this rank, or
+///               has made it look whose turn it is (group)
 /// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
 /// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled
 /// knowledge     twice [`KNOWLEDGE_EVENTS`] × [`EVENT_BYTES`]: events that this rank knows, in one half (causal)
@@ -356,6 +358,10 @@ impl Layout {
     /// Offset of one of the tables of the last cut in an arena.
     pub const fn cut(&self, table: CutTable) -> usize {
         self.cursors(table as usize)
+    }
+    /// Offset of the table of messages sent so far in an arena (group).
+    pub const fn sent(&self) -> usize {
+        self.cursors(0)
     }
     /// Offset of the announced table in an arena.
     pub const fn announced(&self) -> usize {

@@ -49,6 +49,15 @@ impl Engine {
         self.node.most(Cost::MostHeldNs, held_ns);
     }
 
+    /// How many messages have been sent to whom, in a node memory that was emptied.
+    pub(super) fn show_sent(&self) {
+        for (destination, writer) in self.outgoing.iter().enumerate() {
+            if let Some(writer) = writer {
+                self.node.sent(destination).store(writer.begun(), Ordering::Relaxed);
+            }
+        }
+    }
+
     pub(super) fn show_buffer(&self) {
         self.node.set(control::BUFFERED, self.buffer.messages() as u64);
     }

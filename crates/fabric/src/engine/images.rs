@@ -229,7 +229,7 @@ impl Engine {
         (0..counters::CLASSES).for_each(|class| self.show_sizes(class));
         if self.node.in_groups {
             self.show_buffer();
-            announce();
+            self.show_sent();
         }
         self.has_delivered = false;
         self.idle_since = ticks();

@@ -194,9 +194,7 @@ impl Engine {
         let (done, held) = writer.append(&mut self.arena, &self.node, message, progress, hold);
         if self.node.in_groups {
             // Who talks to whom.
-            let own = self.node.rank;
-            let sent = self.node.announced(own, destination);
-            sent.store(writer.begun(), Ordering::Relaxed);
+            self.node.sent(destination).store(writer.begun(), Ordering::Relaxed);
         }
         if !done && self.protocol.is_some() {
             // An answer that is sent in the middle of a delivery, or by a rank that repeats its sends.

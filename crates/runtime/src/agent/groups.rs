@@ -174,7 +174,7 @@ impl Agent {
 impl NodeMemory {
     /// Messages that each of the first `ranks` ranks has sent to each.
     fn messages(&self, ranks: usize) -> io::Result<Vec<Vec<u64>>> {
-        let row = |rank: usize| self.table(self.layout.arena(rank) + self.layout.announced(), ranks);
+        let row = |rank: usize| self.table(self.layout.arena(rank) + self.layout.sent(), ranks);
         (0..ranks).map(row).collect()
     }
 
