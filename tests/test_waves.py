@@ -34,7 +34,7 @@ WAVES = [*MANY, "--checkpoint-every", "20ms"]
 PATIENCE = 60.0  # seconds for striking: a job that hangs must not keep its test from saying so
 
 
-@pytest.fixture(params=["blocking", "chandy-lamport"])
+@pytest.fixture(params=["blocking", "chandy-lamport", "group"])
 def protocol(request):
     return request.param
 

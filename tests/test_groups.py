@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waves of groups (`--protocol group`): how groups are formed, what is deferred between them, and in which order they write their
+images. What waves of groups have in common with others is in test_waves.py."""
+
+import signal
+import time
+
+import pytest
+
+import harness
+from catalogue import arguments
+from harness import MANY, by_rank, storm
+from survival import began_from_images, every, of_catalogue, survive, undisturbed
+from test_stats import measured
+
+
+@pytest.fixture
+def protocol():
+    return "group"
+
+
+def groups(*words):
+    return ["--groups", *map(str, words)]
+
+
+def by_size(size):
+    return groups("static", "--group-size", size)
+
+
+def python(text):
+    return [harness.PYTHON, "-c", text]
+
+
+# Ranks of one parity talk; or, with an argument, all do.
+TALK = """
+import sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+some = world if len(sys.argv) > 1 else world.Split(world.rank % 2, world.rank)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    some.allreduce(1)
+"""
+
+
+@pytest.mark.parametrize(
+    "how, talk, expected, is_global",
+    [
+        ([], [], [[0, 2, 4], [1, 3, 5]], False),
+        ([], ["all"], [[0, 1, 2], [3, 4, 5]], True),
+        (["--group-size", "2"], ["all"], [[0, 1], [2, 3], [4, 5]], True),
+        (by_size(4), [], [[0, 1, 2, 3], [4, 5]], False),
+    ],
+    ids=["by communication", "it is global", "and sizes are given", "by size"],
+)
+def test_formation(jobs, how, talk, expected, is_global):
+    job = jobs.start(6, *python(TALK), *talk, protocol="group", options=how)
+    job.until(lambda: len(job.lives()) == 6)
+    time.sleep(1.5)  # of which it talks for a while
+    job.process.send_signal(signal.SIGUSR1)
+    job.until_event("wave_complete")
+    job.process.terminate()
+    (wave,) = job.wait(10).of("wave_complete")
+    assert (wave["groups"], wave["communication_is_global"]) == (expected, is_global)
+
+
+def test_a_file_says_who_is_together_and_in_which_order(jobs, program, rng):
+    file = jobs.directory / "groups"
+    file.write_text("# by hand\n2-3\n0, 1\n")
+    entry, command = of_catalogue(program, "cg")
+    expected = undisturbed(jobs, command, entry, 4)
+    options = [*every("30ms"), *groups(file)]
+    result = survive(jobs, rng, command, entry, 4, 3, expected, options, protocol="group")
+    assert all(wave["groups"] == [[2, 3], [0, 1]] for wave in result.of("wave_complete")), result.describe()
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("0 1\n2 4\n", ", line 2: there is no rank 4: the job has ranks 0 to 3"),
+        ("0 1\n1 2 3\n", ", line 2: rank 1 is in line 1 already"),
+        ("0 1\n2\n", ": rank 3 is in no group: add a line `3`"),
+        ("0 1\n\ntwo 3\n", ", line 3: `two` is no rank"),
+        (None, "cannot read the file"),
+    ],
+)
+def test_a_file_that_cannot_be_used(jobs, program, text, said):
+    file = jobs.directory / "groups"
+    if text is not None:
+        file.write_text(text)
+    result = jobs.run(4, *program("hello"), protocol="group", options=groups(file))
+    assert result.code == 2 and f"--groups {file}" in result.errors and said in result.errors, result.describe()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("name", ["comm_churn", "master_worker", "rma_halo"])
+def test_random_kills_with_many_turns(jobs, program, rng, kills, name, size):
+    entry, command = of_catalogue(program, name)
+    expected = undisturbed(jobs, command, entry, 4)
+    survive(jobs, rng, command, entry, 4, kills or 4, expected, [*every("20ms"), *by_size(size)], protocol="group")
+
+
+# Rank 0 computes, and sends a message once in a while; rank 1 takes the time.
+RARELY = """
+import sys, time
+from mpi4py import MPI
+world, bytes = MPI.COMM_WORLD, int(sys.argv[1])
+late = 0.0
+for number in range(40):
+    if world.rank == 0:
+        world.send((time.monotonic(), b"x" * bytes), dest=1, tag=number)
+        end = time.monotonic() + 0.15
+        while time.monotonic() < end:
+            pass
+    elif world.rank == 1:
+        sent, content = world.recv(source=0, tag=number)
+        late = max(late, time.monotonic() - sent)
+        assert content == b"x" * bytes
+if world.rank == 1:
+    print(f"late {late:.3f}")
+"""
+
+
+@pytest.mark.parametrize("kilobytes", [0, 1, 10, 300])
+def test_what_is_deferred_arrives_soon_also_from_who_computes(jobs, kilobytes):
+    """Small messages are buffered, and leave while the sender computes; large ones stay with it until they have left."""
+    options = [*MANY, *every("10ms"), *by_size(1)]
+    result, stats = measured(jobs, 3, *python(RARELY), kilobytes << 10, options=options, protocol="group")
+    result.ok()
+    assert stats["total"]["held_sends"] > 0, "a wave has come between"
+    assert float(result.text.split()[1]) < 3, "on an idle machine a few milliseconds"
+    assert len(result.of("wave_complete")) > 20, result.describe()
+
+
+# No rank calls MPI for seconds; messages have been sent before.
+COMPUTES = """
+import time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+world.barrier()
+sends = [world.isend(bytes(100), dest=other, tag=1) for other in range(world.size) if other != world.rank]
+end = time.monotonic() + 6
+while time.monotonic() < end:
+    pass
+for other in range(world.size - 1):
+    assert world.recv(tag=1) == bytes(100)
+MPI.Request.waitall(sends)
+world.barrier()
+print("rank", world.rank, "has all", flush=True)
+"""
+
+
+def test_who_computes_delays_no_wave(jobs):
+    job = jobs.start(4, *python(COMPUTES), protocol="group", options=[*MANY, *by_size(1)])
+    job.until(lambda: len(job.lives()) == 4)
+    time.sleep(2)
+    job.process.send_signal(signal.SIGUSR1)
+    job.until_event("wave_complete")
+    assert b"has all" not in job.out.read_bytes()
+    job.kill([2])
+    result = job.wait().ok()
+    assert len(result.text.splitlines()) == 4
+    assert [event["image"] for event in began_from_images(result)] == [1] * 4, result.describe()
+    wave = result.of("wave_complete")[0]
+    assert wave["total_seconds"] < 2, "a third of what they compute; on an idle machine some milliseconds"
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_groups_write_their_files_in_turn(jobs, program, at_once):
+    """No more of them at a time than may; the next begins when one has written all."""
+    directory = jobs.directory / "images"
+    options = [*by_size(1), "--groups-at-once", at_once, "--checkpoint-dir", directory]
+    job = jobs.start(4, *program("heat"), "400", "400", "100000", protocol="group", options=options)
+    job.until(lambda: len(job.lives()) == 4)
+    time.sleep(0.5)
+    job.process.send_signal(signal.SIGUSR1)
+    job.until(lambda: len([event for event in job.events if event["event"] == "image_written"]) == 4)
+    job.process.terminate()
+    written = job.wait(20).of("image_written")
+    assert [event["rank"] for event in written] == [0, 1, 2, 3] or at_once > 1
+    times = [(event["time"] - event["write_seconds"], event["time"]) for event in written]
+    for begin, _ in times:
+        others = sum(1 for other_begin, other_end in times if other_begin <= begin < other_end - 0.001)
+        assert others <= at_once, times
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_kills_while_groups_write_their_files(jobs, program, rng, size):
+    directory = jobs.directory / "images"
+    command = [*program("heat"), "400", "400", "4000"]
+    calm = jobs.run(4, *command).ok()
+    options = [*MANY, *every("60ms"), *by_size(size), "--checkpoint-dir", directory]
+    job = jobs.start(4, *command, options=options, protocol="group")
+    storm(job, rng, 4, max(0.3, calm.seconds))
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert not list(directory.iterdir())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 16])
+@pytest.mark.parametrize("name", ["comm_churn", "cg", "rma_halo", "master_worker", "messages"])
+def test_soak(jobs, program, rng, kills, name, ranks, size):
+    entry, command = of_catalogue(program, name)
+    if not entry.accepts(ranks) or size > ranks:
+        pytest.skip(f"{name} does not run on {ranks} ranks in groups of {size}")
+    expected = undisturbed(jobs, command, entry, ranks)
+    options = [*every("30ms"), *by_size(size)]
+    survive(jobs, rng, command, entry, ranks, kills or 6, expected, options, protocol="group")
