@@ -419,6 +419,24 @@ pub mod tests {
         node.u64_at(header::TURN).store(turn.word(), Ordering::Release);
     }
 
+    #[test]
+    fn messages_pass_where_a_wave_has_come_to_both_or_to_neither() {
+        let (one, _other) = pair(1, false);
+        assert!(one.passes(1), "there has been no wave");
+        for (group, groups, expected) in [
+            (1, [1, 2], false),
+            (2, [1, 2], false),
+            (3, [1, 2], true),
+            (1, [2, 3], true),
+            (1, [1, 1], true),
+            (0, [1, 2], true),
+        ] {
+            set_turn(&one, Turn { wave: 1, group }, groups);
+            assert_eq!(one.passes(1), expected, "{group} {groups:?}");
+            assert!(one.passes(0), "to itself");
+        }
+    }
+
     static NEXT_PLACE: Mutex<usize> = Mutex::new(nm::MAP_ADDRESS);
 
     /// A node memory of a test's own, seen by two ranks; of the header there is only their number, and every part is writable.

@@ -204,16 +204,24 @@ impl Writing {
         self.missing[rank as usize] = false;
     }
 
+    /// The turn of this rank's group has come.
+    pub fn has_begun(&self, rank: Rank) -> bool {
+        self.groups.of(rank) <= self.begun
+    }
+
+    /// The images that are being written are the last: an image that is missing makes the others useless. Answers whose turn
+    /// will not come.
+    pub fn give_up(&mut self) -> Vec<Rank> {
+        let groups = (self.begun + 1)..=self.groups.count();
+        let ranks: Vec<Rank> = groups.flat_map(|group| self.groups.members(group)).collect();
+        ranks.iter().for_each(|rank| self.ended(*rank));
+        self.begun = self.groups.count();
+        ranks
+    }
+
     /// All have ended.
     pub fn is_over(&self) -> bool {
         !self.missing.contains(&true)
-    }
-
-    /// Ranks whose turn has not come, and the wave.
-    pub fn unbegun(&self) -> Vec<(Rank, u64)> {
-        let groups = (self.begun + 1)..=self.groups.count();
-        let ranks = groups.flat_map(|group| self.groups.members(group));
-        ranks.map(|rank| (rank, self.number)).collect()
     }
 }
 
@@ -272,7 +280,7 @@ mod tests {
         assert_eq!(writing.next(), [0, 1]);
         writing.ended(0);
         assert_eq!(writing.next(), []);
-        assert_eq!(writing.unbegun(), [(2, 3), (3, 3), (4, 3)]);
+        assert!(writing.has_begun(1) && !writing.has_begun(2));
         writing.ended(1);
         assert_eq!(writing.next(), [2, 3]);
         writing.ended(3);
@@ -283,5 +291,11 @@ mod tests {
         assert!(writing.is_over() && writing.next().is_empty());
         let mut all = Writing::new(3, Groups::consecutive(5, 2), 3);
         assert_eq!(all.next().len(), 5);
+        let mut failing = Writing::new(3, Groups::consecutive(5, 2), 1);
+        assert_eq!(failing.next(), [0, 1]);
+        assert_eq!(failing.give_up(), [2, 3, 4]);
+        failing.ended(0);
+        failing.ended(1);
+        assert!(failing.is_over() && failing.next().is_empty() && failing.number() == 3);
     }
 }

@@ -283,7 +283,13 @@ impl Engine {
         let mut index = 0;
         while index < self.waiting.len() {
             let destination = self.waiting[index].destination;
-            if blocked.contains(&destination) || self.node.in_groups && !self.node.passes(destination) {
+            if blocked.contains(&destination) {
+                index += 1;
+                continue;
+            }
+            if self.node.in_groups && !self.node.passes(destination) {
+                // It may pass from now on; what comes behind this one must not be earlier.
+                blocked.push(destination);
                 index += 1;
                 continue;
             }

@@ -78,6 +78,7 @@ impl Agent {
             }
         }
         self.send(&ToDispatcher::ImageNotWritten { rank, number, reason })?;
+        self.give_up_writing(&format!("that of rank {rank} could not be written"))?;
         self.writing_ended(rank)
     }
 

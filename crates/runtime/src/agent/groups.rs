@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use resurgo_protocol::Wave;
 use resurgo_protocol::group::formation::{self, Formed};
 use resurgo_protocol::group::{Groups, Turn};
-use resurgo_wire::control::Grouping;
+use resurgo_wire::control::{Grouping, ToDispatcher};
 use resurgo_wire::image::{Datagram, IN_WAVE, Kind};
 use resurgo_wire::node_memory as nm;
 
@@ -153,6 +153,19 @@ impl Agent {
         let writing = self.work.as_mut().and_then(|work| work.waves.writing.as_mut());
         for rank in writing.map(|writing| writing.next()).unwrap_or_default() {
             self.write_image(rank as usize)?;
+        }
+        Ok(())
+    }
+
+    /// Groups that have not begun to write their images do not: the wave will not be whole.
+    pub(super) fn give_up_writing(&mut self, why: &str) -> io::Result<()> {
+        let writing = self.work.as_mut().and_then(|work| work.waves.writing.as_mut());
+        let Some((number, ranks)) = writing.map(|writing| (writing.number(), writing.give_up())) else {
+            return Ok(());
+        };
+        for rank in ranks {
+            let (rank, reason) = (rank as usize, why.to_string());
+            self.send(&ToDispatcher::ImageNotWritten { rank, number, reason })?;
         }
         Ok(())
     }

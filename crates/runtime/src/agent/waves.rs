@@ -179,8 +179,14 @@ impl Work {
         let mut stay = self.waves_in_files();
         stay.truncate(KEPT);
         let next = self.waves.asked;
-        let may_be = |rank: &Rank| rank.images.has_file(next) || rank.images.is_writing(next);
-        if self.ranks.iter().all(may_be) {
+        let will_write = |rank: usize| {
+            let writing = self.waves.writing.as_ref();
+            writing.is_some_and(|writing| writing.number() == next && !writing.has_begun(rank as u32))
+        };
+        let may_be = |(number, rank): (usize, &Rank)| {
+            rank.images.has_file(next) || rank.images.is_writing(next) || will_write(number)
+        };
+        if self.ranks.iter().enumerate().all(may_be) {
             stay.push(next);
         }
         self.drop_files(|number| !stay.contains(&number));
@@ -251,6 +257,11 @@ impl Agent {
 
     /// What a rank says in a wave.
     pub(super) fn said_in_wave(&mut self, rank: usize, datagram: Datagram, snapshot: Option<Socket>) -> io::Result<()> {
+        let current = self.work.as_ref().and_then(|work| work.waves.current.as_ref());
+        if datagram.kind != Kind::Noticed && current.is_none_or(|(wave, _)| wave.number() != datagram.a) {
+            // About one that has been dropped.
+            return Ok(());
+        }
         let step = match (datagram.kind, snapshot) {
             (Kind::Stopped, _) => {
                 let account = self.account_for(rank)?;
@@ -489,13 +500,9 @@ impl Agent {
         if !work.is_returning() {
             // But not what the ranks are doing for the next one.
             let size = work.ranks.len();
-            let unwritten = work.waves.writing.take();
+            self.give_up_writing("the process that was to write it has ended")?;
             for rank in 0..size {
                 self.forget_newest(rank)?;
-            }
-            for (rank, number) in unwritten.iter().flat_map(Writing::unbegun) {
-                let reason = "the process that was to write it has ended".to_string();
-                self.not_written(rank as usize, number, reason)?;
             }
         } else if work.ranks[rank].life.is_none() {
             // It was to be woken from it. The other snapshots tell the numbers of the processes that they have made, and are

@@ -270,6 +270,9 @@ impl World {
         for mut message in waiting {
             let to = message.to as usize;
             let behind = still.iter().any(|other: &Waiting| other.to == message.to);
+            if self.in_groups && self.random.one_in(8) {
+                self.look(process);
+            }
             let passes = self.passes(process, message.to);
             if !passes {
                 self.defer(process, &mut message)?;
