@@ -37,9 +37,12 @@ import sys, time
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 some = world if len(sys.argv) > 1 else world.Split(world.rank % 2, world.rank)
-end = time.monotonic() + 60
+end, count = time.monotonic() + 60, 0
 while time.monotonic() < end:
     some.allreduce(1)
+    count += 1
+    if count == 1000:
+        print("talks", flush=True)
 """
 
 
@@ -47,16 +50,15 @@ while time.monotonic() < end:
     "how, talk, expected, is_global",
     [
         ([], [], [[0, 2, 4], [1, 3, 5]], False),
-        ([], ["all"], [[0, 1, 2], [3, 4, 5]], True),
-        (["--group-size", "2"], ["all"], [[0, 1], [2, 3], [4, 5]], True),
-        (by_size(4), [], [[0, 1, 2, 3], [4, 5]], False),
+        (["--group-size", "4"], ["all"], [[0, 1, 2, 3], [4, 5]], True),
+        pytest.param([], ["all"], [[0, 1, 2], [3, 4, 5]], True, marks=pytest.mark.soak),
+        pytest.param(by_size(4), [], [[0, 1, 2, 3], [4, 5]], False, marks=pytest.mark.soak),
     ],
-    ids=["by communication", "it is global", "and sizes are given", "by size"],
+    ids=["by communication", "it is global", "and no size is given", "by size"],
 )
 def test_formation(jobs, how, talk, expected, is_global):
     job = jobs.start(6, *python(TALK), *talk, protocol="group", options=how)
-    job.until(lambda: len(job.lives()) == 6)
-    time.sleep(1.5)  # of which it talks for a while
+    job.until(lambda: job.out.read_bytes().count(b"talks") == 6)
     job.process.send_signal(signal.SIGUSR1)
     job.until_event("wave_complete")
     job.process.terminate()
@@ -67,10 +69,12 @@ def test_formation(jobs, how, talk, expected, is_global):
 def test_a_file_says_who_is_together_and_in_which_order(jobs, program, rng):
     file = jobs.directory / "groups"
     file.write_text("# by hand\n2-3\n0, 1\n")
-    entry, command = of_catalogue(program, "cg")
-    expected = undisturbed(jobs, command, entry, 4)
-    options = [*every("30ms"), *groups(file)]
-    result = survive(jobs, rng, command, entry, 4, 3, expected, options, protocol="group")
+    command = [*program("heat"), "256", "2000"]
+    calm = jobs.run(4, *command).ok()
+    job = jobs.start(4, *command, protocol="group", options=[*MANY, *every("30ms"), *groups(file)])
+    storm(job, rng, 3, max(0.3, calm.seconds))
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
     assert all(wave["groups"] == [[2, 3], [0, 1]] for wave in result.of("wave_complete")), result.describe()
 
 
@@ -92,8 +96,7 @@ def test_a_file_that_cannot_be_used(jobs, program, text, said):
     assert result.code == 2 and f"--groups {file}" in result.errors and said in result.errors, result.describe()
 
 
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("name", ["comm_churn", "master_worker", "rma_halo"])
+@pytest.mark.parametrize("name, size", [("comm_churn", 1), ("master_worker", 3), ("rma_halo", 1)])
 def test_random_kills_with_many_turns(jobs, program, rng, kills, name, size):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -106,7 +109,7 @@ import sys, time
 from mpi4py import MPI
 world, bytes = MPI.COMM_WORLD, int(sys.argv[1])
 late = 0.0
-for number in range(40):
+for number in range(12):
     if world.rank == 0:
         world.send((time.monotonic(), b"x" * bytes), dest=1, tag=number)
         end = time.monotonic() + 0.15
@@ -116,12 +119,13 @@ for number in range(40):
         sent, content = world.recv(source=0, tag=number)
         late = max(late, time.monotonic() - sent)
         assert content == b"x" * bytes
+world.barrier()
 if world.rank == 1:
     print(f"late {late:.3f}")
 """
 
 
-@pytest.mark.parametrize("kilobytes", [0, 1, 10, 300])
+@pytest.mark.parametrize("kilobytes", [0, pytest.param(10, marks=pytest.mark.soak), 300])
 def test_what_is_deferred_arrives_soon_also_from_who_computes(jobs, kilobytes):
     """Small messages are buffered, and leave while the sender computes; large ones stay with it until they have left."""
     options = [*MANY, *every("10ms"), *by_size(1)]
@@ -129,7 +133,7 @@ def test_what_is_deferred_arrives_soon_also_from_who_computes(jobs, kilobytes):
     result.ok()
     assert stats["total"]["held_sends"] > 0, "a wave has come between"
     assert float(result.text.split()[1]) < 3, "on an idle machine a few milliseconds"
-    assert len(result.of("wave_complete")) > 20, result.describe()
+    assert len(result.of("wave_complete")) > 5, result.describe()
 
 
 # No rank calls MPI for seconds; messages have been sent before.
@@ -139,7 +143,7 @@ from mpi4py import MPI
 world = MPI.COMM_WORLD
 world.barrier()
 sends = [world.isend(bytes(100), dest=other, tag=1) for other in range(world.size) if other != world.rank]
-end = time.monotonic() + 6
+end = time.monotonic() + 4
 while time.monotonic() < end:
     pass
 for other in range(world.size - 1):
@@ -153,7 +157,7 @@ print("rank", world.rank, "has all", flush=True)
 def test_who_computes_delays_no_wave(jobs):
     job = jobs.start(4, *python(COMPUTES), protocol="group", options=[*MANY, *by_size(1)])
     job.until(lambda: len(job.lives()) == 4)
-    time.sleep(2)
+    time.sleep(1.5)
     job.process.send_signal(signal.SIGUSR1)
     job.until_event("wave_complete")
     assert b"has all" not in job.out.read_bytes()
@@ -162,12 +166,12 @@ def test_who_computes_delays_no_wave(jobs):
     assert len(result.text.splitlines()) == 4
     assert [event["image"] for event in began_from_images(result)] == [1] * 4, result.describe()
     wave = result.of("wave_complete")[0]
-    assert wave["total_seconds"] < 2, "a third of what they compute; on an idle machine some milliseconds"
+    assert wave["total_seconds"] < 2, "half of what they compute; on an idle machine some milliseconds"
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_groups_write_their_files_in_turn(jobs, program, at_once):
-    """No more of them at a time than may; the next begins when one has written all."""
+    """The next begins when one of those has written all that are before it."""
     directory = jobs.directory / "images"
     options = [*by_size(1), "--groups-at-once", at_once, "--checkpoint-dir", directory]
     job = jobs.start(4, *program("heat"), "400", "400", "100000", protocol="group", options=options)
@@ -177,17 +181,14 @@ def test_groups_write_their_files_in_turn(jobs, program, at_once):
     job.until(lambda: len([event for event in job.events if event["event"] == "image_written"]) == 4)
     job.process.terminate()
     written = job.wait(20).of("image_written")
-    assert [event["rank"] for event in written] == [0, 1, 2, 3] or at_once > 1
-    times = [(event["time"] - event["write_seconds"], event["time"]) for event in written]
-    for begin, _ in times:
-        others = sum(1 for other_begin, other_end in times if other_begin <= begin < other_end - 0.001)
-        assert others <= at_once, times
+    for place, event in enumerate(written):
+        assert event["rank"] < place + at_once, written
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_kills_while_groups_write_their_files(jobs, program, rng, size):
     directory = jobs.directory / "images"
-    command = [*program("heat"), "400", "400", "4000"]
+    command = [*program("heat"), "400", "400", "2000"]
     calm = jobs.run(4, *command).ok()
     options = [*MANY, *every("60ms"), *by_size(size), "--checkpoint-dir", directory]
     job = jobs.start(4, *command, options=options, protocol="group")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coordinated waves (`--protocol blocking` and `chandy-lamport`): after a failure all ranks return to the last complete wave, and the answer is
+"""Coordinated waves (`--protocol blocking`, `chandy-lamport` and `group`): after a failure all ranks return to the last complete wave, and the answer is
 that of an undisturbed run. Programs that message logging cannot replay finish, too."""
 
 import contextlib
@@ -34,9 +34,13 @@ WAVES = [*MANY, "--checkpoint-every", "20ms"]
 PATIENCE = 60.0  # seconds for striking: a job that hangs must not keep its test from saying so
 
 
-@pytest.fixture(params=["blocking", "chandy-lamport", "group"])
+# What `group` has in common with `blocking` is tested at length with that.
+@pytest.fixture(params=["blocking", "chandy-lamport", pytest.param("group", marks=pytest.mark.soak)])
 def protocol(request):
     return request.param
+
+
+with_group = pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport", "group"])
 
 
 def start(jobs, protocol, size, *command, period=None, **more):
@@ -52,6 +56,7 @@ def test_random_kills(jobs, program, rng, kills, name, protocol):
     survive(jobs, rng, command, entry, 4, kills or 3, expected, every(period), protocol=protocol)
 
 
+@with_group
 def test_random_kills_of_eight_ranks(jobs, program, rng, kills, protocol):
     command = [*program("comm_churn"), *arguments(BY_NAME["comm_churn"], True, None)]
     calm = jobs.calm(8, *command)
@@ -61,6 +66,7 @@ def test_random_kills_of_eight_ranks(jobs, program, rng, kills, protocol):
     assert by_rank(result.out) == by_rank(calm.out)
 
 
+@with_group
 @pytest.mark.parametrize("name", ["cg", "master_worker"])
 def test_kills_while_waves_are_taken(jobs, program, rng, kills, name, protocol):
     entry, command = of_catalogue(program, name)
@@ -68,12 +74,14 @@ def test_kills_while_waves_are_taken(jobs, program, rng, kills, name, protocol):
     survive(jobs, rng, command, entry, 3, kills or 8, expected, every("20ms"), protocol=protocol)
 
 
+@with_group
 def test_one_rank_alone(jobs, program, rng, kills, protocol):
     entry, command = of_catalogue(program, "cg")
     expected = undisturbed(jobs, command, entry, 1)
     survive(jobs, rng, command, entry, 1, kills or 3, expected, every("20ms"), protocol=protocol)
 
 
+@with_group
 def test_without_waves_all_begin_again(jobs, program, protocol):
     entry, command = of_catalogue(program, "cg")
     expected = undisturbed(jobs, command, entry, 3)
@@ -86,6 +94,7 @@ def test_without_waves_all_begin_again(jobs, program, protocol):
     assert result.of("returned")[0]["wave"] == 0 and "all ranks begin again" in result.errors
 
 
+@with_group
 def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
     """The time counts from the wave, not from the failure."""
     job = start(jobs, protocol, 3, *program("crash"), *LONG)
@@ -109,6 +118,7 @@ def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
     assert "all ranks go on from wave 1" in result.errors and "1 wave taken" in result.errors, result.describe()
 
 
+@with_group
 def test_threads_in_mpi(jobs, program, rng, kills, protocol):
     """What message logging refuses."""
     command = program("threads") + ["4", "6000"]
@@ -207,6 +217,7 @@ def strike(struck, life):
         os.kill(life[1], signal.SIGKILL)
 
 
+@with_group
 def test_kills_of_new_processes_while_all_return(jobs, program, rng, kills, protocol):
     command = program("heat")
     calm = jobs.calm(8, *command, "256", "1500")
@@ -229,6 +240,7 @@ def test_input_and_output_exactly_once(jobs, program, rng, kills, how, protocol)
     assert by_rank(result.program_errors) == by_rank(calm.program_errors)
 
 
+@with_group
 @pytest.mark.parametrize("often", [False, True], ids=["one wave", "many"])
 def test_images_of_the_wave_are_killed(jobs, program, rng, often, protocol):
     """All begin again, or go on from a later wave; ranks that stand still for the next one at that moment go on."""
