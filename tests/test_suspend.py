@@ -131,6 +131,7 @@ def ready(job):
         slow("heat", "chandy-lamport"),
         ("messages", "chandy-lamport"),
         slow("master_worker", "chandy-lamport"),
+        ("messages", "group"),
     ],
 )
 def test_again_and_again(jobs, chain, program, rng, name, protocol):

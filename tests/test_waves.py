@@ -56,7 +56,6 @@ def test_random_kills(jobs, program, rng, kills, name, protocol):
     survive(jobs, rng, command, entry, 4, kills or 3, expected, every(period), protocol=protocol)
 
 
-@with_group
 def test_random_kills_of_eight_ranks(jobs, program, rng, kills, protocol):
     command = [*program("comm_churn"), *arguments(BY_NAME["comm_churn"], True, None)]
     calm = jobs.calm(8, *command)
@@ -74,7 +73,6 @@ def test_kills_while_waves_are_taken(jobs, program, rng, kills, name, protocol):
     survive(jobs, rng, command, entry, 3, kills or 8, expected, every("20ms"), protocol=protocol)
 
 
-@with_group
 def test_one_rank_alone(jobs, program, rng, kills, protocol):
     entry, command = of_catalogue(program, "cg")
     expected = undisturbed(jobs, command, entry, 1)
