@@ -86,8 +86,9 @@ pub mod header {
     pub const CLOCK_SPREAD: usize = 140;
     /// `u32` × [`super::MAX_EVENT_LOGGERS`] TCP ports of the event loggers.
     pub const EVENT_LOGGER_PORTS: usize = 144;
-    /// `u64` how far a wave of groups has come ([`resurgo_protocol::group::Turn`] as a word; group).
-    pub const TURN: usize = EVENT_LOGGER_PORTS + super::MAX_EVENT_LOGGERS * 4;
+    /// `u64` how far a wave of groups has come ([`resurgo_protocol::group::Turn`] as a word; group). In a cache line of its own:
+    /// every send reads it.
+    pub const TURN: usize = 1024;
     /// Bytes of the header.
     pub const BYTES: usize = 4096;
 }
@@ -446,7 +447,8 @@ mod tests {
         const { assert!(control::SIZES.is_multiple_of(64) && control::COSTS.is_multiple_of(64)) };
         const { assert!(control::COSTS + size_of::<crate::counters::Costs>() <= CONTROL_STRIDE) };
         const { assert!(arena::RECORD_CURSORS + arena::IMAGE_SLOTS * 8 <= arena::KNOWLEDGE) };
-        const { assert!(header::TURN + 8 <= header::BYTES && header::TURN.is_multiple_of(8)) };
+        const { assert!(header::EVENT_LOGGER_PORTS + MAX_EVENT_LOGGERS * 4 <= header::TURN) };
+        const { assert!(header::TURN + 64 <= header::BYTES && header::TURN.is_multiple_of(64)) };
         const { assert!(control::GROUP + 8 <= control::REPORT) };
     }
 }
