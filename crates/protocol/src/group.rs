@@ -187,7 +187,7 @@ impl Writing {
     }
 
     /// Ranks that begin to write now. To be asked again whenever one has [ended](Writing::ended).
-    pub fn next(&mut self) -> Vec<Rank> {
+    pub fn begin(&mut self) -> Vec<Rank> {
         let mut ranks = Vec::new();
         let writes = |missing: &[bool], group: u32| self.groups.members(group).any(|rank| missing[rank as usize]);
         let mut busy = (1..=self.begun).filter(|group| writes(&self.missing, *group)).count() as u32;
@@ -277,25 +277,25 @@ mod tests {
     #[test]
     fn no_more_groups_write_than_may() {
         let mut writing = Writing::new(3, Groups::consecutive(5, 2), 1);
-        assert_eq!(writing.next(), [0, 1]);
+        assert_eq!(writing.begin(), [0, 1]);
         writing.ended(0);
-        assert_eq!(writing.next(), []);
+        assert_eq!(writing.begin(), []);
         assert!(writing.has_begun(1) && !writing.has_begun(2));
         writing.ended(1);
-        assert_eq!(writing.next(), [2, 3]);
+        assert_eq!(writing.begin(), [2, 3]);
         writing.ended(3);
         writing.ended(2);
-        assert_eq!(writing.next(), [4]);
+        assert_eq!(writing.begin(), [4]);
         assert!(!writing.is_over());
         writing.ended(4);
-        assert!(writing.is_over() && writing.next().is_empty());
+        assert!(writing.is_over() && writing.begin().is_empty());
         let mut all = Writing::new(3, Groups::consecutive(5, 2), 3);
-        assert_eq!(all.next().len(), 5);
+        assert_eq!(all.begin().len(), 5);
         let mut failing = Writing::new(3, Groups::consecutive(5, 2), 1);
-        assert_eq!(failing.next(), [0, 1]);
+        assert_eq!(failing.begin(), [0, 1]);
         assert_eq!(failing.give_up(), [2, 3, 4]);
         failing.ended(0);
         failing.ended(1);
-        assert!(failing.is_over() && failing.next().is_empty() && failing.number() == 3);
+        assert!(failing.is_over() && failing.begin().is_empty() && failing.number() == 3);
     }
 }

@@ -151,7 +151,7 @@ impl Agent {
     /// The groups that may write their images now do.
     pub(super) fn write_in_turn(&mut self) -> io::Result<()> {
         let writing = self.work.as_mut().and_then(|work| work.waves.writing.as_mut());
-        for rank in writing.map(|writing| writing.next()).unwrap_or_default() {
+        for rank in writing.map(|writing| writing.begin()).unwrap_or_default() {
             self.write_image(rank as usize)?;
         }
         Ok(())

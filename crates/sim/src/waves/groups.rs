@@ -183,7 +183,7 @@ impl World {
             return Ok(());
         };
         let number = writing.number();
-        for rank in writing.next() {
+        for rank in writing.begin() {
             self.check_writing(rank, true)?;
             let after = self.soon(self.latency * 4);
             self.schedule(after, Event::Written(rank, number));
