@@ -117,7 +117,7 @@ fn waves_that_stop_nobody_are_returned_to() {
 
 #[test]
 fn waves_of_groups_in_turn_are_returned_to() {
-    run(Setting::Group, 0..6_000);
+    run(Setting::Group, 0..2_000);
 }
 
 #[test]
