@@ -70,7 +70,7 @@ def test_a_file_says_who_is_together_and_in_which_order(jobs, program, rng):
     file = jobs.directory / "groups"
     file.write_text("# by hand\n2-3\n0, 1\n")
     command = [*program("heat"), "256", "2000"]
-    calm = jobs.run(4, *command).ok()
+    calm = jobs.calm(4, *command)
     job = jobs.start(4, *command, protocol="group", options=[*MANY, *every("30ms"), *groups(file)])
     storm(job, rng, 3, max(0.3, calm.seconds))
     result = job.wait().ok()
@@ -189,7 +189,7 @@ def test_groups_write_their_files_in_turn(jobs, program, at_once):
 def test_kills_while_groups_write_their_files(jobs, program, rng, size):
     directory = jobs.directory / "images"
     command = [*program("heat"), "400", "400", "2000"]
-    calm = jobs.run(4, *command).ok()
+    calm = jobs.calm(4, *command)
     options = [*MANY, *every("60ms"), *by_size(size), "--checkpoint-dir", directory]
     job = jobs.start(4, *command, options=options, protocol="group")
     storm(job, rng, 4, max(0.3, calm.seconds))
