@@ -71,9 +71,16 @@ impl Work {
                 group: 0,
             };
             self.memory.set_turn(over)?;
-            self.waves.buffers_at = Some(Instant::now());
+            self.look_at_buffers();
         }
         Ok(())
+    }
+
+    /// Ranks may have deferred messages that can leave now.
+    pub(super) fn look_at_buffers(&mut self) {
+        if self.is_in_groups() {
+            self.waves.buffers_at = Some(Instant::now());
+        }
     }
 
     /// When the next look at the buffers of ranks is due.

@@ -486,6 +486,8 @@ impl Agent {
     fn go_on(&mut self) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         work.waves.returning = None;
+        // Images may hold messages that were deferred.
+        work.look_at_buffers();
         let wave = work.waves.chosen;
         self.send(&ToDispatcher::Returned { wave })?;
         if let Some(work) = &self.work {
