@@ -115,7 +115,7 @@ unsafe impl GlobalAlloc for Heap {
         let class = class(&layout);
         if (SMALLEST << class) >= RETURNED {
             // SAFETY: the block is page-aligned (its size is) and nobody uses it any more.
-            unsafe { libc::madvise(block.cast(), SMALLEST << class, libc::MADV_DONTNEED) };
+            unsafe { libc::syscall(libc::SYS_madvise, block, SMALLEST << class, libc::MADV_DONTNEED) };
         }
         self.with(|state| {
             // SAFETY: the block is ours again and at least a word long.

@@ -371,8 +371,11 @@ impl Node {
         let to = to.min(self.layout.log_segments);
         if from < to {
             let bytes = (to - from) * SEGMENT;
+            let start = self.segment(self.rank, from);
+            // The system call itself: the MPI library may have put something in the place of libc's function, and this may be
+            // the thread that captures the process, of which libc knows nothing.
             // SAFETY: own, writable part of the mapping. Failure only means page faults later.
-            unsafe { libc::madvise(self.segment(self.rank, from).cast(), bytes, libc::MADV_POPULATE_WRITE) };
+            unsafe { libc::syscall(libc::SYS_madvise, start, bytes, libc::MADV_POPULATE_WRITE) };
         }
     }
 
