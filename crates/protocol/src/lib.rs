@@ -8,6 +8,7 @@ pub mod causal;
 pub mod chandy_lamport;
 pub mod event_logger;
 pub mod group;
+pub mod hierarchical;
 pub mod pessimistic;
 
 pub use blocking::{Return, Step, Turn, Wave};

@@ -5,139 +5,211 @@
 //! A wave stops every rank at a step of its own and copies all of them when all stand still. Nothing is drained: what is on
 //! its way then lies in the logs, between the receiver's copy and the sender's. A return cuts logs and records off where the
 //! wave was, before anybody reads them; then every rank begins from its image like any other that has failed.
+//!
+//! Groups of ranks have waves of their own in the setting `hierarchical` ([`crate::hierarchical`]); here all ranks are one.
 
 use resurgo_protocol::Rank;
+use resurgo_protocol::group::Groups;
 
 use crate::checkers::Checkers;
 use crate::mutation::Mutation;
-use crate::process::State;
+use crate::process::{Process, State};
 use crate::world::{Event, World};
 
 /// The waves of a job.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Waves {
-    asked: u64,
-    /// The ranks that stand still for the wave under way.
-    current: Option<Vec<bool>>,
-    /// It has been copied and is not complete yet: what the checkers knew then.
-    copied: Option<Box<Checkers>>,
-    /// The same of the complete ones, oldest first. Every rank has its image of each.
-    complete: Vec<Checkers>,
+    pub groups: Groups,
+    /// Per group.
+    of: Vec<OfGroup>,
     pub returns: u64,
 }
 
+/// The waves of a group.
+#[derive(Debug, Default)]
+struct OfGroup {
+    asked: u64,
+    /// The ranks that stand still for the wave under way.
+    current: Option<Vec<Rank>>,
+    /// It has been copied and is not complete yet: what the checkers knew then.
+    copied: Option<Box<Checkers>>,
+    /// The same of the complete ones, oldest first, with their numbers. Every rank of the group has its image of each.
+    complete: Vec<(u64, Checkers)>,
+}
+
+impl Waves {
+    pub fn new(groups: Groups) -> Self {
+        Self {
+            of: (0..groups.count()).map(|_| OfGroup::default()).collect(),
+            groups,
+            returns: 0,
+        }
+    }
+
+    fn of(&mut self, rank: Rank) -> &mut OfGroup {
+        let group = self.groups.of(rank);
+        &mut self.of[group as usize - 1]
+    }
+
+    /// The last wave that the group of `rank` was asked for.
+    pub fn asked(&mut self, rank: Rank) -> u64 {
+        self.of(rank).asked
+    }
+
+    /// The oldest wave that the group of `rank` may return to; 0: the beginning.
+    pub fn oldest(&mut self, rank: Rank) -> u64 {
+        self.of(rank).complete.first().map_or(0, |(number, _)| *number)
+    }
+
+    /// The last complete wave of the group of `rank`; 0: none.
+    pub fn newest(&mut self, rank: Rank) -> u64 {
+        self.of(rank).complete.last().map_or(0, |(number, _)| *number)
+    }
+
+    /// The ranks that have waves with `rank`.
+    pub fn members(&self, rank: Rank) -> Vec<Rank> {
+        self.groups.members(self.groups.of(rank)).collect()
+    }
+}
+
 impl World {
+    /// The ranks that have waves with `rank`.
+    pub(crate) fn members(&self, rank: Rank) -> Vec<Rank> {
+        self.waves.as_ref().map_or(vec![rank], |waves| waves.members(rank))
+    }
+
     /// Perhaps a wave is asked for. Whether `rank` stands still for one.
     pub(crate) fn stands_still(&mut self, rank: Rank) -> bool {
         let asked = self.image_one_in.is_some_and(|n| self.random.one_in(n));
-        let size = self.ranks.len();
-        let all_up = self
-            .ranks
-            .iter()
-            .all(|process| matches!(process.state, State::Up(_)) && !process.finished);
-        let Some(waves) = &mut self.waves else { return false };
+        let members = self.members(rank);
+        let is_up = |process: &Process| matches!(process.state, State::Up(_)) && !process.finished;
+        let all_up = members.iter().all(|rank| is_up(&self.ranks[*rank as usize]));
+        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
+            return false;
+        };
         if waves.current.is_none() && waves.copied.is_none() && asked && all_up {
             waves.asked += 1;
-            waves.current = Some(vec![false; size]);
+            waves.current = Some(Vec::new());
         }
         if waves.current.is_none() {
             return false;
         }
         let ready = matches!(&self.ranks[rank as usize].state, State::Up(life) if life.subject.may_checkpoint());
         if !ready {
-            self.drop_wave();
+            self.drop_wave(rank);
             return false;
         }
         let at_once = self.is(Mutation::CopyWhenStopped);
-        if at_once {
+        let is_new = |waves: &mut Waves| {
+            let current = &waves.of(rank).current;
+            current.as_ref().is_some_and(|current| !current.contains(&rank))
+        };
+        if at_once && self.waves.as_mut().is_some_and(is_new) {
+            self.note_cut(rank);
             self.copy(rank);
         }
-        let Some(current) = self.waves.as_mut().and_then(|waves| waves.current.as_mut()) else {
+        let Some(current) = self.waves.as_mut().and_then(|waves| waves.of(rank).current.as_mut()) else {
             return false;
         };
-        current[rank as usize] = true;
-        if current.iter().all(|stands| *stands) {
+        if !current.contains(&rank) {
+            current.push(rank);
+        }
+        if current.len() == members.len() {
             if !at_once {
-                self.copy_all();
+                self.copy_all(rank);
             }
-            self.all_copied();
-            self.let_go(rank);
+            self.all_copied(rank);
+            self.let_go(rank, Some(rank));
             return false;
         }
         !at_once
     }
 
-    /// All ranks stand still, or have finished.
-    fn copy_all(&mut self) {
-        (0..self.ranks.len() as Rank).for_each(|rank| self.copy(rank));
-    }
-
-    /// The wave is complete when this is known.
-    fn all_copied(&mut self) {
-        let known = Box::new(self.checkers.clone());
-        let delay = 1 + self.random.below(self.image_time);
-        let Some(waves) = &mut self.waves else { return };
-        waves.copied = Some(known);
-        let number = waves.asked;
-        self.note(|| format!("all stand still and are copied for wave {number}"));
-        self.schedule(delay, Event::WaveComplete { number });
-    }
-
-    /// Every rank has finished, and a wave more is taken if all are still there.
-    pub(crate) fn last_wave(&mut self) {
-        let all = self
-            .ranks
-            .iter()
-            .all(|process| process.finished && process.image_under_way.is_none());
-        if let Some(waves) = self.waves.as_mut().filter(|_| all) {
-            waves.asked += 1;
-            self.copy_all();
-            self.all_copied();
+    /// All ranks of the group of `rank` stand still, or have finished.
+    fn copy_all(&mut self, rank: Rank) {
+        for rank in self.members(rank) {
+            self.note_cut(rank);
+            self.copy(rank);
         }
     }
 
-    /// Whoever stands still for a wave goes on, but `except`, who does already.
-    fn let_go(&mut self, except: Rank) {
-        let current = self.waves.as_mut().and_then(|waves| waves.current.take());
-        for rank in (0..).zip(current.unwrap_or_default()).filter(|(_, stands)| *stands) {
-            let (rank, _) = rank;
+    /// The wave is complete when this is known.
+    fn all_copied(&mut self, rank: Rank) {
+        let known = Box::new(self.checkers.clone());
+        let delay = 1 + self.random.below(self.image_time);
+        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
+            return;
+        };
+        waves.copied = Some(known);
+        let number = waves.asked;
+        let members = self.members(rank);
+        self.note(|| format!("{members:?} stand still and are copied for wave {number}"));
+        self.schedule(delay, Event::WaveComplete { rank, number });
+    }
+
+    /// Every rank has finished, and the group of `rank` takes a wave more if all are still there.
+    pub(crate) fn last_wave(&mut self, rank: Rank) {
+        let has_time = |process: &Process| process.finished && process.image_under_way.is_none();
+        let all = self
+            .members(rank)
+            .iter()
+            .all(|rank| has_time(&self.ranks[*rank as usize]));
+        if let Some(waves) = self.waves.as_mut().filter(|_| all) {
+            waves.of(rank).asked += 1;
+            self.copy_all(rank);
+            self.all_copied(rank);
+        }
+    }
+
+    /// Whoever stands still for a wave of the group of `rank` goes on, but `except`, who does already.
+    fn let_go(&mut self, rank: Rank, except: Option<Rank>) {
+        let current = self.waves.as_mut().and_then(|waves| waves.of(rank).current.take());
+        for rank in current.unwrap_or_default() {
             let incarnation = self.ranks[rank as usize].incarnation;
-            if rank != except && !self.is(Mutation::CopyWhenStopped) {
+            if Some(rank) != except && !self.is(Mutation::CopyWhenStopped) {
                 self.schedule(1, Event::Step { rank, incarnation });
             }
         }
     }
 
-    pub(crate) fn complete_wave(&mut self, number: u64) {
-        let Some(waves) = &mut self.waves else { return };
+    pub(crate) fn complete_wave(&mut self, rank: Rank, number: u64) {
+        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
+            return;
+        };
         if waves.asked != number {
             return;
         }
         let Some(known) = waves.copied.take() else { return };
-        waves.complete.push(*known);
-        (0..self.ranks.len() as Rank).for_each(|rank| self.complete_image(rank));
-        let kept = self.ranks[0].images.len();
-        if let Some(waves) = &mut self.waves {
-            let gone = waves.complete.len() - kept;
+        waves.complete.push((number, *known));
+        self.members(rank)
+            .into_iter()
+            .for_each(|rank| self.complete_image(rank));
+        let kept = self.ranks[rank as usize].images.len();
+        if let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) {
+            let gone = waves.complete.len().saturating_sub(kept);
             waves.complete.drain(..gone);
         }
     }
 
-    /// The wave under way will not become complete.
-    pub(crate) fn drop_wave(&mut self) {
-        let Some(waves) = &mut self.waves else { return };
+    /// The wave under way in the group of `rank` will not become complete.
+    pub(crate) fn drop_wave(&mut self, rank: Rank) {
+        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
+            return;
+        };
         if waves.current.is_none() && waves.copied.is_none() {
             return;
         }
         self.fallbacks += 1;
         waves.copied = None;
         let keeps = self.is(Mutation::DropKeepsACopy);
-        self.let_go(Rank::MAX);
+        self.let_go(rank, None);
         self.note(|| "the wave is dropped".into());
-        for process in self.ranks.iter_mut() {
+        let members = self.members(rank);
+        for rank in &members {
+            let process = &mut self.ranks[*rank as usize];
             if let Some(image) = process.image_under_way.take()
                 && keeps
-                && process.rank == 0
+                && *rank == members[0]
                 && let Some(last) = process.images.last_mut()
             {
                 *last = *image;
@@ -145,21 +217,21 @@ impl World {
         }
     }
 
-    /// The newest image of a rank is destroyed, and with it the wave.
-    pub(crate) fn lose_newest_wave(&mut self) {
-        for process in &mut self.ranks {
-            process.images.pop();
+    /// The newest image of `rank` is destroyed, and with it the wave.
+    pub(crate) fn lose_newest_wave(&mut self, rank: Rank) {
+        for rank in self.members(rank) {
+            self.ranks[rank as usize].images.pop();
         }
         if let Some(waves) = &mut self.waves {
-            waves.complete.pop();
+            waves.of(rank).complete.pop();
         }
     }
 
     /// All ranks return to the last complete wave, or to the beginning if there has been none.
     pub(crate) fn return_all(&mut self) {
-        self.drop_wave();
+        self.drop_wave(0);
         let Some(waves) = &mut self.waves else { return };
-        let to = waves.complete.last().cloned();
+        let to = waves.of(0).complete.last().map(|(_, known)| known.clone());
         if to.is_none() && self.ranks.iter().any(|process| process.collects) {
             return;
         }

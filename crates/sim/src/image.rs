@@ -174,6 +174,9 @@ impl World {
 
     /// `from` reads in node memory what it may drop. A rank that is down does it in its next life.
     pub(crate) fn drop_entries(&mut self, from: Rank, to: Rank) {
+        if self.is_inside(from, to) {
+            return self.tidy(from, to);
+        }
         let covered = self.ranks[to as usize].record.base.delivered[from as usize];
         if self.ranks[from as usize].life().is_some() {
             self.covered(from, to, covered);
@@ -204,34 +207,20 @@ impl World {
 
     /// The image that the next life of a crashed rank begins from.
     pub(crate) fn find_image(&mut self, rank: Rank) -> Option<Box<Image>> {
-        if self.random.one_in(3) {
-            self.complete_image(rank);
-        } else if !self.is(Mutation::LateImage) {
-            self.ranks[rank as usize].image_under_way = None;
-        }
-        let destroyed = self.random.one_in(4);
-        let process = &mut self.ranks[rank as usize];
-        // The only image there is after older ones were given up is not lost: that would be more than is tolerated.
-        let spare = process.images.len() == KEPT_IMAGES || !process.collects;
-        let passed_over = if destroyed && spare {
-            process.images.last().cloned()
-        } else {
-            None
-        };
-        if passed_over.is_some() {
-            match self.waves {
-                Some(_) => self.lose_newest_wave(),
-                None => drop(self.ranks[rank as usize].images.pop()),
+        let mut passed_over = None;
+        // All of a group begin from images of one wave, which have been chosen already.
+        if !self.hierarchical {
+            if self.random.one_in(3) {
+                self.complete_image(rank);
+            } else if !self.is(Mutation::LateImage) {
+                self.ranks[rank as usize].image_under_way = None;
             }
+            passed_over = self.pass_over(rank);
         }
         let process = &self.ranks[rank as usize];
         let image = process.images.last().cloned().map(Box::new);
-        if let Some(passed_over) = passed_over {
-            self.fallbacks += 1;
-            self.note(|| format!("the newest image of {rank} is destroyed"));
-            if self.is(Mutation::KeepPassedOver) {
-                self.ranks[rank as usize].images.push(passed_over);
-            }
+        if self.is(Mutation::KeepPassedOver) {
+            self.ranks[rank as usize].images.extend(passed_over);
         }
         if self.closing {
             self.ranks[rank as usize].images_due = KEPT_IMAGES;
@@ -243,6 +232,22 @@ impl World {
             self.note(|| format!("{rank} begins from its image after delivery {rclock}"));
         }
         image
+    }
+
+    /// Perhaps the newest image of `rank` is found destroyed, and with it its wave.
+    pub(crate) fn pass_over(&mut self, rank: Rank) -> Option<Image> {
+        let destroyed = self.random.one_in(4);
+        let process = &mut self.ranks[rank as usize];
+        // The only image there is after older ones were given up is not lost: that would be more than is tolerated.
+        let spare = process.images.len() == KEPT_IMAGES || !process.collects;
+        let passed_over = process.images.last().filter(|_| destroyed && spare).cloned()?;
+        match self.waves {
+            Some(_) => self.lose_newest_wave(rank),
+            None => drop(self.ranks[rank as usize].images.pop()),
+        }
+        self.fallbacks += 1;
+        self.note(|| format!("the newest image of {rank} is destroyed"));
+        Some(passed_over)
     }
 
     /// Every rank has finished: two more images of each, after which nothing should be kept. Failures may go on.
@@ -264,7 +269,7 @@ impl World {
             return;
         }
         if self.waves.is_some() {
-            self.last_wave();
+            self.last_wave(rank);
         } else if process.finished && process.image_under_way.is_none() {
             process.image_wanted = true;
             self.take_image(rank);

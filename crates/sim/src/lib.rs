@@ -7,6 +7,7 @@
 mod auto;
 pub mod causal;
 pub mod checkers;
+mod hierarchical;
 mod image;
 mod log;
 mod logger;

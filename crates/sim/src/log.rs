@@ -20,7 +20,8 @@ pub(crate) struct Entry {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Log {
     dropped: u64,
-    entries: VecDeque<Entry>,
+    /// Without those dropped from its middle.
+    entries: VecDeque<Option<Entry>>,
 }
 
 impl Log {
@@ -39,15 +40,30 @@ impl Log {
     }
 
     pub fn get(&self, ssn: u64) -> Option<&Entry> {
-        self.entries.get(ssn.checked_sub(self.dropped + 1)? as usize)
+        self.entries.get(ssn.checked_sub(self.dropped + 1)? as usize)?.as_ref()
     }
 
     pub fn get_mut(&mut self, ssn: u64) -> Option<&mut Entry> {
-        self.entries.get_mut(ssn.checked_sub(self.dropped + 1)? as usize)
+        self.entries
+            .get_mut(ssn.checked_sub(self.dropped + 1)? as usize)?
+            .as_mut()
     }
 
     pub fn push(&mut self, entry: Entry) {
-        self.entries.push_back(entry);
+        self.entries.push_back(Some(entry));
+    }
+
+    /// Keeps only the messages whose numbers are `needed`.
+    pub fn keep(&mut self, needed: impl Fn(u64) -> bool) {
+        for (ssn, entry) in (self.dropped + 1..).zip(&mut self.entries) {
+            if !needed(ssn) {
+                *entry = None;
+            }
+        }
+        while self.entries.front().is_some_and(Option::is_none) {
+            self.entries.pop_front();
+            self.dropped += 1;
+        }
     }
 
     /// The receiver will never ask for the first `ssn` messages again, nor for those of them that are still to be
@@ -61,11 +77,13 @@ impl Log {
     /// Drops what comes after message `ssn`.
     pub fn cut(&mut self, ssn: u64) {
         self.entries.truncate(ssn.saturating_sub(self.dropped) as usize);
+        self.dropped = self.dropped.min(ssn);
     }
 
     /// Drops what was held: it is not part of the history.
     pub fn drop_held(&mut self) {
-        self.entries.retain(|entry| entry.released);
+        self.entries
+            .retain(|entry| entry.as_ref().is_none_or(|entry| entry.released));
     }
 }
 

@@ -207,13 +207,29 @@ pub enum Mutation {
     CompleteAfterFirstGroup,
     /// All groups write their images at the same time.
     WriteAllAtOnce,
+    /// Inside a group logs do not keep what was in transit in a wave.
+    ForgetInTransit,
+    /// Inside a group logs keep what was in transit in the newest wave, not that of the one before.
+    KeepOfNewestWave,
+    /// Inside a group logs keep everything.
+    KeepInside,
+    /// Between groups logs keep what has not been read.
+    DropBetweenGroups,
+    /// The failed rank returns, and the others of its group go on.
+    ReturnAlone,
+    /// Records are cut off where the wave was to which the group returns.
+    RecordsReturn,
+    /// When a group returns, senders in it still see how far their receivers had read.
+    PlacesKeepFuture,
+    /// A life is told of what the logs inside its group hold and not of what had been sent.
+    ForgetWhatWasSent,
 }
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 273] = {
+    pub const ALL: [(Self, Setting); 294] = {
         use Mutation::*;
-        use Setting::{Auto, Blocking, ChandyLamport, Group, InPlace, Node, Process};
+        use Setting::{Auto, Blocking, ChandyLamport, Group, Hierarchical, InPlace, Node, Process};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
         const MANETHO: Setting = Setting::Causal(Reduction::Manetho);
         const LOGON: Setting = Setting::Causal(Reduction::LogOn);
@@ -491,6 +507,27 @@ impl Mutation {
             (KeepDeferring, Group),
             (CompleteAfterFirstGroup, Group),
             (WriteAllAtOnce, Group),
+            (CopyWhenStopped, Hierarchical),
+            (DropKeepsACopy, Hierarchical),
+            (KeepPassedOver, Hierarchical),
+            (LogsKeepFuture, Hierarchical),
+            (RevealLostFuture, Hierarchical),
+            (ForgetInTransit, Hierarchical),
+            (KeepOfNewestWave, Hierarchical),
+            (KeepInside, Hierarchical),
+            (DropBetweenGroups, Hierarchical),
+            (ReturnAlone, Hierarchical),
+            (RecordsReturn, Hierarchical),
+            (PlacesKeepFuture, Hierarchical),
+            (ForgetWhatWasSent, Hierarchical),
+            (DeliverBeforeRedo, Hierarchical),
+            (IgnorePolls, Hierarchical),
+            (IgnoreSources, Hierarchical),
+            (LoseDeterminants, Hierarchical),
+            (CollectByNewest, Hierarchical),
+            (CollectBySingle, Hierarchical),
+            (AppendDropped, Hierarchical),
+            (KeepLogs, Hierarchical),
         ]
     };
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use resurgo_protocol::causal::Collection;
+use resurgo_protocol::hierarchical::Kept;
 use resurgo_protocol::{Arrival, Next, Rank, Sending, Tolerate};
 
 use crate::checkers::{COLLECTED, NO_ORPHAN, Violation, violation};
@@ -37,6 +38,8 @@ pub(crate) struct Life {
     pub acknowledged: u64,
     /// Deliveries sent to the present event logger.
     pub logged: u64,
+    /// Per destination: what its log keeps, where it is in the same group (hierarchical).
+    pub kept: Vec<Kept>,
 }
 
 impl Life {
@@ -90,6 +93,10 @@ pub(crate) struct Process {
     pub peers: Vec<u64>,
     /// Per destination, the last message that need not be sent (again).
     pub pushed: Vec<u64>,
+    /// Per destination, the messages that any life has made visible. Survives the process.
+    pub sent_ever: Vec<u64>,
+    /// Per source, what has been delivered, as the sender may see it. Survives the process.
+    pub consumed: Vec<u64>,
     /// The event logger this life is connected to; 0: none.
     pub logger_epoch: u64,
     /// Per life that has ended, the time after which its messages still on their way are lost.
@@ -127,6 +134,8 @@ impl Process {
             incoming: vec![VecDeque::new(); size],
             peers: vec![0; size],
             pushed: vec![0; size],
+            sent_ever: vec![0; size],
+            consumed: vec![0; size],
             logger_epoch: 0,
             cuts: Vec::new(),
             images: Vec::new(),
@@ -195,6 +204,7 @@ impl World {
         } else if self.stands_still(rank) {
             return Ok(());
         }
+        self.tidy_inside(rank);
         let process = &mut self.ranks[rank as usize];
         let State::Up(life) = &mut process.state else {
             return Ok(());
@@ -323,6 +333,7 @@ impl World {
             process.record.push(determinant.recorded());
         }
         life.read = life.read.map(|deliveries| deliveries + 1);
+        process.consumed[source as usize] = frame.ssn;
         let message = Message {
             source,
             tag: frame.tag,
@@ -350,7 +361,9 @@ impl World {
         self.note(|| format!("{rank} sends {rank}→{to} #{ssn}: {sending:?}"));
         self.checkers.send(rank, to, ssn, tag, content)?;
         let (append, shift) = (self.is(Mutation::AppendDropped), self.is(Mutation::CompareShifted));
-        let log = &mut self.ranks[rank as usize].logs[to as usize];
+        let process = &mut self.ranks[rank as usize];
+        process.sent_ever[to as usize] = process.sent_ever[to as usize].max(ssn);
+        let log = &mut process.logs[to as usize];
         if matches!(sending, Sending::Redo { .. }) {
             let former = log.get(if shift { ssn + log.dropped() } else { ssn });
             if former.is_some_and(|former| (former.tag, former.content) != (tag, content)) {

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 
 use resurgo_protocol::causal::Reduction;
+use resurgo_protocol::group::Groups;
+use resurgo_protocol::hierarchical::Kept;
 use resurgo_protocol::{Causal, EventLogger, Rank, Tolerate};
 
 use crate::auto::Waves;
@@ -44,10 +46,13 @@ pub enum Setting {
     ChandyLamport,
     /// The same with waves that stop one group of ranks after the other.
     Group,
+    /// Processes fail, every group of ranks has waves of its own, and all ranks of it return to its last one (see
+    /// [`crate::hierarchical`]).
+    Hierarchical,
 }
 
 impl Setting {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Process,
         Self::Node,
         Self::InPlace,
@@ -58,6 +63,7 @@ impl Setting {
         Self::Blocking,
         Self::ChandyLamport,
         Self::Group,
+        Self::Hierarchical,
     ];
 
     /// Its name on the command line.
@@ -73,6 +79,7 @@ impl Setting {
             Self::Blocking => "blocking",
             Self::ChandyLamport => "chandy-lamport",
             Self::Group => "group",
+            Self::Hierarchical => "hierarchical",
         }
     }
 
@@ -83,8 +90,8 @@ impl Setting {
 
     const fn tolerate(self) -> Tolerate {
         match self {
-            Self::Process | Self::Auto | Self::Blocking | Self::ChandyLamport | Self::Group => Tolerate::Process,
             Self::Node | Self::InPlace | Self::Causal(_) => Tolerate::Node,
+            _ => Tolerate::Process,
         }
     }
 }
@@ -199,6 +206,8 @@ pub(crate) enum Event {
         rank: Rank,
     },
     WaveComplete {
+        /// One of its group.
+        rank: Rank,
         number: u64,
     },
 }
@@ -219,6 +228,8 @@ pub(crate) struct World {
     pub causal: Option<Flavour>,
     /// Images are taken in waves.
     pub waves: Option<Waves>,
+    /// Each group by itself, and only its ranks return.
+    pub hierarchical: bool,
     pub piggybacks: Piggybacks,
     pub mutation: Option<Mutation>,
     pub random: Random,
@@ -317,10 +328,16 @@ impl World {
                         read: None,
                         acknowledged: 0,
                         logged: 0,
+                        kept: vec![Kept::default(); size],
                     },
                 )
             })
             .collect();
+        let groups = match setting {
+            Setting::Auto => Some(Groups::one(size)),
+            Setting::Hierarchical => Some(crate::hierarchical::groups(size, &mut random)),
+            _ => None,
+        };
         let mut world = Self {
             tolerate,
             mutation,
@@ -329,7 +346,8 @@ impl World {
             job,
             memory_survives,
             causal,
-            waves: (setting == Setting::Auto).then(Waves::default),
+            waves: groups.map(Waves::new),
+            hierarchical: setting == Setting::Hierarchical,
             piggybacks: Piggybacks::default(),
             checkers: Checkers::new(size, tolerate, memory_survives, causal.is_some()),
             ranks,
@@ -442,7 +460,7 @@ impl World {
                 {
                     self.failures_left -= 1;
                     match self.waves {
-                        Some(_) if self.random.one_in(2) => self.return_all(),
+                        Some(_) if !self.hierarchical && self.random.one_in(2) => self.return_all(),
                         _ => self.crash(rank),
                     }
                 } else if events > self.calm && self.random.one_in(self.crash_one_in) {
@@ -521,7 +539,7 @@ impl World {
             }
             Event::DropEntries { from, to } => self.drop_entries(from, to),
             Event::LastImages { rank } => self.last_images(rank),
-            Event::WaveComplete { number } => self.complete_wave(number),
+            Event::WaveComplete { rank, number } => self.complete_wave(rank, number),
         }
         Ok(())
     }
@@ -533,8 +551,8 @@ impl World {
         let kinds = match self.waves {
             _ if node && !self.memory_survives => 15,
             _ if node => 12,
-            Some(_) => 10,
-            None => 8,
+            Some(_) if !self.hierarchical => 10,
+            _ => 8,
         };
         match self.random.below(kinds) {
             0..=4 => {
@@ -573,7 +591,16 @@ impl World {
         }
     }
 
+    /// `rank` fails; inside of a group, all return.
     pub(crate) fn crash(&mut self, rank: Rank) {
+        if self.hierarchical {
+            self.return_group(rank);
+        } else {
+            self.end_process(rank);
+        }
+    }
+
+    pub(crate) fn end_process(&mut self, rank: Rank) {
         let told = self
             .site(rank)
             .is_none_or(|site| site.state.is_some() && self.whole[rank as usize]);
@@ -581,7 +608,7 @@ impl World {
             return;
         }
         self.note(|| format!("{rank} crashes"));
-        self.drop_wave();
+        self.drop_wave(rank);
         self.crashes += 1;
         self.checkers.crash(rank);
         let cut = self.now + self.random.below(3 * self.latency);
@@ -659,7 +686,9 @@ impl World {
         let process = &mut self.ranks[rank as usize];
         // What was held in the log is not part of the history: this life may send something else there.
         process.logs.iter_mut().for_each(Log::drop_held);
-        let sent_before: Vec<u64> = process.logs.iter().map(Log::end).collect();
+        let mut sent_before: Vec<u64> = process.logs.iter().map(Log::end).collect();
+        self.sent_inside(rank, &mut sent_before);
+        let process = &mut self.ranks[rank as usize];
         let standing = image.as_ref().map(|image| &image.standing);
         let record = &process.record;
         self.checkers
@@ -701,6 +730,7 @@ impl World {
                 read: None,
                 acknowledged: 0,
                 logged: 0,
+                kept: vec![Kept::default(); size],
             },
         };
         if !vouched {

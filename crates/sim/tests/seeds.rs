@@ -121,6 +121,11 @@ fn waves_of_groups_in_turn_are_returned_to() {
 }
 
 #[test]
+fn a_group_returns_alone() {
+    run(Setting::Hierarchical, 0..4_000);
+}
+
+#[test]
 fn a_seed_gives_the_same_run_again() {
     for setting in Setting::ALL {
         let options = Options {

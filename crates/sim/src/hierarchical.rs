@@ -1,0 +1,153 @@
+//! The setting `hierarchical`: message logging between groups of ranks, and waves inside each. A rank that fails takes its group with
+//! it: all return to the group's last complete wave and repeat what their records say. Other groups go on.
+//!
+//! Everything is as in `process`, with the waves of `auto`, but for the channels inside a group: of those the log keeps what
+//! [`Kept`](resurgo_protocol::hierarchical::Kept) says, and a return cuts it off where the wave was. Records are not cut.
+
+use resurgo_protocol::Rank;
+use resurgo_protocol::group::Groups;
+
+use crate::image::Image;
+use crate::mutation::Mutation;
+use crate::process::State;
+use crate::random::Random;
+use crate::world::World;
+
+/// One to four groups, of any ranks.
+pub(crate) fn groups(size: usize, random: &mut Random) -> Groups {
+    let most = random.between(1, 4);
+    let drawn: Vec<u64> = (0..size).map(|_| random.below(most)).collect();
+    let mut used = drawn.clone();
+    used.sort_unstable();
+    used.dedup();
+    let number = |drawn: &u64| used.partition_point(|group| group < drawn) as u32 + 1;
+    Groups::new(drawn.iter().map(number).collect())
+}
+
+impl World {
+    /// A channel between ranks that return together.
+    pub(crate) fn is_inside(&self, from: Rank, to: Rank) -> bool {
+        let groups = self
+            .waves
+            .as_ref()
+            .filter(|_| self.hierarchical)
+            .map(|waves| &waves.groups);
+        groups.is_some_and(|groups| groups.of(from) == groups.of(to))
+    }
+
+    /// The other ends of the channels of `rank` inside its group, itself included.
+    fn partners(&self, rank: Rank) -> Vec<Rank> {
+        let all = 0..self.ranks.len() as Rank;
+        all.filter(|other| self.is_inside(rank, *other)).collect()
+    }
+
+    /// `rank` is about to be copied; its group stands still.
+    pub(crate) fn note_cut(&mut self, rank: Rank) {
+        let wave = self.waves.as_mut().map_or(0, |waves| waves.asked(rank));
+        for to in self.partners(rank) {
+            let reads = self.ranks[to as usize].consumed[rank as usize] + 1;
+            if let Some(life) = self.ranks[rank as usize].life() {
+                let sent = life.subject.sent(to);
+                life.kept[to as usize].cut(wave, reads, sent);
+            }
+        }
+    }
+
+    /// Now and then `rank` drops what its logs need not hold.
+    pub(crate) fn tidy_inside(&mut self, rank: Rank) {
+        if self.hierarchical && self.random.one_in(4) {
+            for to in self.partners(rank) {
+                self.tidy(rank, to);
+            }
+        }
+        if self.is(Mutation::DropBetweenGroups) && self.random.one_in(4) {
+            for to in 0..self.ranks.len() {
+                let read = self.ranks[to].consumed[rank as usize];
+                self.ranks[rank as usize].logs[to].drop_to(read);
+            }
+        }
+    }
+
+    /// `from` drops of its log inside the group what is not needed.
+    pub(crate) fn tidy(&mut self, from: Rank, to: Rank) {
+        let Some(waves) = &mut self.waves else { return };
+        let oldest = match self.mutation {
+            Some(Mutation::KeepOfNewestWave) => waves.newest(from),
+            _ => waves.oldest(from),
+        };
+        let reads = self.ranks[to as usize].consumed[from as usize] + 1;
+        let (forgets, keeps) = (self.is(Mutation::ForgetInTransit), self.is(Mutation::KeepInside));
+        let process = &mut self.ranks[from as usize];
+        if let State::Up(life) = &mut process.state
+            && !keeps
+        {
+            let kept = &mut life.kept[to as usize];
+            kept.forget_before(oldest);
+            process.logs[to as usize].keep(|ssn| {
+                if forgets {
+                    ssn >= reads
+                } else {
+                    kept.is_needed(ssn, reads)
+                }
+            });
+        }
+    }
+
+    /// `rank` has failed: all of its group return to the last wave whose images can be used.
+    pub(crate) fn return_group(&mut self, rank: Rank) {
+        if self.ranks[rank as usize].is_down() {
+            return;
+        }
+        if self.is(Mutation::ReturnAlone) {
+            self.end_process(rank);
+            return self.cut_inside(rank);
+        }
+        let members = self.members(rank);
+        members.iter().for_each(|rank| self.end_process(*rank));
+        let passed_over = self.pass_over(rank);
+        if self.is(Mutation::KeepPassedOver) {
+            self.ranks[rank as usize].images.extend(passed_over);
+        }
+        members.iter().for_each(|rank| self.cut_inside(*rank));
+    }
+
+    /// What the logs of `rank` inside its group hold beyond its newest image is void, and its partners will read from theirs.
+    fn cut_inside(&mut self, rank: Rank) {
+        for to in self.partners(rank) {
+            let image = self.ranks[rank as usize].images.last();
+            let sent = image.map_or(0, |image| image.life.subject.sent(to));
+            let read = self.ranks[to as usize].images.last().map(Image::cursor);
+            let read = read.map_or(0, |cursor| cursor.delivered[rank as usize]);
+            if !self.is(Mutation::PlacesKeepFuture) {
+                self.ranks[to as usize].consumed[rank as usize] = read;
+            }
+            let process = &mut self.ranks[rank as usize];
+            if self.mutation != Some(Mutation::LogsKeepFuture) {
+                process.logs[to as usize].cut(sent);
+            }
+            process.pushed[to as usize] = process.pushed[to as usize].min(sent);
+            self.checkers.rewound(rank, to, sent);
+            let revealed = !self.is(Mutation::RevealLostFuture);
+            let wire = &mut self.wires[rank as usize][to as usize];
+            if revealed {
+                wire.connection += 1;
+                wire.revealed = sent;
+            }
+        }
+        if self.is(Mutation::RecordsReturn) {
+            let process = &mut self.ranks[rank as usize];
+            let rclock = process.images.last().map_or(0, |image| image.cursor().rclock);
+            process.record.cut(rclock);
+        }
+    }
+
+    /// What the former lives of `rank` have sent inside its group is not what the logs hold.
+    pub(crate) fn sent_inside(&self, rank: Rank, sent_before: &mut [u64]) {
+        if self.is(Mutation::ForgetWhatWasSent) {
+            return;
+        }
+        for to in self.partners(rank) {
+            sent_before[to as usize] = self.ranks[rank as usize].sent_ever[to as usize];
+        }
+    }
+}
