@@ -13,7 +13,8 @@ use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{
     CLOCK_SPREADS, MAX_EVENT_LOGGERS, MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CAUSAL, PROTOCOL_GROUP,
-    PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, REDUCTIONS, SEGMENT, SPREAD_MULTICAST, has_waves, logs,
+    PROTOCOL_HIERARCHICAL, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, REDUCTIONS, SEGMENT, SPREAD_MULTICAST,
+    only_waves,
 };
 
 /// What to pass on of the environment of `resurgo run`.
@@ -522,8 +523,15 @@ fn check(options: &mut Options) -> Result<(), String> {
         );
     }
     if options.images_in_flight.is_some() {
-        if has_waves(options.protocol) && !logs(options.protocol) {
+        if only_waves(options.protocol) {
             let protocol = PROTOCOLS[options.protocol as usize];
+            if options.protocol == PROTOCOL_HIERARCHICAL {
+                return Err(
+                    "--checkpoint-in-flight is for images of single ranks; under --protocol hierarchical all ranks of a group \
+                     write theirs together; leave it out, or run with --protocol pessimistic"
+                        .to_string(),
+                );
+            }
             if options.protocol == PROTOCOL_GROUP {
                 let images = options.images_in_flight.unwrap_or(1);
                 return Err(format!(
@@ -542,6 +550,14 @@ fn check(options: &mut Options) -> Result<(), String> {
                     .to_string(),
             );
         }
+    }
+    if options.protocol == PROTOCOL_HIERARCHICAL && options.spill_directory.is_some() {
+        return Err(
+            "--spill-dir and --protocol hierarchical cannot be combined: logs inside a group that have been spilled cannot be \
+             cut back to a wave. Leave it out and have images taken (--checkpoint-every), which let logs between groups forget, \
+             or run with --protocol pessimistic"
+                .to_string(),
+        );
     }
     if options.checkpoint_compress.is_some() && options.checkpoint_directory.is_none() {
         return Err("--checkpoint-compress is for image files: it needs --checkpoint-dir".to_string());
@@ -993,7 +1009,10 @@ mod tests {
                 "--protocol causal --tolerate node --clock-spread gossip ./a",
                 "there are multicast, broadcast",
             ),
-            ("--group-size 2 ./a", "--group-size is for --protocol group"),
+            (
+                "--group-size 2 ./a",
+                "--group-size is for --protocol group and hierarchical",
+            ),
             (
                 "--protocol blocking --groups dynamic ./a",
                 "under blocking all ranks have their images together",
@@ -1024,6 +1043,31 @@ mod tests {
                 "the nearest is --groups-at-once 2",
             ),
             ("--tolerate node --protocol group ./a", "does not tolerate"),
+            ("--tolerate node --protocol hierarchical ./a", "does not tolerate"),
+            (
+                "-n 4 --protocol hierarchical --groups dynamic ./a",
+                "stay the same; the nearest is --groups static",
+            ),
+            (
+                "-n 4 --protocol hierarchical --groups-at-once 2 --checkpoint-dir d ./a",
+                "each group writes its images",
+            ),
+            (
+                "--protocol hierarchical --spill-dir d ./a",
+                "cannot be cut back to a wave",
+            ),
+            (
+                "--protocol hierarchical --checkpoint-in-flight 2 --checkpoint-dir d ./a",
+                "run with --protocol pessimistic",
+            ),
+            (
+                "--protocol hierarchical --checkpoint-policy most-log --checkpoint-every 1s ./a",
+                "a wave of each group every time",
+            ),
+            (
+                "-n 4 --protocol hierarchical --group-size 5 ./a",
+                "--group-size 4 at most",
+            ),
             ("--event-logger here ./a", "not an IPv4 address"),
             ("--spin soon ./a", "not a duration"),
             ("--stats-json a --json-events a ./a", "files of their own"),

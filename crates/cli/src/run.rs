@@ -9,7 +9,7 @@ use resurgo_runtime::dispatcher::{self, Limits, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_CAUSAL, PROTOCOL_NONE, SEGMENT, has_waves, logs};
+use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_CAUSAL, PROTOCOL_NONE, SEGMENT, only_waves};
 
 use crate::check::{self, Refusal};
 use crate::diagnosis;
@@ -177,7 +177,7 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
     let log_segments = (log_memory / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize;
     // Under causal logging, what is known of whom is kept for each pair of ranks.
     let piggybacks = options.protocol == PROTOCOL_CAUSAL && options.tolerate_node;
-    let spare = if has_waves(options.protocol) && !logs(options.protocol) || piggybacks {
+    let spare = if only_waves(options.protocol) || piggybacks {
         0
     } else {
         check::spare_addresses()

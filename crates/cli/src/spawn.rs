@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use resurgo_runtime::suspended::Origin;
 use resurgo_wire::control::{Program, WantedProgram};
-use resurgo_wire::node_memory::{PROTOCOL_CAUSAL, PROTOCOL_NONE, PROTOCOLS, has_waves, logs};
+use resurgo_wire::node_memory::{PROTOCOL_CAUSAL, PROTOCOL_NONE, PROTOCOLS, only_waves};
 
 use crate::environment;
 use crate::options::{Options, ProgramOptions};
@@ -15,7 +15,7 @@ use crate::run::prepare_program;
 /// the rank that spawns it. Of the reserved info keys (MPI 5.0, §11.8.4) `wdir` and `path` are followed; there is one
 /// machine only, so `host` and `arch` have nothing to choose from.
 pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Result<Program, String> {
-    if has_waves(options.protocol) && !logs(options.protocol) {
+    if only_waves(options.protocol) {
         // All ranks would return to a wave that some of them are not in.
         let protocol = PROTOCOLS[options.protocol as usize];
         return Err(format!(

@@ -175,6 +175,12 @@ impl Arena {
         }
     }
 
+    /// The same for what has been kept for a short time only: the log has not grown.
+    pub fn give_back(&mut self, node: &Node, serial: u64, slot: usize) {
+        self.grown = self.grown.saturating_sub(1);
+        self.forget(node, serial, slot);
+    }
+
     /// The slot that the next segment will probably get, if it has its memory already.
     #[inline]
     pub fn next_slot(&self) -> Option<usize> {

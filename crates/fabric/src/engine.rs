@@ -235,7 +235,7 @@ impl Engine {
             if node.piggybacking {
                 causality = Some(Box::new(Causality::begin(&node)));
             }
-            found = Survey::of(&node, &mut arena, |_| 0);
+            found = Survey::of(&node, &mut arena, |_| 0, Vec::new());
             if let Some(causality) = &mut causality {
                 let mut record = Cursor::start(&node);
                 for recorded in causality.collected.drain(..) {
@@ -392,7 +392,7 @@ impl Engine {
                 .store(2, Ordering::Relaxed);
         }
         if self.thread_changes > THREAD_CHANGES && self.protocol.is_some() {
-            if self.node.waves {
+            if self.node.returns_together {
                 self.node
                     .control_u32(self.node.rank, control::THREADS)
                     .store(nm::MANY_THREADS, Ordering::Relaxed);

@@ -23,6 +23,7 @@
 use crate::arena::Arena;
 use crate::node::Node;
 use resurgo_protocol::chandy_lamport::Place;
+use resurgo_protocol::hierarchical::Kept;
 use resurgo_wire::node_memory::{self as nm, SEGMENT};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -233,6 +234,8 @@ pub struct Writer {
     cut: Place,
     /// Slots of segments that have been read and are part of what is in transit in a wave: its number beside each.
     in_transit: Vec<(u64, usize)>,
+    /// What must be kept although it has been read (inside a group).
+    kept: Kept,
     /// Messages begun on this channel.
     begun: u64,
     /// Up to where the open segment, and the one that will come next, have been prefetched while nothing else was to do.
@@ -271,6 +274,7 @@ impl Writer {
             consumed: 0,
             cut: Place::default(),
             in_transit: Vec::new(),
+            kept: Kept::default(),
             begun: 0,
             warm: 0,
             warm_next: 0,
@@ -288,6 +292,10 @@ impl Writer {
             writer.place = reader.place;
         }
         writer
+    }
+
+    pub fn destination(&self) -> usize {
+        self.destination
     }
 
     /// Messages begun on this channel.
@@ -319,6 +327,24 @@ impl Writer {
         };
         self.cut = Place { wave, segment };
         (reference, self.place)
+    }
+
+    /// This rank and the receiver, which are in one group, stand still for `wave` of it.
+    pub fn cut_inside(&mut self, node: &Node, wave: u64) {
+        if let Some(&(last, _)) = self.outstanding.back() {
+            let reads = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
+            self.kept.cut(wave, reads, last);
+        }
+    }
+
+    /// The group has returned to the wave of the image that this writer is part of, and the log ends where it did. Calls `each`
+    /// with the slot of every segment that is still needed.
+    pub fn returned_inside(&mut self, node: &Node, mut each: impl FnMut(usize)) {
+        self.kept.forget_before(node.oldest_wave());
+        let kept = &self.kept;
+        self.outstanding.retain(|(serial, _)| kept.is_needed(*serial, u64::MAX));
+        self.outstanding.iter().for_each(|(_, slot)| each(*slot));
+        (self.warm, self.warm_next) = (0, 0);
     }
 
     /// Something has been written.
@@ -404,6 +430,9 @@ impl Writer {
 
     /// With retention: the receiver's oldest usable image has read beyond them.
     fn forget(&mut self, arena: &mut Arena, node: &Node) {
+        if node.is_inside(self.destination) {
+            return self.forget_inside(arena, node);
+        }
         let needed = node.needed_from(node.rank, self.destination);
         let mut forgotten = self
             .outstanding
@@ -426,6 +455,31 @@ impl Writer {
                 arena.forget(node, serial, slot);
             }
             forgotten -= 1;
+        }
+    }
+
+    /// Inside a group: the receiver has read them, and no wave has them in transit.
+    fn forget_inside(&mut self, arena: &mut Arena, node: &Node) {
+        let reads = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
+        self.kept.forget_before(node.oldest_wave());
+        let last = self.outstanding.len().saturating_sub(1);
+        let is_needed =
+            |(index, (serial, _)): (usize, &(u64, usize))| index == last || self.kept.is_needed(*serial, reads);
+        if let Some(index) = self.outstanding.iter().enumerate().position(is_needed)
+            && index > 0
+        {
+            // The channel begins behind them before they are used for anything else.
+            let (serial, slot) = self.outstanding[index];
+            node.channel(node.rank, self.destination)
+                .store(nm::reference(serial, slot), Ordering::Release);
+        }
+        let outstanding = std::mem::take(&mut self.outstanding);
+        for (index, segment) in outstanding.into_iter().enumerate() {
+            if index == last || self.kept.is_needed(segment.0, reads) {
+                self.outstanding.push_back(segment);
+            } else {
+                arena.give_back(node, segment.0, segment.1);
+            }
         }
     }
 
@@ -663,6 +717,14 @@ impl Reader {
         self.place = ALIGN;
     }
 
+    /// Inside a group the sender may use what is before this place again.
+    pub fn tell_reading(&self, node: &Node) {
+        if node.is_inside(self.source) && self.destination == node.rank {
+            node.consumed(self.source, self.destination)
+                .store(self.serial, Ordering::Release);
+        }
+    }
+
     /// Messages that begin before the segment being read. Call after a `peek` that found something.
     pub fn begun_before(&self) -> u64 {
         // SAFETY: the start of the segment or of its copy.
@@ -792,6 +854,7 @@ impl Reader {
                     crate::doorbell::wake(node, self.source);
                 }
                 self.enter(node, total);
+                self.tell_reading(node);
                 continue;
             }
             // The same bits are the sender's wave where there are waves and no piggybacks.

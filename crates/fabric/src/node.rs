@@ -17,10 +17,14 @@ pub struct Node {
     pub logs: bool,
     /// Images are taken in waves. Without logging the data path is that of `none`.
     pub waves: bool,
+    /// All ranks can return to one.
+    pub returns_together: bool,
     /// They stop nobody.
     pub chandy_lamport: bool,
     /// They stop one group of ranks after the other.
     pub in_groups: bool,
+    /// Per rank: whether it is in this rank's group, so that both return together (hierarchical). Otherwise empty.
+    inside: Vec<bool>,
     /// Determinants are piggybacked: causal logging, where the loss of a node is tolerated.
     pub piggybacking: bool,
     pub reduction: u32,
@@ -96,6 +100,12 @@ impl Node {
             ));
         }
         let base = base.cast::<u8>();
+        // SAFETY: aligned words inside the mapping, which the agent has written before this rank was started.
+        let group = |of: usize| unsafe { *base.add(layout.control(of) + control::GROUP).cast::<u64>() };
+        let inside = match half(header::PROTOCOL) {
+            nm::PROTOCOL_HIERARCHICAL => (0..size).map(|other| group(other) == group(rank)).collect(),
+            _ => Vec::new(),
+        };
         let writable = libc::PROT_READ | libc::PROT_WRITE;
         for (from, bytes) in [(0, layout.arena_base()), (layout.arena(rank), layout.arena_stride())] {
             // SAFETY: a part of the mapping made above.
@@ -119,8 +129,10 @@ impl Node {
             size,
             logs: nm::logs(half(header::PROTOCOL)),
             waves: nm::has_waves(half(header::PROTOCOL)),
+            returns_together: nm::can_return_together(half(header::PROTOCOL)),
             chandy_lamport: half(header::PROTOCOL) == nm::PROTOCOL_CHANDY_LAMPORT,
             in_groups: half(header::PROTOCOL) == nm::PROTOCOL_GROUP,
+            inside,
             piggybacking: half(header::PROTOCOL) == nm::PROTOCOL_CAUSAL && half(header::TOLERATE_NODE) != 0,
             reduction: half(header::REDUCTION),
             clock_spread: half(header::CLOCK_SPREAD),
@@ -243,7 +255,8 @@ impl Node {
         self.u64_at(self.layout.arena(source) + arena::CHANNELS + destination * 8)
     }
 
-    /// Segments of the channel `source` → `destination` that `destination` has read to their end.
+    /// Segments of the channel `source` → `destination` that `destination` has read to their end; inside a group, the
+    /// serial of the one that it reads.
     #[inline]
     pub fn consumed(&self, source: usize, destination: usize) -> &AtomicU64 {
         self.u64_at(self.layout.arena(destination) + self.layout.consumed() + source * 8)
@@ -286,7 +299,7 @@ impl Node {
         }
     }
 
-    /// Messages that `source` had sent to `destination` when a wave stopped it.
+    /// Messages that `source` had sent to `destination` when a wave stopped it; inside a group, that any life of it has.
     pub fn announced(&self, source: usize, destination: usize) -> &AtomicU64 {
         self.u64_at(self.layout.arena(source) + self.layout.announced() + destination * 8)
     }
@@ -304,6 +317,17 @@ impl Node {
             asked: self.u64_at(header::WAVES_ASKED).load(Ordering::Acquire),
             over: self.u64_at(header::WAVES_OVER).load(Ordering::Acquire),
         }
+    }
+
+    /// Whether this rank and `other` are in one group, and return together.
+    #[inline]
+    pub fn is_inside(&self, other: usize) -> bool {
+        !self.inside.is_empty() && self.inside[other]
+    }
+
+    /// Number of the oldest wave that this rank's group may return to.
+    pub fn oldest_wave(&self) -> u64 {
+        self.own(arena::OLDEST_WAVE).load(Ordering::Acquire)
     }
 
     /// Whether a message to `destination` may leave now, as far as waves of groups go.
@@ -440,6 +464,12 @@ pub mod tests {
         }
     }
 
+    /// Both ranks are one group, which may return to wave `oldest`.
+    pub fn set_one_group(node: &mut Node, oldest: u64) {
+        node.inside = vec![true; 2];
+        node.own(arena::OLDEST_WAVE).store(oldest, Ordering::Release);
+    }
+
     static NEXT_PLACE: Mutex<usize> = Mutex::new(nm::MAP_ADDRESS);
 
     /// A node memory of a test's own, seen by two ranks; of the header there is only their number, and every part is writable.
@@ -466,8 +496,10 @@ pub mod tests {
             size: 2,
             logs,
             waves: false,
+            returns_together: false,
             chandy_lamport: false,
             in_groups: false,
+            inside: Vec::new(),
             piggybacking: false,
             reduction: 0,
             clock_spread: 0,

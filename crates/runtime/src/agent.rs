@@ -118,7 +118,8 @@ struct Work {
     server: resurgo_pmi::Server,
     ranks: Vec<Rank>,
     spool: Option<Spool>,
-    waves: waves::Waves,
+    /// Of each unit of ranks that have their waves together.
+    waves: Vec<waves::Waves>,
     /// Where images are written into files, if they are.
     store: Option<Store>,
     halt: suspend::Halt,
@@ -281,7 +282,7 @@ impl Agent {
             }
             ToAgent::Checkpoint { rank } => self.ask_for_image(rank)?,
             ToAgent::MeasureLogs => self.measure_logs()?,
-            ToAgent::Wave => self.begin_wave()?,
+            ToAgent::Wave { unit } => self.begin_wave(unit)?,
             ToAgent::Return {
                 rank,
                 fault_at_messages,
@@ -388,6 +389,7 @@ impl Agent {
             ),
             None => None,
         };
+        let waves = waves::Waves::of(&job, size);
         let server = resurgo_pmi::Server::new(&job.name, appnums.clone());
         let ranks = appnums.into_iter().map(|program| Rank::new(program as usize)).collect();
         let faults = job.message_faults.clone();
@@ -398,12 +400,14 @@ impl Agent {
             server,
             ranks,
             spool,
-            waves: waves::Waves::default(),
+            waves,
             store,
             halt: suspend::Halt::No,
             spool_watched: false,
             window: OUTPUT_WINDOW,
         });
+        self.tell_groups()
+            .map_err(|error| format!("cannot write to the node memory: {error}"))?;
         for rank in 0..size {
             let fault = faults.iter().find(|fault| fault.0 == rank).map_or(0, |fault| fault.1);
             self.start_life(rank, fault)

@@ -26,6 +26,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
+use resurgo_protocol::group::Groups;
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, Stream, ToAgent, ToDispatcher};
 use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOL_GROUP, PROTOCOL_NONE, PROTOCOLS};
@@ -121,8 +122,10 @@ struct Dispatcher {
     /// The programs' command lines, for people.
     command: String,
     protocol: u32,
-    /// All ranks are being returned to a wave.
-    returning: bool,
+    /// The ranks that have their waves together: all, or each group of ranks for itself.
+    units: Groups,
+    /// Per unit: its ranks are being returned to a wave.
+    returning: Vec<bool>,
     /// The program does not repeat what it does: all ranks return to a wave after every failure, although they log.
     together: bool,
     events: Events,
@@ -329,7 +332,7 @@ impl Dispatcher {
                     let how = Beginning {
                         image,
                         from_file,
-                        together: self.returning,
+                        together: self.returns(rank) && !self.is_hierarchical(),
                         ns: (asked_ns, runs_ns),
                     };
                     self.events.started(rank, life, pid, how);
@@ -345,7 +348,7 @@ impl Dispatcher {
                 if self.verdict.is_some() {
                     return;
                 }
-                if self.returning {
+                if self.returns(rank) {
                     // It had ended before the agent heard that all ranks return, and returns with them.
                     self.events.failed(&ended, now);
                     return;
@@ -354,7 +357,7 @@ impl Dispatcher {
                 if decision == Decision::Finished {
                     self.events.finished(&ended);
                     if self.has_waves() {
-                        self.checkpoints.give_up(0, &finished(rank));
+                        self.checkpoints.give_up(self.unit(rank), &finished(rank));
                     } else {
                         self.checkpoints.left(rank);
                         self.suspension.rank_finished(rank);
@@ -373,8 +376,11 @@ impl Dispatcher {
                         let messages = ended.statistics.deliveries + ended.statistics.sends();
                         let fault_at_messages = self.faults.next_life(rank, messages);
                         if self.all_return(&ended) {
-                            self.returning = true;
-                            self.pids.fill(None);
+                            let unit = self.unit(rank);
+                            self.returning[unit] = true;
+                            for rank in self.members(unit) {
+                                self.pids[rank] = None;
+                            }
                             self.tell(ToAgent::Return {
                                 rank,
                                 fault_at_messages,
@@ -411,6 +417,7 @@ impl Dispatcher {
             }
             ToDispatcher::LogGrows { bytes, .. } => self.checkpoints.logs_have_grown(bytes, self.start.elapsed()),
             ToDispatcher::WaveComplete {
+                rank,
                 number,
                 total_ns,
                 longest_stall_ns,
@@ -419,22 +426,30 @@ impl Dispatcher {
                 is_global,
             } => {
                 let total = Duration::from_nanos(total_ns);
-                self.checkpoints.answered(0, self.start.elapsed(), Ok(total));
-                let mean = Duration::from_nanos(all_stalls_ns / self.pids.len() as u64);
+                let unit = self.unit(rank);
+                self.checkpoints.answered(unit, self.start.elapsed(), Ok(total));
+                let members = self.members(unit);
+                let mean = Duration::from_nanos(all_stalls_ns / members.len() as u64);
                 let longest = Duration::from_nanos(longest_stall_ns);
                 let groups = (self.protocol == PROTOCOL_GROUP).then_some((groups, is_global));
-                self.events.wave_complete(number, total, longest, mean, groups);
-                self.wave_for_suspension();
+                let of = self.is_hierarchical().then_some(&members[..]);
+                self.events.wave_complete(number, total, longest, mean, groups, of);
+                self.wave_for_suspension(&members);
             }
             ToDispatcher::LogsMeasured { bytes } => self.checkpoints.logs_are(bytes),
             ToDispatcher::ImageWanted { rank } => {
                 let unit = self.unit(rank);
                 self.checkpoints.want(std::iter::once(unit), None, self.start.elapsed());
             }
-            ToDispatcher::Returned { wave } => {
-                self.returning = false;
-                self.policy.all_go_on();
-                self.events.returned(wave, now);
+            ToDispatcher::Returned { rank, wave } => {
+                let unit = self.unit(rank);
+                self.returning[unit] = false;
+                let members = self.members(unit);
+                self.policy.go_on(&members);
+                match self.is_hierarchical() {
+                    true => self.events.group_returned(&members, wave),
+                    false => self.events.returned(wave, now),
+                }
             }
             ToDispatcher::NotCheckpointed { rank, reason } => {
                 let unit = self.unit(rank);

@@ -10,6 +10,7 @@
 
 use std::ffi::OsString;
 
+use resurgo_protocol::group::Groups;
 use serde::{Deserialize, Serialize};
 
 use crate::counters::{Cost, Costs, Sizes};
@@ -91,6 +92,17 @@ pub enum Grouping {
     Dynamic { size: usize },
     /// Each rank's group, from 1.
     Listed(Vec<u32>),
+}
+
+impl Grouping {
+    /// Those of a job of `ranks` ranks that do not change; one of all where they would.
+    pub fn lasting(&self, ranks: usize) -> Groups {
+        match self {
+            Grouping::Static { size } => Groups::consecutive(ranks, *size),
+            Grouping::Listed(of) => Groups::new(of.clone()),
+            Grouping::One | Grouping::Dynamic { .. } => Groups::one(ranks),
+        }
+    }
 }
 
 /// A program of the job and the ranks that run it, in rank order after those of the programs before.
@@ -236,10 +248,12 @@ pub enum ToAgent {
     },
     /// Tell how much log each rank's image would free; answered by [`ToDispatcher::LogsMeasured`].
     MeasureLogs,
-    /// Take a wave: images of all ranks at one moment; answered by [`ToDispatcher::WaveComplete`] or
-    /// [`ToDispatcher::NotCheckpointed`].
-    Wave,
-    /// Rank `rank` has failed: return all ranks to the last complete wave; answered by [`ToDispatcher::Returned`]. The ends of
+    /// Take a wave: images of all ranks at one moment, or of all of a group (its number less 1); answered by
+    /// [`ToDispatcher::WaveComplete`] or [`ToDispatcher::NotCheckpointed`].
+    Wave {
+        unit: usize,
+    },
+    /// Rank `rank` has failed: return all ranks, or all of its group, to the last complete wave; answered by [`ToDispatcher::Returned`]. The ends of
     /// processes are not reported meanwhile.
     Return {
         rank: usize,
@@ -324,8 +338,10 @@ pub enum ToDispatcher {
         /// How long its threads stood still.
         stall_ns: u64,
     },
-    /// All ranks can return to this wave.
+    /// All ranks, or those of a group, can return to this wave.
     WaveComplete {
+        /// One of them.
+        rank: usize,
         /// From 1.
         number: u64,
         /// From the request to the last rank's copy: the total checkpoint time.
@@ -339,8 +355,10 @@ pub enum ToDispatcher {
         /// Groups were to be formed by communication, and it is global.
         is_global: bool,
     },
-    /// All ranks go on from this wave, 0: the beginning.
+    /// All ranks, or those of a group, go on from this wave, 0: the beginning.
     Returned {
+        /// One of them.
+        rank: usize,
         wave: u64,
     },
     /// The message log of the rank has grown by so many bytes: images of all ranks would let it forget.

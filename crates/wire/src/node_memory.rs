@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -100,9 +100,10 @@ pub const PROTOCOL_AUTO: u32 = 3;
 pub const PROTOCOL_CHANDY_LAMPORT: u32 = 4;
 pub const PROTOCOL_CAUSAL: u32 = 5;
 pub const PROTOCOL_GROUP: u32 = 6;
+pub const PROTOCOL_HIERARCHICAL: u32 = 7;
 
 /// Names of the protocols, by number.
-pub const PROTOCOLS: [&str; 7] = [
+pub const PROTOCOLS: [&str; 8] = [
     "none",
     "pessimistic",
     "blocking",
@@ -110,15 +111,29 @@ pub const PROTOCOLS: [&str; 7] = [
     "chandy-lamport",
     "causal",
     "group",
+    "hierarchical",
 ];
 
 /// Messages and the order of their deliveries are logged: a rank can recover alone.
 pub const fn logs(protocol: u32) -> bool {
-    matches!(protocol, PROTOCOL_PESSIMISTIC | PROTOCOL_AUTO | PROTOCOL_CAUSAL)
+    matches!(
+        protocol,
+        PROTOCOL_PESSIMISTIC | PROTOCOL_AUTO | PROTOCOL_CAUSAL | PROTOCOL_HIERARCHICAL
+    )
 }
 
-/// Images of all ranks are taken in waves, and all can return to one.
+/// Images of all ranks, or of all of a group, are taken in waves.
 pub const fn has_waves(protocol: u32) -> bool {
+    can_return_together(protocol) || protocol == PROTOCOL_HIERARCHICAL
+}
+
+/// Images are taken in waves only: no rank can have one alone.
+pub const fn only_waves(protocol: u32) -> bool {
+    has_waves(protocol) && (!logs(protocol) || protocol == PROTOCOL_HIERARCHICAL)
+}
+
+/// All ranks can return to a wave, whatever they have done since.
+pub const fn can_return_together(protocol: u32) -> bool {
     matches!(
         protocol,
         PROTOCOL_BLOCKING | PROTOCOL_AUTO | PROTOCOL_CHANDY_LAMPORT | PROTOCOL_GROUP
@@ -153,7 +168,7 @@ pub mod control {
     /// `u64` the rank asks the agent for an image of itself when it has made this many sends and deliveries; 0: never.
     pub const IMAGE_AT_MESSAGES: usize = 16;
 
-    /// `u64` 1: this life begins together with those of all other ranks, which return to a wave; 0: alone.
+    /// `u64` 1: this life begins together with those of all other ranks (of its group), which return to a wave; 0: alone.
     pub const TOGETHER: usize = 24;
 
     // Written by other ranks.
@@ -201,7 +216,8 @@ pub mod control {
     /// `u64` deliveries on which something depends that the agent has passed on (output, words to PMI): whoever has it knows
     /// them, whatever becomes of the rank. Written by the agent, where determinants are piggybacked.
     pub const PASSED_ON: usize = 904;
-    /// `u64` the rank's group in the last wave that has been begun, from 1. Written by the agent before the turn of the first.
+    /// `u64` the rank's group, from 1. Of the last wave that has been begun, written by the agent before the turn of the first
+    /// group (group); always the same, written before any rank starts (hierarchical).
     pub const GROUP: usize = 912;
 
     /// `u32` length and then UTF-8 text: why the rank ended itself; at most [`REPORT_BYTES`] bytes. A rank that writes a
@@ -263,15 +279,17 @@ pub struct Layout {
 ///
 /// ```text
 /// 0             arena header (one page)
-/// CHANNELS      channel table: one `u64` a destination: reference of the channel's first segment that is kept, 0: none yet
+/// CHANNELS      channel table: one `u64` a destination: reference of the channel's first segment that is kept, 0: none yet;
+///               inside a group that begins again from the beginning the agent writes a 0 (hierarchical)
 /// consumed      per source a `u64`: segments of that channel this rank has read to their end (protocol none); where its next
-///               message stands, what is before it has been delivered (causal): see `Reader::reached`
+///               message stands, what is before it has been delivered (causal): see `Reader::reached`; inside a group the serial
+///               of the segment that is being read (hierarchical)
 /// cursors       IMAGE_SLOTS times, per source a `u64`: serial of the segment of that channel that this rank was reading
 ///               when the image in that slot was taken; everything before it is not needed by that image
 ///               Under chandy-lamport the first four are instead the tables of the rank's last cut; under group the first
 ///               is per destination how many messages have been sent on that channel so far
 /// announced     per destination a `u64`: messages sent on that channel, written when a wave has stopped this rank, or
-///               has made it look whose turn it is (group)
+///               has made it look whose turn it is (group); inside a group, what any life has sent (hierarchical)
 /// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
 /// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled
 /// knowledge     twice [`KNOWLEDGE_EVENTS`] × [`EVENT_BYTES`]: events that this rank knows, in one half (causal)
@@ -288,7 +306,7 @@ pub mod arena {
     /// `u64` slots taken so far; slots are taken in order and then reused.
     pub const SLOTS_TAKEN: usize = 16;
     /// `u32` 1 + slot of the oldest image that a recovery may begin from, 0: the beginning of the program. What that image
-    /// does not need may be forgotten, here and by senders to this rank. Written by the agent, the only word it writes here.
+    /// does not need may be forgotten, here and by senders to this rank. Written by the agent.
     pub const OLDEST_IMAGE: usize = 24;
     /// `u64` × [`IMAGE_SLOTS`]: reference of the record's segment that the image in that slot goes on in, 0: its first.
     pub const RECORD_CURSORS: usize = 32;
@@ -303,6 +321,8 @@ pub mod arena {
     /// `u64` the last wave that this rank has copied itself for (chandy-lamport). How far it had come in its channels then is
     /// written before, into four tables that lie where other protocols have cursors (see [`super::Layout::cut`]).
     pub const CUT: usize = 96;
+    /// `u64` number of the oldest wave that a recovery may begin from, 0: none. Written by the agent (hierarchical).
+    pub const OLDEST_WAVE: usize = 104;
     pub const CHANNELS: usize = 4096;
     /// Entries of the spill table: 16 TiB of log a rank.
     pub const SPILL_ENTRIES: usize = 1 << 28;

@@ -1,10 +1,10 @@
-//! `--groups`, `--group-size` and `--groups-at-once`: how `--protocol group` forms groups of ranks.
+//! `--groups`, `--group-size` and `--groups-at-once`: how `--protocol group` and `hierarchical` form groups of ranks.
 
 use std::path::Path;
 
 use resurgo_protocol::group::formation;
 use resurgo_wire::control::Grouping;
-use resurgo_wire::node_memory::{PROTOCOL_GROUP, PROTOCOL_NONE, PROTOCOLS, has_waves, logs};
+use resurgo_wire::node_memory::{PROTOCOL_GROUP, PROTOCOL_HIERARCHICAL, PROTOCOL_NONE, PROTOCOLS, has_waves, logs};
 
 use super::{Options, nearest};
 
@@ -18,14 +18,28 @@ pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
         (options.group_size.is_some(), "--group-size"),
         (options.groups_at_once.is_some(), "--groups-at-once"),
     ] {
-        if given && options.protocol != PROTOCOL_GROUP {
+        if given && !has_groups(options.protocol) {
             return Err(format!(
-                "{name} is for --protocol group; under {}",
+                "{name} is for --protocol group and hierarchical; under {}",
                 without_groups(options.protocol)
             ));
         }
     }
-    let way = options.groups.as_deref().unwrap_or(DYNAMIC);
+    if options.protocol == PROTOCOL_HIERARCHICAL {
+        if options.groups.as_deref() == Some(DYNAMIC) {
+            return Err(
+                "--groups dynamic is for --protocol group; under hierarchical groups stay the same; the nearest is --groups static"
+                    .to_string(),
+            );
+        }
+        if options.groups_at_once.is_some() {
+            return Err(
+                "--groups-at-once is for --protocol group; under hierarchical each group writes its images at times of its own"
+                    .to_string(),
+            );
+        }
+    }
+    let way = way(options);
     let is_list = way != DYNAMIC && way != STATIC;
     match options.group_size {
         Some(_) if is_list => {
@@ -56,6 +70,20 @@ pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
     Ok(())
 }
 
+fn has_groups(protocol: u32) -> bool {
+    matches!(protocol, PROTOCOL_GROUP | PROTOCOL_HIERARCHICAL)
+}
+
+/// How groups are formed, as it would be written.
+fn way(options: &Options) -> &str {
+    let usual = if options.protocol == PROTOCOL_GROUP {
+        DYNAMIC
+    } else {
+        STATIC
+    };
+    options.groups.as_deref().unwrap_or(usual)
+}
+
 fn without_groups(protocol: u32) -> String {
     let name = PROTOCOLS[protocol as usize];
     match protocol {
@@ -81,14 +109,14 @@ fn size(options: &Options, ranks: usize) -> usize {
 
 /// How groups are formed in a job of `ranks` ranks. Reads the file, if that is how.
 pub fn grouping(options: &Options, ranks: usize) -> Result<Grouping, String> {
-    if options.protocol != PROTOCOL_GROUP {
+    if !has_groups(options.protocol) {
         return Ok(Grouping::One);
     }
     let size = size(options, ranks);
-    match options.groups.as_deref() {
-        None | Some(DYNAMIC) => Ok(Grouping::Dynamic { size }),
-        Some(STATIC) => Ok(Grouping::Static { size }),
-        Some(file) => list(file, ranks, options.groups_at_once),
+    match way(options) {
+        DYNAMIC => Ok(Grouping::Dynamic { size }),
+        STATIC => Ok(Grouping::Static { size }),
+        file => list(file, ranks, options.groups_at_once),
     }
 }
 
@@ -131,6 +159,8 @@ mod tests {
         assert_eq!(of("-n 9 --protocol group ./a", 9), Ok(Grouping::Dynamic { size: 3 }));
         let size = of("-n 9 --protocol group --groups static --group-size 2 ./a", 9);
         assert_eq!(size, Ok(Grouping::Static { size: 2 }));
+        let usual = of("-n 9 --protocol hierarchical ./a", 9);
+        assert_eq!(usual, Ok(Grouping::Static { size: 3 }));
     }
 
     #[test]

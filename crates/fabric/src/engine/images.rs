@@ -77,6 +77,11 @@ fn note_cursors(number: u64, slot: u64) {
         let serial = incoming.as_ref().map_or(0, |incoming| incoming.reader.serial());
         engine.node.image_cursor(slot, source).store(serial, Ordering::Release);
     }
+    for writer in engine.outgoing.iter_mut().flatten() {
+        if engine.node.is_inside(writer.destination()) {
+            writer.cut_inside(&engine.node, number);
+        }
+    }
     engine
         .node
         .own(nm::arena::RECORD_CURSORS + slot * 8)
@@ -182,9 +187,11 @@ impl Engine {
         self.begin_again();
     }
 
-    /// All ranks return to the wave of this image: what the own logs and the record hold beyond it is void.
+    /// All ranks return to the wave of this image: what the own logs and the record hold beyond it is void. Of a group that
+    /// returns, what the logs inside it hold; the record says what is to be repeated.
     fn cut_off(&mut self) {
-        for destination in 0..self.node.ranks() {
+        let all = self.node.returns_together;
+        for destination in (0..self.node.ranks()).filter(|other| all || self.node.is_inside(*other)) {
             match &self.outgoing[destination] {
                 Some(writer) if writer.has_begun() => writer.cut_off(),
                 _ => self
@@ -193,7 +200,11 @@ impl Engine {
                     .store(0, Ordering::Release),
             }
         }
-        self.record.cut_off(&self.node);
+        if all {
+            return self.record.cut_off(&self.node);
+        }
+        let incoming = self.incoming.iter().flatten();
+        incoming.for_each(|incoming| incoming.reader.tell_reading(&self.node));
     }
 
     fn find_in_transit(&mut self) {
@@ -244,9 +255,9 @@ impl Engine {
         let began_ns = monotonic_ns();
         let protocol = self.protocol.as_mut().expect("only logging protocols have images");
         self.arena = Arena::new(&self.node);
-        let found = Survey::of(&self.node, &mut self.arena, |destination| {
-            protocol.sent(destination as u32)
-        });
+        let writers = std::mem::take(&mut self.outgoing);
+        let sent = |destination| protocol.sent(destination as u32);
+        let found = Survey::of(&self.node, &mut self.arena, sent, writers);
         self.outgoing = found.outgoing;
         self.redo = found.redo;
         self.forgotten = found.forgotten;

@@ -34,14 +34,24 @@ impl Survey {
         }
     }
 
-    /// Walks all channels of the own arena to their ends. `sent`: how many messages to a rank need not be sent again. Frees
-    /// segments that were taken but not linked.
-    pub fn of(node: &Node, arena: &mut Arena, sent: impl Fn(usize) -> u64) -> Survey {
+    /// Walks all channels of the own arena to their ends. `sent`: how many messages to a rank need not be sent again.
+    /// `writers`: those of the image that the life begins from. Frees segments that were taken but not linked.
+    pub fn of(
+        node: &Node,
+        arena: &mut Arena,
+        sent: impl Fn(usize) -> u64,
+        mut writers: Vec<Option<Box<Writer>>>,
+    ) -> Survey {
         let taken = node.own(nm::arena::SLOTS_TAKEN).load(Ordering::Acquire) as usize;
         let mut linked = vec![false; taken];
         let mut full = Vec::new();
         let mut survey = Survey::nothing(node.size);
         for destination in 0..node.ranks() {
+            if node.is_inside(destination) {
+                let writer = writers.get_mut(destination).and_then(Option::take);
+                survey.go_on_inside(node, destination, writer, &mut linked);
+                continue;
+            }
             if node.channel(node.rank, destination).load(Ordering::Acquire) == 0 {
                 continue;
             }
@@ -61,6 +71,15 @@ impl Survey {
             arena.adopt(full);
         }
         survey
+    }
+
+    /// A channel inside the group: the log has been cut off where the image was, and what was sent since is sent anew.
+    fn go_on_inside(&mut self, node: &Node, destination: usize, writer: Option<Box<Writer>>, linked: &mut [bool]) {
+        self.sent_before[destination] = node.announced(node.rank, destination).load(Ordering::Acquire);
+        self.outgoing[destination] = writer;
+        if let Some(writer) = &mut self.outgoing[destination] {
+            writer.returned_inside(node, |slot| linked[slot] = true);
+        }
     }
 
     fn walk(&mut self, node: &Node, destination: usize, sent: u64, linked: &mut [bool], full: &mut Vec<(u64, usize)>) {

@@ -54,7 +54,13 @@ impl Engine {
     ) -> bool {
         let mut progress = Progress::default();
         self.pump_logger();
-        match self.protocol.as_mut().map(|protocol| protocol.send(destination as u32)) {
+        let sending = self.protocol.as_mut().map(|protocol| protocol.send(destination as u32));
+        if let Some(sending) = sending
+            && self.node.is_inside(destination)
+        {
+            return self.put_inside(destination, sending, message, completion);
+        }
+        match sending {
             Some(Sending::Redo { ssn }) => self.redo(destination, ssn, message),
             Some(Sending::Hold { .. }) => {
                 let held = self.append(destination, message, &mut progress, true).1;
@@ -102,6 +108,28 @@ impl Engine {
                 }
             }
         }
+        self.count_send(message.total);
+        self.completions.extend(completion);
+        self.settle();
+        true
+    }
+
+    /// A send inside the group. Those of former lives are not in the log any more; how many there were must outlive it, and so is
+    /// noted before the receiver can have the message.
+    fn put_inside(
+        &mut self,
+        destination: usize,
+        sending: Sending,
+        message: Message,
+        completion: Option<Completion>,
+    ) -> bool {
+        let (Sending::Now { ssn } | Sending::Hold { ssn } | Sending::Redo { ssn }) = sending;
+        let sent_ever = self.node.announced(self.node.rank, destination);
+        if ssn > sent_ever.load(Ordering::Relaxed) {
+            sent_ever.store(ssn, Ordering::Release);
+        }
+        self.append(destination, message, &mut Progress::default(), false);
+        doorbell::ring(&self.node, destination);
         self.count_send(message.total);
         self.completions.extend(completion);
         self.settle();
@@ -209,7 +237,8 @@ impl Engine {
     fn has_room(&mut self, destination: usize, bytes: usize) -> bool {
         let bytes = bytes + self.causality.as_ref().map_or(0, |causality| causality.most_bytes());
         let needed = self.segments_for(destination, bytes);
-        needed == 0 || self.arena.has(&self.node, needed) || self.replaying || self.forget_for(needed)
+        let compared = self.replaying && !self.node.is_inside(destination);
+        needed == 0 || self.arena.has(&self.node, needed) || compared || self.forget_for(needed)
     }
 
     /// Segments that a message of `bytes` may need besides the open one of its channel.

@@ -74,11 +74,12 @@ impl Agent {
             work.ranks[rank].images.writing = None;
             work.store.iter().for_each(|store| store.give_up(rank));
             if work.has_waves() {
-                work.tidy_waves();
+                work.tidy_waves(work.unit(rank));
             }
         }
         self.send(&ToDispatcher::ImageNotWritten { rank, number, reason })?;
-        self.give_up_writing(&format!("that of rank {rank} could not be written"))?;
+        let unit = self.work.as_ref().map_or(0, |work| work.unit(rank));
+        self.give_up_writing(unit, &format!("that of rank {rank} could not be written"))?;
         self.writing_ended(rank)
     }
 
@@ -142,8 +143,9 @@ impl Agent {
         };
         images.files.push(file);
         if in_waves {
-            work.tidy_waves();
-            work.forget_before_waves()?;
+            let unit = work.unit(rank);
+            work.tidy_waves(unit);
+            work.forget_before_waves(unit)?;
             self.send(&written)?;
             return self.writing_ended(rank);
         }
@@ -153,7 +155,8 @@ impl Agent {
         }
         if images.files.len() == KEPT {
             images.begun = true;
-            work.memory.set_oldest_image(rank, images.files[0].slot)?;
+            let oldest = &images.files[0];
+            work.memory.set_oldest_image(rank, oldest.slot, oldest.number)?;
         }
         self.send(&written)
     }

@@ -30,44 +30,41 @@ impl Rank {
 }
 
 impl Work {
-    fn is_in_groups(&self) -> bool {
+    pub(super) fn is_in_groups(&self) -> bool {
         self.job.protocol == nm::PROTOCOL_GROUP
     }
 
     /// The groups of the next wave, which all ranks can see then.
     pub(super) fn form_groups(&mut self) -> io::Result<Groups> {
         let ranks = self.ranks.len();
-        self.waves.is_global = false;
+        self.waves[0].is_global = false;
         let groups = match &self.job.groups {
-            Grouping::One => Groups::one(ranks),
-            Grouping::Static { size } => Groups::consecutive(ranks, *size),
-            Grouping::Listed(of) => Groups::new(of.clone()),
             Grouping::Dynamic { size } => {
                 let sent = self.memory.messages(ranks)?;
                 let between = |one: usize, other: usize| sent[one][other] + sent[other][one];
                 let (groups, formed) = formation::dynamic(ranks, *size, between);
-                self.waves.is_global = formed == Formed::CommunicationIsGlobal;
+                self.waves[0].is_global = formed == Formed::CommunicationIsGlobal;
                 groups
             }
+            lasting => lasting.lasting(ranks),
         };
-        if self.is_in_groups() {
-            (0..ranks).try_for_each(|rank| self.memory.set_group(rank, groups.of(rank as u32)))?;
-        }
+        (0..ranks).try_for_each(|rank| self.memory.set_group(rank, groups.of(rank as u32)))?;
         Ok(groups)
     }
 
     /// Tells the ranks of the group whose turn it is.
-    pub(super) fn tell_in_turn(&self, wave: &Wave, kind: Kind) {
-        let ranks = (0..self.ranks.len()).filter(|rank| wave.is_in_turn(*rank as u32));
-        ranks.for_each(|rank| self.tell(rank, &Datagram::new(kind, wave.number(), 0, 0)));
+    pub(super) fn tell_in_turn(&self, unit: usize, wave: &Wave, kind: Kind) {
+        let members = self.waves[unit].members.iter().enumerate();
+        let ranks = members.filter(|(place, _)| wave.is_in_turn(*place as u32));
+        ranks.for_each(|(_, rank)| self.tell(*rank, &Datagram::new(kind, wave.number(), 0, 0)));
     }
 
     /// The wave is over: everything may pass again, and what has been buffered leaves soon, also from ranks that compute.
-    pub(super) fn end_turns(&mut self) -> io::Result<()> {
-        self.waves.current = None;
+    pub(super) fn end_turns(&mut self, unit: usize) -> io::Result<()> {
+        self.waves[unit].current = None;
         if self.is_in_groups() {
             let over = Turn {
-                wave: self.waves.asked(),
+                wave: self.waves[unit].asked(),
                 group: 0,
             };
             self.memory.set_turn(over)?;
@@ -79,21 +76,22 @@ impl Work {
     /// Ranks may have deferred messages that can leave now.
     pub(super) fn look_at_buffers(&mut self) {
         if self.is_in_groups() {
-            self.waves.buffers_at = Some(Instant::now());
+            self.waves[0].buffers_at = Some(Instant::now());
         }
     }
 
     /// When the next look at the buffers of ranks is due.
     pub(super) fn looks_at_buffers(&self) -> Option<Instant> {
-        self.waves.buffers_at
+        self.waves[0].buffers_at
     }
 }
 
 impl Agent {
     /// Asks the ranks whose turn it is for their images, and has all others hold back what must not pass.
-    pub(super) fn ask_in_turn(&mut self) -> io::Result<()> {
+    pub(super) fn ask_in_turn(&mut self, unit: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        let Some((wave, _)) = &work.waves.current else {
+        let waves = &work.waves[unit];
+        let Some((wave, _)) = &waves.current else {
             return Ok(());
         };
         let how = work.bit_for_files() | if work.is_non_blocking() { 0 } else { IN_WAVE };
@@ -104,8 +102,8 @@ impl Agent {
         if work.is_in_groups() {
             work.memory.set_turn(turn)?;
         }
-        for rank in 0..work.ranks.len() {
-            let asked = match wave.is_in_turn(rank as u32) {
+        for (place, rank) in waves.members.iter().copied().enumerate() {
+            let asked = match wave.is_in_turn(place as u32) {
                 true => work.ranks[rank].ask_for_image(turn.wave, how),
                 false => work.ranks[rank].notice(turn),
             };
@@ -121,7 +119,7 @@ impl Agent {
         let Some(work) = &self.work else { return Ok(()) };
         let turn = Turn::from_word(datagram.a);
         let is_asked = |wave: &Wave| wave.number() == turn.wave && wave.turn() == turn.group;
-        if !work.waves.current.as_ref().is_some_and(|(wave, _)| is_asked(wave)) {
+        if !work.waves[0].current.as_ref().is_some_and(|(wave, _)| is_asked(wave)) {
             return Ok(());
         }
         match datagram.text() {
@@ -134,44 +132,50 @@ impl Agent {
     pub(super) fn mind_buffers(&mut self) -> io::Result<()> {
         let now = Instant::now();
         let Some(work) = &mut self.work else { return Ok(()) };
-        if work.waves.buffers_at.is_none_or(|at| at > now) {
+        if work.waves[0].buffers_at.is_none_or(|at| at > now) {
             return Ok(());
         }
-        work.waves.buffers_at = None;
+        work.waves[0].buffers_at = None;
         let over = Turn {
-            wave: work.waves.asked(),
+            wave: work.waves[0].asked(),
             group: 0,
         };
         for (rank, this) in work.ranks.iter().enumerate() {
             let waits = this.life.is_some() && work.memory.buffered(rank)? > 0;
-            if waits && work.waves.current.is_none() && !work.is_returning() {
+            if waits && work.waves[0].current.is_none() && !work.is_returning(rank) {
                 // Whoever has died meanwhile goes on elsewhere.
                 let _ = this.notice(over);
             }
             if waits {
-                work.waves.buffers_at = Some(now + FORCED);
+                work.waves[0].buffers_at = Some(now + FORCED);
             }
         }
         Ok(())
     }
 
     /// The groups that may write their images now do.
-    pub(super) fn write_in_turn(&mut self) -> io::Result<()> {
-        let writing = self.work.as_mut().and_then(|work| work.waves.writing.as_mut());
-        for rank in writing.map(|writing| writing.begin()).unwrap_or_default() {
-            self.write_image(rank as usize)?;
+    pub(super) fn write_in_turn(&mut self, unit: usize) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let waves = &mut work.waves[unit];
+        let places = waves.writing.as_mut().map(|writing| writing.begin()).unwrap_or_default();
+        let ranks: Vec<usize> = places.iter().map(|place| waves.members[*place as usize]).collect();
+        for rank in ranks {
+            self.write_image(rank)?;
         }
         Ok(())
     }
 
     /// Groups that have not begun to write their images do not: the wave will not be whole.
-    pub(super) fn give_up_writing(&mut self, why: &str) -> io::Result<()> {
-        let writing = self.work.as_mut().and_then(|work| work.waves.writing.as_mut());
-        let Some((number, ranks)) = writing.map(|writing| (writing.number(), writing.give_up())) else {
+    pub(super) fn give_up_writing(&mut self, unit: usize, why: &str) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let waves = &mut work.waves[unit];
+        let Some(writing) = &mut waves.writing else {
             return Ok(());
         };
+        let (number, places) = (writing.number(), writing.give_up());
+        let ranks: Vec<usize> = places.iter().map(|place| waves.members[*place as usize]).collect();
         for rank in ranks {
-            let (rank, reason) = (rank as usize, why.to_string());
+            let reason = why.to_string();
             self.send(&ToDispatcher::ImageNotWritten { rank, number, reason })?;
         }
         Ok(())
@@ -180,14 +184,16 @@ impl Agent {
     /// The image of `rank` has been written, or will not be.
     pub(super) fn writing_ended(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        let Some(writing) = &mut work.waves.writing else {
+        let unit = work.unit(rank);
+        let place = work.waves[unit].place(rank);
+        let Some(writing) = &mut work.waves[unit].writing else {
             return Ok(());
         };
-        writing.ended(rank as u32);
+        writing.ended(place);
         if writing.is_over() {
-            work.waves.writing = None;
+            work.waves[unit].writing = None;
         }
-        self.write_in_turn()
+        self.write_in_turn(unit)
     }
 }
 
@@ -198,7 +204,7 @@ impl NodeMemory {
         (0..ranks).map(row).collect()
     }
 
-    fn set_group(&self, rank: usize, group: u32) -> io::Result<()> {
+    pub(super) fn set_group(&self, rank: usize, group: u32) -> io::Result<()> {
         self.write_u64(self.layout.control(rank) + nm::control::GROUP, group.into())
     }
 

@@ -447,13 +447,13 @@ impl Agent {
             EpollEvent::new(EpollFlags::EPOLLIN, Source::Snapshot(rank).token()),
         )?;
         let Some(work) = &mut self.work else { return Ok(()) };
-        let slot = image.slot;
+        let (slot, number) = (image.slot, image.number);
         let images = &mut work.ranks[rank].images;
         images.newest = Some(image);
         // With files, what is needed is what they need: see `files.rs`.
         if work.logs() && work.store.is_none() {
             work.ranks[rank].images.begun = true;
-            work.memory.set_oldest_image(rank, slot)?;
+            work.memory.set_oldest_image(rank, slot, number)?;
         }
         Ok(())
     }
@@ -503,7 +503,7 @@ impl Agent {
     fn life_woken(&mut self, rank: usize, life: Life, image: u64) -> io::Result<()> {
         let pid = life.pid;
         match &mut self.work {
-            Some(work) if work.waits_for_ends() => {
+            Some(work) if work.waits_for_ends(rank) => {
                 // Given up before it began. What it does to the node memory is over when it has ended, not before.
                 life.signal(Signal::SIGKILL);
                 work.ranks[rank].life = Some(life);
@@ -547,7 +547,7 @@ impl Agent {
         images.newest = None;
         let waking = images.waking.take().is_some();
         // A rank that logs can begin elsewhere alone.
-        let together = work.is_returning() || !work.logs();
+        let together = work.is_returning(rank) || !work.logs() || work.is_hierarchical();
         let reason = why.to_string();
         self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
         if together {

@@ -163,9 +163,20 @@ impl NodeMemory {
         Ok(())
     }
 
-    /// From here on `rank` is never recovered from anything older than its image whose cursors are in `slot`.
-    pub fn set_oldest_image(&self, rank: usize, slot: usize) -> io::Result<()> {
-        self.write_u32(self.layout.arena(rank) + nm::arena::OLDEST_IMAGE, 1 + slot as u32)
+    /// From here on `rank` is never recovered from anything older than its image `number`, whose cursors are in `slot`.
+    pub fn set_oldest_image(&self, rank: usize, slot: usize, number: u64) -> io::Result<()> {
+        let arena = self.layout.arena(rank);
+        self.write_u32(arena + nm::arena::OLDEST_IMAGE, 1 + slot as u32)?;
+        self.write_u64(arena + nm::arena::OLDEST_WAVE, number)
+    }
+
+    /// The channels between these ranks, none of which runs, begin with what is sent next.
+    pub fn cut_off_inside(&self, ranks: &[usize]) -> io::Result<()> {
+        for source in ranks {
+            let channels = self.layout.arena(*source) + nm::arena::CHANNELS;
+            ranks.iter().try_for_each(|to| self.write_u64(channels + to * 8, 0))?;
+        }
+        Ok(())
     }
 
     /// See [`control::PHASE`].

@@ -163,7 +163,9 @@ impl Agent {
             return Ok(());
         };
         let place = work.server.place(rank);
-        let together = work.is_returning();
+        let together = work.is_returning(rank);
+        // Ranks that return to a wave repeat nothing that would have to be the same, unless others have gone on.
+        let repeats = !together || work.is_hierarchical();
         let halting = work.is_halting();
         let this = &mut work.ranks[rank];
         if this.life.is_some() || this.images.is_waking() || halting {
@@ -181,11 +183,10 @@ impl Agent {
         for (taken, printed) in this.taken.iter_mut().zip(from.printed) {
             taken.restarted(printed);
         }
-        // Ranks that return to a wave repeat nothing that would have to be the same.
-        this.replaying = this.number > 1 && !together;
+        this.replaying = this.number > 1 && repeats;
         this.finished = false;
         this.quiet_since = None;
-        let behind = if together { 0 } else { this.taken[0].behind() };
+        let behind = if repeats { this.taken[0].behind() } else { 0 };
         leftovers::remove(&place.kvs_name, place.rank);
         work.memory
             .begin_life(rank, this.number, fault_at_messages, behind, together)?;
@@ -297,11 +298,11 @@ impl Agent {
 
     pub(super) fn rank_ended(&mut self, rank: usize, end: End) -> io::Result<()> {
         let noticed_ns = monotonic_ns();
-        if self.work.as_ref().is_some_and(Work::is_returning) {
+        if self.work.as_ref().is_some_and(|work| work.is_returning(rank)) {
             // What it said before it ended counts.
             self.image_event(rank)?;
         }
-        if self.work.as_ref().is_some_and(Work::is_returning) {
+        if self.work.as_ref().is_some_and(|work| work.is_returning(rank)) {
             return self.ended_while_returning(rank, end);
         }
         // What it said before it ended counts.

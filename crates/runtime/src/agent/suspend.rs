@@ -214,8 +214,12 @@ impl Agent {
     pub(super) fn go_on_after_halt(&mut self) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         work.halt = Halt::No;
-        if !work.logs() {
-            return self.return_to_wave(0);
+        if !work.logs() || work.is_hierarchical() {
+            // Where a whole unit has finished nobody needs it any more.
+            let goes_on = |waves: &&waves::Waves| waves.members.iter().any(|rank| !work.ranks[*rank].has_finished());
+            let units = work.waves.iter().filter(goes_on).map(|waves| waves.members[0]);
+            let units: Vec<usize> = units.collect();
+            return units.into_iter().try_for_each(|rank| self.return_to_wave(rank));
         }
         for rank in 0..work.ranks.len() {
             let Some(work) = &self.work else { break };
@@ -281,7 +285,8 @@ fn load(job: Job, directory: &Path, id: &str) -> Result<Work, String> {
         .collect();
     let files = ranks.iter().flat_map(|rank| rank.images.files.iter());
     store.pin(files.map(|file| (file.number, file.path.clone())).collect(), lock);
-    let asked = ranks.iter().map(|rank| rank.images.asked()).max().unwrap_or(0);
+    let mut waves = waves::Waves::of(&job, ranks.len());
+    waves.iter_mut().for_each(|waves| waves.resume(&ranks));
     Ok(Work {
         job,
         memory,
@@ -289,7 +294,7 @@ fn load(job: Job, directory: &Path, id: &str) -> Result<Work, String> {
         server: state.server,
         ranks,
         spool,
-        waves: waves::Waves::after(asked),
+        waves,
         store: Some(store),
         halt: Halt::No,
         spool_watched: false,

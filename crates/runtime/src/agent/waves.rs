@@ -1,5 +1,7 @@
 //! Coordinated waves: images of all ranks, at one moment (`--protocol blocking`, and `auto` beside its logs) or while others go
 //! on (`chandy-lamport`; one group after the other: `group`, see `groups.rs`), and the return of all ranks to the last complete wave.
+//!
+//! The ranks that have their waves together are a *unit*: all ranks of the job, or each group for itself (`hierarchical`).
 
 use std::io;
 use std::time::Instant;
@@ -8,7 +10,7 @@ use nix::sys::signal::Signal;
 use resurgo_image::Socket;
 use resurgo_protocol::group::{Groups, Writing};
 use resurgo_protocol::{Return, Step, Turn, Wave};
-use resurgo_wire::control::{End, ToDispatcher};
+use resurgo_wire::control::{End, Job, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{self as nm, PHASE_LIVE};
 
@@ -20,9 +22,11 @@ use super::{Agent, PATIENCE, Work};
 /// Attempts to return to a wave before the job is given up.
 const ATTEMPTS: u32 = 10;
 
-/// The waves of one job.
+/// The waves of one unit.
 #[derive(Default)]
 pub(super) struct Waves {
+    /// Its ranks, in order. [`Wave`], [`Return`] and [`Writing`] know them by their places here.
+    pub members: Vec<usize>,
     asked: u64,
     pub current: Option<(Wave, Instant)>,
     /// What was in transit in the last complete wave, and its number.
@@ -48,12 +52,29 @@ impl Waves {
         self.asked
     }
 
-    /// Of a job that has had so many.
-    pub fn after(asked: u64) -> Waves {
-        Waves {
-            asked,
+    /// Those of each unit of a job of so many ranks.
+    pub fn of(job: &Job, ranks: usize) -> Vec<Waves> {
+        let groups = match job.protocol {
+            nm::PROTOCOL_HIERARCHICAL => job.groups.lasting(ranks),
+            _ => Groups::one(ranks),
+        };
+        let members = |group| groups.members(group).map(|rank| rank as usize).collect();
+        let of = |group| Waves {
+            members: members(group),
             ..Waves::default()
-        }
+        };
+        (1..=groups.count()).map(of).collect()
+    }
+
+    /// The job goes on where it was suspended.
+    pub fn resume(&mut self, ranks: &[Rank]) {
+        let asked = self.members.iter().map(|rank| ranks[*rank].images.asked());
+        self.asked = asked.max().unwrap_or(0);
+    }
+
+    /// The place of `rank`.
+    pub fn place(&self, rank: usize) -> u32 {
+        self.members.iter().position(|member| *member == rank).unwrap_or(0) as u32
     }
 }
 
@@ -73,19 +94,31 @@ impl Work {
         self.job.protocol == nm::PROTOCOL_CHANDY_LAMPORT
     }
 
-    /// All ranks return to a wave: the ends of their processes are no failures.
-    pub(super) fn is_returning(&self) -> bool {
-        self.waves.returning.is_some()
+    /// The number of the unit that `rank` belongs to.
+    pub(super) fn unit(&self, rank: usize) -> usize {
+        let mut units = self.waves.iter();
+        units.position(|waves| waves.members.contains(&rank)).unwrap_or(0)
+    }
+
+    /// Only the failed rank's unit returns, and repeats what it has done.
+    pub(super) fn is_hierarchical(&self) -> bool {
+        self.job.protocol == nm::PROTOCOL_HIERARCHICAL
+    }
+
+    /// The unit of `rank` returns to a wave: the ends of its processes are no failures.
+    pub(super) fn is_returning(&self, rank: usize) -> bool {
+        self.waves[self.unit(rank)].returning.is_some()
     }
 
     /// All ranks are halted: they do not return any more.
     pub(super) fn stop_returning(&mut self) {
-        self.waves.returning = None;
+        self.waves.iter_mut().for_each(|waves| waves.returning = None);
     }
 
-    /// All ranks return or are halted, and processes that have been given up have not all ended.
-    pub(super) fn waits_for_ends(&self) -> bool {
-        self.is_halting() || self.waves.returning.as_ref().is_some_and(Return::is_ending)
+    /// The unit of `rank` returns, or all are halted, and processes that have been given up have not all ended.
+    pub(super) fn waits_for_ends(&self, rank: usize) -> bool {
+        let returning = self.waves[self.unit(rank)].returning.as_ref();
+        self.is_halting() || returning.is_some_and(Return::is_ending)
     }
 
     /// Whoever has died meanwhile needs no answer.
@@ -95,17 +128,21 @@ impl Work {
         }
     }
 
-    fn tell_all(&self, kind: Kind, number: u64) {
-        (0..self.ranks.len()).for_each(|rank| self.tell(rank, &Datagram::new(kind, number, 0, 0)));
+    fn tell_all(&self, unit: usize, kind: Kind, number: u64) {
+        let members = self.waves[unit].members.iter();
+        members.for_each(|rank| self.tell(*rank, &Datagram::new(kind, number, 0, 0)));
+    }
+
+    fn of_unit(&self, unit: usize) -> impl Iterator<Item = &Rank> {
+        self.waves[unit].members.iter().map(|rank| &self.ranks[*rank])
     }
 }
 
 impl Work {
-    /// The waves of which every rank has its image in a file, the newest first.
-    fn waves_in_files(&self) -> Vec<u64> {
+    /// The waves of a unit of which every rank has its image in a file, the newest first.
+    fn waves_in_files(&self, unit: usize) -> Vec<u64> {
         let first = self
-            .ranks
-            .iter()
+            .of_unit(unit)
             .take(1)
             .flat_map(|rank| rank.images.files.iter().rev());
         let has_in_transit = |number: u64| {
@@ -113,52 +150,53 @@ impl Work {
             !self.is_non_blocking() || stores.any(|store| store.in_transit(number).exists())
         };
         let all_have =
-            |number: &u64| self.ranks.iter().all(|rank| rank.images.has_file(*number)) && has_in_transit(*number);
+            |number: &u64| self.of_unit(unit).all(|rank| rank.images.has_file(*number)) && has_in_transit(*number);
         first.map(|file| file.number).filter(all_have).collect()
     }
 
     /// Chooses the wave that all ranks begin from: the last one that is asleep, else the last one in files, else the
     /// beginning of the program. What they do not begin from is forgotten. Returns its number, and those of waves in files
     /// that have turned out to be of no use, with the reasons.
-    fn choose_wave(&mut self) -> (u64, Vec<(u64, String)>) {
-        let newest = self.ranks[0].images.number();
-        let sleeps = newest > 0 && self.ranks.iter().all(|rank| rank.images.number() == newest);
+    fn choose_wave(&mut self, unit: usize) -> (u64, Vec<(u64, String)>) {
+        let newest = self.of_unit(unit).map(|rank| rank.images.number()).next().unwrap_or(0);
+        let sleeps = newest > 0 && self.of_unit(unit).all(|rank| rank.images.number() == newest);
         let mut lost = Vec::new();
-        self.waves.chosen = newest;
+        self.waves[unit].chosen = newest;
         if !sleeps {
-            self.waves.writing = None;
-            for (rank, this) in self.ranks.iter_mut().enumerate() {
+            self.waves[unit].writing = None;
+            for rank in self.waves[unit].members.clone() {
+                let this = &mut self.ranks[rank];
                 if this.images.writing.is_some() {
                     self.store.iter().for_each(|store| store.give_up(rank));
                 }
                 this.images.forget();
             }
-            self.waves.chosen = 0;
-            while let Some(wave) = self.waves_in_files().first().copied() {
+            self.waves[unit].chosen = 0;
+            while let Some(wave) = self.waves_in_files(unit).first().copied() {
                 match self.read_in_transit(wave) {
                     Ok(()) => {
-                        self.waves.chosen = wave;
+                        self.waves[unit].chosen = wave;
                         break;
                     }
                     Err(error) => lost.push((wave, format!("what was in transit cannot be read: {error}"))),
                 }
-                self.drop_files(|number| number >= wave);
+                self.drop_files(unit, |number| number >= wave);
             }
             // What comes after it may be something else this time.
-            let chosen = self.waves.chosen;
-            self.drop_files(|number| number > chosen);
+            let chosen = self.waves[unit].chosen;
+            self.drop_files(unit, |number| number > chosen);
         }
-        (self.waves.chosen, lost)
+        (self.waves[unit].chosen, lost)
     }
 
     /// Finds in its file what was in transit in `wave`, if that is not known.
     fn read_in_transit(&mut self, wave: u64) -> io::Result<()> {
         if let Some(store) = &self.store
             && self.is_non_blocking()
-            && self.waves.in_transit.0 != wave
+            && self.waves[0].in_transit.0 != wave
         {
             let bytes = std::fs::read(store.in_transit(wave))?;
-            self.waves.in_transit = (wave, InTransit::decode(&bytes, wave, self.ranks.len())?);
+            self.waves[0].in_transit = (wave, InTransit::decode(&bytes, wave, self.ranks.len())?);
         }
         Ok(())
     }
@@ -167,7 +205,7 @@ impl Work {
     fn take_in_transit(&mut self, wave: u64) -> io::Result<()> {
         if self.is_non_blocking() {
             let found = self.memory.in_transit(self.ranks.len(), wave)?;
-            self.waves.in_transit = (wave, found);
+            self.waves[0].in_transit = (wave, found);
             self.memory.set_waves(wave, wave)?;
         }
         Ok(())
@@ -175,40 +213,45 @@ impl Work {
 
     /// Of images in files, the last waves that all ranks have written stay, and the next one as long as all may come to write
     /// it.
-    pub(super) fn tidy_waves(&mut self) {
-        let mut stay = self.waves_in_files();
+    pub(super) fn tidy_waves(&mut self, unit: usize) {
+        let mut stay = self.waves_in_files(unit);
         stay.truncate(KEPT);
-        let next = self.waves.asked;
+        let waves = &self.waves[unit];
+        let next = waves.asked;
         let will_write = |rank: usize| {
-            let writing = self.waves.writing.as_ref();
-            writing.is_some_and(|writing| writing.number() == next && !writing.has_begun(rank as u32))
+            let writing = waves.writing.as_ref();
+            writing.is_some_and(|writing| writing.number() == next && !writing.has_begun(waves.place(rank)))
         };
-        let may_be = |(number, rank): (usize, &Rank)| {
-            rank.images.has_file(next) || rank.images.is_writing(next) || will_write(number)
+        let may_be = |rank: &usize| {
+            let images = &self.ranks[*rank].images;
+            images.has_file(next) || images.is_writing(next) || will_write(*rank)
         };
-        if self.ranks.iter().enumerate().all(may_be) {
+        if waves.members.iter().all(may_be) {
             stay.push(next);
         }
-        self.drop_files(|number| !stay.contains(&number));
+        self.drop_files(unit, |number| !stay.contains(&number));
         if self.is_non_blocking() {
             self.store.iter().for_each(|store| store.remove_in_transit(&stay));
         }
     }
 
     /// With logs, once there are enough waves in files: what is before the oldest will not be asked for again.
-    pub(super) fn forget_before_waves(&mut self) -> io::Result<()> {
-        if !self.logs() || self.waves_in_files().len() < KEPT {
+    pub(super) fn forget_before_waves(&mut self, unit: usize) -> io::Result<()> {
+        if !self.logs() || self.waves_in_files(unit).len() < KEPT {
             return Ok(());
         }
-        for (rank, this) in self.ranks.iter_mut().enumerate() {
-            this.images.begun = true;
-            self.memory.set_oldest_image(rank, this.images.files[0].slot)?;
+        for rank in self.waves[unit].members.clone() {
+            let images = &mut self.ranks[rank].images;
+            images.begun = true;
+            let oldest = &images.files[0];
+            self.memory.set_oldest_image(rank, oldest.slot, oldest.number)?;
         }
         Ok(())
     }
 
-    fn drop_files(&mut self, goes: impl Fn(u64) -> bool) {
-        for (rank, this) in self.ranks.iter_mut().enumerate() {
+    fn drop_files(&mut self, unit: usize, goes: impl Fn(u64) -> bool) {
+        for rank in self.waves[unit].members.clone() {
+            let this = &mut self.ranks[rank];
             let files = std::mem::take(&mut this.images.files);
             let (gone, stay) = files.into_iter().partition(|file| goes(file.number));
             this.images.files = stay;
@@ -220,44 +263,63 @@ impl Work {
 }
 
 impl Agent {
-    /// Asks every rank to stop for a wave.
-    pub(super) fn begin_wave(&mut self) -> io::Result<()> {
+    /// Tells every rank its group, where that stays the same.
+    pub(super) fn tell_groups(&self) -> io::Result<()> {
+        let Some(work) = self.work.as_ref().filter(|work| work.is_hierarchical()) else {
+            return Ok(());
+        };
+        let units = (1..).zip(&work.waves);
+        let mut groups = units.flat_map(|(group, waves)| waves.members.iter().map(move |rank| (*rank, group)));
+        groups.try_for_each(|(rank, group)| work.memory.set_group(rank, group))
+    }
+
+    /// Asks every rank of a unit to stop for a wave.
+    pub(super) fn begin_wave(&mut self, unit: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
+        let members = work.waves[unit].members.clone();
         let mut obstacle = None;
-        for (number, rank) in work.ranks.iter().enumerate() {
-            let live = work.memory.phase(number)? == PHASE_LIVE;
-            if rank.life.is_none() || !live || rank.images.is_taking() {
-                obstacle = Some(number);
+        for rank in &members {
+            let this = &work.ranks[*rank];
+            let live = work.memory.phase(*rank)? == PHASE_LIVE;
+            if this.life.is_none() || !live || this.images.is_taking() {
+                obstacle = Some(*rank);
             }
         }
-        let is_writing = |rank: &Rank| rank.images.writing.is_some() || work.waves.writing.is_some();
-        if let Some(rank) = work.ranks.iter().position(is_writing) {
+        let is_writing =
+            |rank: &&usize| work.ranks[**rank].images.writing.is_some() || work.waves[unit].writing.is_some();
+        if let Some(rank) = members.iter().find(is_writing).copied() {
             let reason = "its last image is still being written".to_string();
             return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
         }
-        if work.waves.current.is_some() || work.is_returning() {
-            obstacle = Some(0);
+        if work.waves[unit].current.is_some() || work.waves[unit].returning.is_some() {
+            obstacle = Some(members[0]);
         }
         if let Some(rank) = obstacle {
             let reason = "it has not opened MPI, has left it, or waits for others".to_string();
             return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
         }
-        work.waves.asked += 1;
-        work.memory.set_waves(work.waves.asked, work.waves.asked - 1)?;
-        (work.waves.longest_ns, work.waves.all_ns) = (0, 0);
-        let (number, size) = (work.waves.asked, work.ranks.len());
+        let waves = &mut work.waves[unit];
+        waves.asked += 1;
+        work.memory.set_waves(waves.asked, waves.asked - 1)?;
+        (waves.longest_ns, waves.all_ns) = (0, 0);
+        let (number, size) = (waves.asked, members.len());
         let wave = if work.is_non_blocking() {
             Wave::non_blocking(number, size)
-        } else {
+        } else if work.is_in_groups() {
             Wave::in_groups(number, work.form_groups()?)
+        } else {
+            Wave::new(number, size)
         };
-        work.waves.current = Some((wave, Instant::now()));
-        self.ask_in_turn()
+        work.waves[unit].current = Some((wave, Instant::now()));
+        self.ask_in_turn(unit)
     }
 
     /// What a rank says in a wave.
     pub(super) fn said_in_wave(&mut self, rank: usize, datagram: Datagram, snapshot: Option<Socket>) -> io::Result<()> {
-        let current = self.work.as_ref().and_then(|work| work.waves.current.as_ref());
+        let Some(work) = &self.work else { return Ok(()) };
+        let unit = work.unit(rank);
+        let place = work.waves[unit].place(rank);
+        let current = work.waves[unit].current.as_ref();
         if datagram.kind != Kind::Noticed && current.is_none_or(|(wave, _)| wave.number() != datagram.a) {
             // About one that has been dropped.
             return Ok(());
@@ -274,54 +336,57 @@ impl Agent {
                     work.tell(rank, &Datagram::new(Kind::Go, datagram.a, 0, 0));
                     return Ok(());
                 }
-                work.waves.current.as_mut().map(|(wave, _)| wave.stopped(rank as u32))
+                work.waves[unit].current.as_mut().map(|(wave, _)| wave.stopped(place))
             }
             (Kind::Drained, _) => {
-                let wave = self.work.as_mut().and_then(|work| work.waves.current.as_mut());
-                wave.map(|(wave, _)| wave.drained(rank as u32, datagram.b))
+                let wave = self.work.as_mut().and_then(|work| work.waves[unit].current.as_mut());
+                wave.map(|(wave, _)| wave.drained(place, datagram.b))
             }
             (Kind::Noticed, _) => {
-                let wave = self.work.as_mut().and_then(|work| work.waves.current.as_mut());
-                wave.map(|(wave, _)| wave.stopped(rank as u32))
+                let wave = self.work.as_mut().and_then(|work| work.waves[unit].current.as_mut());
+                wave.map(|(wave, _)| wave.stopped(place))
             }
             (Kind::Taken, Some(socket)) => {
                 let Some(work) = &mut self.work else { return Ok(()) };
-                work.waves.longest_ns = work.waves.longest_ns.max(datagram.c);
-                work.waves.all_ns += datagram.c;
+                let waves = &mut work.waves[unit];
+                waves.longest_ns = waves.longest_ns.max(datagram.c);
+                waves.all_ns += datagram.c;
                 work.ranks[rank].images.add_candidate(datagram, socket);
-                work.waves.current.as_mut().map(|(wave, _)| wave.copied(rank as u32))
+                waves.current.as_mut().map(|(wave, _)| wave.copied(place))
             }
             (Kind::Refused, _) => return self.drop_wave(rank, datagram.text()),
             _ => None,
         };
         let Some(work) = &mut self.work else { return Ok(()) };
-        let Some((wave, began)) = &work.waves.current else {
+        let Some((wave, began)) = &work.waves[unit].current else {
             return Ok(());
         };
         match step {
-            Some(Step::Drain) => work.tell_in_turn(wave, Kind::Drain),
-            Some(Step::Copy) => work.tell_in_turn(wave, Kind::Go),
-            Some(Step::Turn) => return self.ask_in_turn(),
+            Some(Step::Drain) => work.tell_in_turn(unit, wave, Kind::Drain),
+            Some(Step::Copy) => work.tell_in_turn(unit, wave, Kind::Go),
+            Some(Step::Turn) => return self.ask_in_turn(unit),
             Some(Step::Complete) => {
                 let (number, groups, began) = (wave.number(), wave.groups().clone(), *began);
                 if let Err(error) = work.take_in_transit(number) {
                     return self.drop_wave(rank, &error.to_string());
                 }
+                let waves = &work.waves[unit];
+                let members = waves.members.clone();
                 let complete = ToDispatcher::WaveComplete {
+                    rank,
                     number,
                     total_ns: began.elapsed().as_nanos() as u64,
-                    longest_stall_ns: work.waves.longest_ns,
-                    all_stalls_ns: work.waves.all_ns,
+                    longest_stall_ns: waves.longest_ns,
+                    all_stalls_ns: waves.all_ns,
                     groups: (0..groups.ranks() as u32).map(|rank| groups.of(rank)).collect(),
-                    is_global: work.waves.is_global,
+                    is_global: waves.is_global,
                 };
-                work.end_turns()?;
-                let size = work.ranks.len();
-                for rank in 0..size {
+                work.end_turns(unit)?;
+                for rank in members {
                     self.promote_candidate(rank)?;
                 }
                 self.send(&complete)?;
-                self.write_wave(number, groups)?;
+                self.write_wave(unit, number, groups)?;
             }
             _ => {}
         }
@@ -329,34 +394,37 @@ impl Agent {
     }
 
     /// Has the wave that has just become complete written to files, if there are to be files.
-    fn write_wave(&mut self, number: u64, groups: Groups) -> io::Result<()> {
+    fn write_wave(&mut self, unit: usize, number: u64, groups: Groups) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let size = work.ranks.len();
         if let Some(store) = &work.store
             && work.is_non_blocking()
-            && let Err(error) = store.write_in_transit(number, &work.waves.in_transit.1.encode(number))
+            && let Err(error) = store.write_in_transit(number, &work.waves[unit].in_transit.1.encode(number))
         {
             let reason = format!("what was in transit cannot be written: {error}");
             return (0..size).try_for_each(|rank| self.not_written(rank, number, reason.clone()));
         }
         if work.store.is_some() {
             let at_once = work.job.groups_at_once.max(1);
-            work.waves.writing = Some(Writing::new(number, groups, at_once));
+            work.waves[unit].writing = Some(Writing::new(number, groups, at_once));
         }
-        self.write_in_turn()
+        self.write_in_turn(unit)
     }
 
-    /// The current wave, if there is one, cannot become complete because of `rank`.
+    /// The current wave of the unit of `rank`, if there is one, cannot become complete because of `rank`.
     pub(super) fn drop_wave(&mut self, rank: usize, why: &str) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        let Some((mut wave, _)) = work.waves.current.take() else {
+        let unit = work.unit(rank);
+        let Some((mut wave, _)) = work.waves[unit].current.take() else {
             return Ok(());
         };
         wave.failed();
-        work.end_turns()?;
+        work.end_turns(unit)?;
         work.memory.set_waves(wave.number(), wave.number())?;
-        work.tell_all(Kind::Abandon, wave.number());
-        work.ranks.iter_mut().for_each(|rank| rank.images.drop_candidate());
+        work.tell_all(unit, Kind::Abandon, wave.number());
+        for rank in &work.waves[unit].members {
+            work.ranks[*rank].images.drop_candidate();
+        }
         let reason = why.to_string();
         self.send(&ToDispatcher::NotCheckpointed { rank, reason })
     }
@@ -370,32 +438,33 @@ impl Agent {
         Ok(())
     }
 
-    /// All ranks return to the last complete wave, or to the beginning if there is none.
+    /// All ranks of the unit of `rank` return to the last complete wave, or to the beginning if there is none.
     pub(super) fn return_to_wave(&mut self, rank: usize) -> io::Result<()> {
         self.drop_wave(rank, "it has failed")?;
         let Some(work) = &mut self.work else { return Ok(()) };
-        if work.is_returning() {
+        let unit = work.unit(rank);
+        if work.is_returning(rank) {
             return Ok(());
         }
         let alive = |rank: &Rank| rank.life.is_some() || rank.images.is_waking();
-        let (returning, turn) = Return::new(work.ranks.iter().map(alive).collect());
-        work.waves.returning = Some(returning);
-        self.take_turn(turn)
+        let (returning, turn) = Return::new(work.of_unit(unit).map(alive).collect());
+        work.waves[unit].returning = Some(returning);
+        self.take_turn(unit, turn)
     }
 
-    fn take_turn(&mut self, turn: Turn) -> io::Result<()> {
+    fn take_turn(&mut self, unit: usize, turn: Turn) -> io::Result<()> {
         match turn {
             Turn::Wait => Ok(()),
-            Turn::End => self.end_all(),
-            Turn::Begin => self.begin_again(),
-            Turn::Go => self.go_on(),
+            Turn::End => self.end_all(unit),
+            Turn::Begin => self.begin_again(unit),
+            Turn::Go => self.go_on(unit),
         }
     }
 
     /// Ends every process that has a number; what snapshots make has none yet and is ended as soon as it has.
-    fn end_all(&mut self) -> io::Result<()> {
+    fn end_all(&mut self, unit: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        for life in work.ranks.iter().filter_map(|rank| rank.life.as_ref()) {
+        for life in work.of_unit(unit).filter_map(|rank| rank.life.as_ref()) {
             life.signal(Signal::SIGKILL);
         }
         Ok(())
@@ -420,45 +489,56 @@ impl Agent {
 
     /// The process of `rank` has ended, or its snapshot will make none.
     fn ended_for_return(&mut self, rank: usize) -> io::Result<()> {
-        let Some(returning) = self.work.as_mut().and_then(|work| work.waves.returning.as_mut()) else {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let unit = work.unit(rank);
+        let place = work.waves[unit].place(rank);
+        let Some(returning) = &mut work.waves[unit].returning else {
             return Ok(());
         };
-        let turn = returning.ended(rank as u32);
+        let turn = returning.ended(place);
         if returning.attempts() > ATTEMPTS {
             let reason = "the ranks could not be brought back to their last wave".to_string();
             return self.send(&ToDispatcher::Failed { reason });
         }
-        self.take_turn(turn)
+        self.take_turn(unit, turn)
     }
 
-    fn begin_again(&mut self) -> io::Result<()> {
+    fn begin_again(&mut self, unit: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let size = work.ranks.len();
-        let (wave, lost) = work.choose_wave();
+        let (wave, lost) = work.choose_wave(unit);
+        let members = work.waves[unit].members.clone();
         // Where there are logs each rank cuts its own off where it was.
-        if wave == 0 || !work.logs() {
+        if work.is_hierarchical() {
+            if wave == 0 {
+                work.memory.cut_off_inside(&members)?;
+            }
+        } else if wave == 0 || !work.logs() {
             work.memory.reset(&work.job, size)?;
-            work.memory.set_waves(work.waves.asked, work.waves.asked)?;
+            let asked = work.waves[unit].asked;
+            work.memory.set_waves(asked, asked)?;
         }
         if wave > 0 && work.is_non_blocking() {
-            work.memory.put_in_transit(&work.waves.in_transit.1)?;
+            work.memory.put_in_transit(&work.waves[unit].in_transit.1)?;
         }
         for (number, reason) in lost {
             self.send(&ToDispatcher::ImageLost {
-                rank: 0,
+                rank: members[0],
                 number,
                 reason,
             })?;
         }
         let Some(work) = &mut self.work else { return Ok(()) };
         if wave == 0 {
-            if work.ranks.iter().any(|rank| rank.images.begun) {
+            if work.of_unit(unit).any(|rank| rank.images.begun) {
                 let reason = "there is no wave whose images can all be used".to_string();
                 return self.send(&ToDispatcher::Failed { reason });
             }
-            work.server.reset();
+            if !work.is_hierarchical() {
+                work.server.reset();
+            }
         }
-        for rank in 0..size {
+        for rank in members.iter().copied() {
             let fault = self.work.as_ref().map_or(0, |work| work.ranks[rank].fault_at_messages);
             if let Err(error) = self.start_life(rank, fault) {
                 return self.not_started_again(rank, &error);
@@ -467,8 +547,9 @@ impl Agent {
         if wave == 0
             && let Some(work) = &mut self.work
         {
-            work.waves.returning = None;
-            self.send(&ToDispatcher::Returned { wave: 0 })?;
+            work.waves[unit].returning = None;
+            let rank = members[0];
+            self.send(&ToDispatcher::Returned { rank, wave: 0 })?;
         }
         Ok(())
     }
@@ -476,22 +557,24 @@ impl Agent {
     /// A woken rank waits for the others.
     pub(super) fn ready_to_go_on(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        let returning = work.waves.returning.as_mut();
-        match returning.map(|returning| returning.ready(rank as u32)) {
-            Some(turn) => self.take_turn(turn),
+        let unit = work.unit(rank);
+        let place = work.waves[unit].place(rank);
+        let returning = work.waves[unit].returning.as_mut();
+        match returning.map(|returning| returning.ready(place)) {
+            Some(turn) => self.take_turn(unit, turn),
             None => Ok(()),
         }
     }
 
-    fn go_on(&mut self) -> io::Result<()> {
+    fn go_on(&mut self, unit: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        work.waves.returning = None;
+        work.waves[unit].returning = None;
         // Images may hold messages that were deferred.
         work.look_at_buffers();
-        let wave = work.waves.chosen;
-        self.send(&ToDispatcher::Returned { wave })?;
+        let (rank, wave) = (work.waves[unit].members[0], work.waves[unit].chosen);
+        self.send(&ToDispatcher::Returned { rank, wave })?;
         if let Some(work) = &self.work {
-            work.tell_all(Kind::Go, 0);
+            work.tell_all(unit, Kind::Go, 0);
         }
         Ok(())
     }
@@ -499,11 +582,12 @@ impl Agent {
     /// The snapshot of `rank` is gone, and with it the wave.
     pub(super) fn wave_lost(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        if !work.is_returning() {
+        let unit = work.unit(rank);
+        if !work.is_returning(rank) {
             // But not what the ranks are doing for the next one.
-            let size = work.ranks.len();
-            self.give_up_writing("the process that was to write it has ended")?;
-            for rank in 0..size {
+            let members = work.waves[unit].members.clone();
+            self.give_up_writing(unit, "the process that was to write it has ended")?;
+            for rank in members {
                 self.forget_newest(rank)?;
             }
         } else if work.ranks[rank].life.is_none() {

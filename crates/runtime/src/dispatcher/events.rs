@@ -222,9 +222,15 @@ impl Events {
         longest: Duration,
         mean: Duration,
         groups: Option<(Vec<u32>, bool)>,
+        of: Option<&[usize]>,
     ) {
-        self.stats.wave_complete(number, total, longest, mean, Instant::now());
-        self.refusals.iter_mut().for_each(|refusals| refusals.since = None);
+        self.stats
+            .wave_complete(number, total, longest, mean, of, Instant::now());
+        for (rank, refusals) in self.refusals.iter_mut().enumerate() {
+            if of.is_none_or(|of| of.contains(&rank)) {
+                refusals.since = None;
+            }
+        }
         let mut wave = json!({
             "wave": number, "total_seconds": total.as_secs_f64(), "stall_seconds": longest.as_secs_f64(),
             "mean_stall_seconds": mean.as_secs_f64(),
@@ -235,7 +241,20 @@ impl Events {
             wave["groups"] = (1..=last).map(members).collect();
             wave["communication_is_global"] = is_global.into();
         }
+        if let Some(ranks) = of {
+            wave["ranks"] = json!(ranks);
+        }
         self.record("wave_complete", wave);
+    }
+
+    /// The ranks of a group go on from `wave`, 0: the beginning, and repeat what they have done since.
+    pub fn group_returned(&mut self, ranks: &[usize], wave: u64) {
+        let of = numbers(ranks);
+        self.say(&match wave {
+            0 => format!("ranks {of} begin again: their group had no complete wave"),
+            _ => format!("ranks {of} go on from wave {wave} of their group"),
+        });
+        self.record("returned", json!({"wave": wave, "ranks": ranks}));
     }
 
     /// All ranks go on from `wave`, 0: the beginning.
@@ -550,6 +569,15 @@ impl Events {
 }
 
 /// `1 restart`, `2 restarts`.
+/// `0, 2 and 3`.
+fn numbers(ranks: &[usize]) -> String {
+    let mut words: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    match words.pop() {
+        Some(last) if !words.is_empty() => format!("{} and {last}", words.join(", ")),
+        last => last.unwrap_or_default(),
+    }
+}
+
 fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }

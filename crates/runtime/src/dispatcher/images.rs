@@ -19,7 +19,7 @@ impl Dispatcher {
         }
         if let Some(rank) = self.checkpoints.next(self.start.elapsed(), runs) {
             let request = if self.has_waves() {
-                ToAgent::Wave
+                ToAgent::Wave { unit: rank }
             } else {
                 self.events.image_asked(rank);
                 ToAgent::Checkpoint { rank }
@@ -37,11 +37,20 @@ impl Dispatcher {
             self.checkpoints.want(wanted, client, now);
             return;
         }
-        self.checkpoints.want(0..1, client, now);
-        let gone = ranks.into_iter().find(|rank| self.policy.has_finished(*rank));
-        if let Some(rank) = gone {
-            self.checkpoints.give_up(0, &finished(rank));
+        for unit in 0..self.returning.len() {
+            let members = self.members(unit);
+            let mut gone = members.iter().filter(|rank| self.policy.has_finished(**rank));
+            match gone.next() {
+                // Of a group that has finished nobody needs anything.
+                Some(_) if self.is_hierarchical() && gone.count() + 1 == members.len() => {}
+                Some(rank) => {
+                    self.checkpoints.want(std::iter::once(unit), None, now);
+                    self.checkpoints.give_up(unit, &finished(*rank));
+                }
+                None => self.checkpoints.want(std::iter::once(unit), None, now),
+            }
         }
+        self.checkpoints.want(std::iter::empty(), client, now);
     }
 
     pub(super) fn tell_who_waits_for_images(&mut self) {
@@ -53,6 +62,7 @@ impl Dispatcher {
         }
         let Outcome { clients, failed } = outcome;
         let reply = match failed.first() {
+            None if self.is_hierarchical() => Reply::Done("a wave of every group is complete".to_string()),
             None if self.has_waves() => Reply::Done("a wave is complete".to_string()),
             None => Reply::Done("every rank has a new image".to_string()),
             Some((_, why)) if self.has_waves() => Reply::Refused(format!("no wave can be taken: {why}")),
@@ -78,10 +88,10 @@ impl Dispatcher {
         self.tell(ToAgent::OnlyLogs);
     }
 
-    /// Whether all ranks return to the last wave because of this failure. Where there are logs that is only so when the
+    /// Whether all ranks (of the unit) return to the last wave because of this failure. Where there are logs that is only so when the
     /// program has turned out not to repeat what it does, from then on.
     pub(super) fn all_return(&mut self, ended: &Ended) -> bool {
-        if !self.has_waves() || !nm::logs(self.protocol) {
+        if self.is_hierarchical() || !self.has_waves() || !nm::logs(self.protocol) {
             return self.has_waves();
         }
         if !self.together && (ended.diverged() || !ended.repeats) {
@@ -91,17 +101,37 @@ impl Dispatcher {
         self.together
     }
 
-    /// What [`Checkpoints`] knows `rank` as: with waves the job is one.
-    pub(super) fn unit(&self, rank: usize) -> usize {
-        if self.has_waves() { 0 } else { rank }
+    /// Each group of ranks has waves of its own, and returns alone.
+    pub(super) fn is_hierarchical(&self) -> bool {
+        self.protocol == nm::PROTOCOL_HIERARCHICAL
     }
 
-    /// Which of what [`Checkpoints`] knows can have an image: single ranks, or the job.
+    /// What [`Checkpoints`] knows `rank` as: with waves the job, or its group, is one.
+    pub(super) fn unit(&self, rank: usize) -> usize {
+        match (self.is_hierarchical(), self.has_waves()) {
+            (true, _) => self.units.of(rank as u32) as usize - 1,
+            (false, true) => 0,
+            (false, false) => rank,
+        }
+    }
+
+    /// The ranks of what [`Checkpoints`] knows as one.
+    pub(super) fn members(&self, unit: usize) -> Vec<usize> {
+        (0..self.pids.len()).filter(|rank| self.unit(*rank) == unit).collect()
+    }
+
+    /// The unit of `rank` is being returned to a wave.
+    pub(super) fn returns(&self, rank: usize) -> bool {
+        self.has_waves() && self.returning[self.unit(rank)]
+    }
+
+    /// Which of what [`Checkpoints`] knows can have an image: single ranks, groups, or the job.
     pub(super) fn runs(&self) -> impl Fn(usize) -> bool + use<> {
-        let running: Vec<bool> = self.pids.iter().map(Option::is_some).collect();
-        let all = running.iter().all(|runs| *runs) && !self.returning;
-        let in_waves = self.has_waves();
-        move |rank| if in_waves { all } else { running[rank] }
+        let mut runs = vec![true; self.pids.len()];
+        for (rank, pid) in self.pids.iter().enumerate() {
+            runs[self.unit(rank)] &= pid.is_some() && !self.returns(rank);
+        }
+        move |unit| runs[unit]
     }
 }
 

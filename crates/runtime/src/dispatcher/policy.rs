@@ -108,9 +108,9 @@ impl Policy {
         self.ranks.iter().all(|rank| rank.exit_code.is_some())
     }
 
-    /// All ranks have returned to a moment at which none had finished.
-    pub fn all_go_on(&mut self) {
-        self.ranks.iter_mut().for_each(|rank| rank.exit_code = None);
+    /// These ranks have returned to a moment at which none of them had finished.
+    pub fn go_on(&mut self, ranks: &[usize]) {
+        ranks.iter().for_each(|rank| self.ranks[*rank].exit_code = None);
     }
 
     /// `rank` has finished.
@@ -133,7 +133,7 @@ impl Policy {
         let record = &mut self.ranks[rank];
         record.ever_initialised |= ended.initialised;
         if let Some(report) = &ended.report
-            && !(ended.diverged() && nm::has_waves(self.protocol))
+            && !(ended.diverged() && nm::can_return_together(self.protocol))
         {
             return Decision::EndJob {
                 code: EXIT_REPORT,

@@ -15,7 +15,7 @@ impl Dispatcher {
         if self.verdict.is_some() {
             return;
         }
-        if self.returning {
+        if self.returns(by) {
             // Whoever asked is no more.
             return;
         }

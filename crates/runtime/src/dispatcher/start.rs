@@ -13,6 +13,7 @@ use std::time::Instant;
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use resurgo_protocol::group::Groups;
 use resurgo_wire::control::{Job, Stream, ToAgent};
 use resurgo_wire::node_memory::{self as nm, PROTOCOLS};
 
@@ -87,6 +88,10 @@ impl Dispatcher {
             (Stream::Stdout, Lines::new(settings.label, io::stdout().is_terminal())),
             (Stream::Stderr, Lines::new(settings.label, io::stderr().is_terminal())),
         ]);
+        let units = match job.protocol {
+            nm::PROTOCOL_HIERARCHICAL => job.groups.lasting(size),
+            _ => Groups::one(size),
+        };
         let mut dispatcher = Dispatcher {
             agent,
             connection,
@@ -101,14 +106,19 @@ impl Dispatcher {
             checkpoints: Checkpoints::new(
                 settings.checkpoint_period,
                 settings.checkpoint_order,
-                if nm::has_waves(job.protocol) { 1 } else { size },
+                if nm::has_waves(job.protocol) {
+                    units.count() as usize
+                } else {
+                    size
+                },
                 settings.images_in_flight.unwrap_or(usize::MAX),
             ),
             writes_images: job.checkpoint_directory.is_some(),
             console: Console::start(),
             command: command_line(job),
             protocol: job.protocol,
-            returning: false,
+            returning: vec![false; units.count() as usize],
+            units,
             together: false,
             events,
             start,

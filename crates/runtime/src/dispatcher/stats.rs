@@ -47,6 +47,8 @@ impl RankStats {
 struct Checkpoint {
     /// None: a wave.
     rank: Option<usize>,
+    /// Of these ranks; none: of all.
+    group: Option<Vec<usize>>,
     number: u64,
     /// When it was complete, since the start of the job.
     at: Duration,
@@ -233,6 +235,7 @@ impl Stats {
         self.checkpoint_time += now.duration_since(asked);
         self.checkpoints.push(Checkpoint {
             rank: Some(rank),
+            group: None,
             number,
             at: now.duration_since(self.start),
             individual: stall,
@@ -246,20 +249,32 @@ impl Stats {
         });
     }
 
-    pub fn wave_complete(&mut self, number: u64, total: Duration, longest: Duration, mean: Duration, now: Instant) {
+    /// `group`: it is a wave of these ranks.
+    pub fn wave_complete(
+        &mut self,
+        number: u64,
+        total: Duration,
+        longest: Duration,
+        mean: Duration,
+        group: Option<&[usize]>,
+        now: Instant,
+    ) {
         self.waves += 1;
         self.checkpoint_time += total;
         self.work_since = now;
-        let ranks = self.ranks.len();
-        self.stood_still(ranks as u64, mean * ranks as u32, mean, longest, now);
+        let ranks = group.map_or(self.ranks.len(), <[usize]>::len) as u32;
+        let all = mean * ranks;
+        let effective = all / self.ranks.len() as u32;
+        self.stood_still(ranks.into(), all, effective, longest, now);
         self.checkpoints.push(Checkpoint {
             rank: None,
+            group: group.map(<[usize]>::to_vec),
             number,
             at: now.duration_since(self.start),
             individual: mean,
             longest,
             total,
-            effective: mean,
+            effective,
             files: 0,
             bytes: 0,
             written: 0,
@@ -277,7 +292,10 @@ impl Stats {
 
     pub fn image_written(&mut self, rank: usize, number: u64, bytes: u64, written: u64, time: Duration) {
         self.image_bytes += written;
-        let is_of = |one: &&mut Checkpoint| one.number == number && one.rank.is_none_or(|of| of == rank);
+        let is_of = |one: &&mut Checkpoint| {
+            let in_group = one.group.as_ref().is_none_or(|group| group.contains(&rank));
+            one.number == number && one.rank.is_none_or(|of| of == rank) && in_group
+        };
         let mut newest_first = self.checkpoints.kept.iter_mut().rev();
         if let Some(checkpoint) = newest_first.find(is_of) {
             checkpoint.files += 1;

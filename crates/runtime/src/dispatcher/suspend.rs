@@ -203,8 +203,11 @@ impl Dispatcher {
     }
 
     /// A wave is complete: what the ranks did after it would be done again, and so they stop here.
-    pub(super) fn wave_for_suspension(&mut self) {
-        if self.suspension.phase == Phase::Images {
+    pub(super) fn wave_for_suspension(&mut self, members: &[usize]) {
+        if self.is_hierarchical() {
+            // It is in the records, and the other groups have to have theirs.
+            members.iter().for_each(|rank| self.suspension.image_taken(*rank));
+        } else if self.suspension.phase == Phase::Images {
             self.suspension.unwritten = (0..self.pids.len()).collect();
             self.suspension.phase = Phase::Halting;
             self.tell(ToAgent::Halt);
@@ -253,7 +256,7 @@ impl Dispatcher {
     /// No rank has a process any more, and all their output is here.
     pub(super) fn halted(&mut self) {
         self.pids.fill(None);
-        self.returning = false;
+        self.returning.fill(false);
         self.suspension.phase = Phase::Flushing;
         self.acknowledge();
     }

@@ -60,7 +60,7 @@ impl Checkpoint {
     fn json(&self) -> Value {
         let in_files = |value: Value| if self.files > 0 { value } else { Value::Null };
         json!({
-            "rank": self.rank, "number": self.number, "time": self.at.as_secs_f64(),
+            "rank": self.rank, "group": self.group, "number": self.number, "time": self.at.as_secs_f64(),
             "individual_seconds": self.individual.as_secs_f64(), "longest_seconds": self.longest.as_secs_f64(),
             "total_seconds": self.total.as_secs_f64(), "effective_delay_seconds": self.effective.as_secs_f64(),
             "files": self.files, "bytes": in_files(json!(self.bytes)), "written_bytes": in_files(json!(self.written)),
