@@ -239,7 +239,7 @@ impl Engine {
             if let Some(causality) = &mut causality {
                 let mut record = Cursor::start(&node);
                 for recorded in causality.collected.drain(..) {
-                    record.write(&node, &mut arena, recorded);
+                    record.write(&node, &mut arena, recorded, 0);
                 }
             }
             // Where its first segment is, is known only now.
@@ -491,6 +491,9 @@ impl Engine {
                 Next::Nothing => return,
                 Next::NeedRecord => {
                     let recorded = self.record.read(&self.node).expect("the record holds what was counted");
+                    if self.protocol_mut().polls() > recorded.polls {
+                        self.reads_differ();
+                    }
                     self.protocol_mut().expect(recorded);
                 }
             }

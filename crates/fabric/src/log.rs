@@ -122,6 +122,14 @@ pub struct Entry {
     began_ahead: bool,
 }
 
+impl Entry {
+    /// See [`crate::record::stamp`].
+    pub fn stamp(&self) -> u64 {
+        let Envelope { kind, flags, tag, data } = self.envelope;
+        crate::record::stamp([kind as u64 | (flags as u64) << 8, tag, data, self.total])
+    }
+}
+
 /// Room that so much of a piggyback takes before the payload.
 fn padded(bytes: usize) -> usize {
     (bytes + 7) & !7
@@ -951,7 +959,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::tests::{pair, set_waves};
+    use crate::node::tests::{pair, set_one_group, set_waves};
     use resurgo_wire::node_memory::{CutTable, arena as fields};
 
     const ENVELOPE: Envelope = Envelope {
@@ -1224,5 +1232,54 @@ mod tests {
             arena.next_slot().is_none_or(|slot| slot < 40),
             "segments are used again"
         );
+    }
+
+    /// Inside a group logs keep what has not been read, and what is in transit in a wave that may be returned to.
+    #[test]
+    fn inside_a_group_segments_come_back_when_they_are_read_but_for_what_a_wave_needs() {
+        let (mut sender, mut receiver) = pair(64, true);
+        set_one_group(&mut sender, 0);
+        set_one_group(&mut receiver, 0);
+        let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+        let mut reader = Reader::new(0, 1);
+        let send = |arena: &mut Arena, writer: &mut Writer, count: usize| {
+            for seed in 0..count {
+                let mut progress = Progress::default();
+                assert!(append(writer, arena, &sender, &pattern(100_000, seed), &mut progress));
+            }
+        };
+        let mut receive = |count: usize| {
+            for seed in 0..count {
+                let mut got = Vec::new();
+                assert_eq!(read(&mut reader, &receiver, &mut got), Some(100_000));
+                assert!(got == pattern(100_000, seed));
+            }
+        };
+        for _ in 0..100 {
+            send(&mut arena, &mut writer, 5);
+            receive(5);
+        }
+        assert!(
+            arena.next_slot().is_some_and(|slot| slot < 30),
+            "segments are used again"
+        );
+        send(&mut arena, &mut writer, 5);
+        writer.cut_inside(&sender, 1);
+        let in_transit: Vec<(u64, usize)> = writer.outstanding.iter().copied().collect();
+        receive(5);
+        let all_are_there = |sender: &Node| {
+            let lies = |(serial, slot): &(u64, usize)| sender.serial_in(0, *slot).load(Ordering::Relaxed) == serial + 1;
+            in_transit.iter().all(lies)
+        };
+        for _ in 0..20 {
+            send(&mut arena, &mut writer, 5);
+            receive(5);
+            assert!(all_are_there(&sender));
+        }
+        // The group returns: what the image holds of the writer goes on with these segments and no others.
+        let mut kept = Vec::new();
+        writer.returned_inside(&sender, |slot| kept.push(slot));
+        assert!(in_transit.iter().all(|(_, slot)| kept.contains(slot)));
+        assert!(kept.len() <= in_transit.len() + 1, "{kept:?} {in_transit:?}");
     }
 }

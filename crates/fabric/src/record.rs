@@ -1,7 +1,7 @@
 //! The record: a rank's own deliveries, in order, in its arena.
 //!
 //! A chain of segments of 64-bit words. The first says how many deliveries lie before the segment; then come
-//! `(source + 1) << 40 | polls`, 0 where nothing is recorded yet; the last word is the reference of the next segment. One store publishes a determinant whole. The record is never spilled.
+//! `stamp << 53 | (source + 1) << 40 | polls`, 0 where nothing is recorded yet; the last word is the reference of the next segment. One store publishes a determinant whole. The record is never spilled.
 
 use crate::arena::Arena;
 use crate::node::Node;
@@ -13,6 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const WORDS: usize = SEGMENT / 8 - 1;
 const FIRST: usize = 1;
 const POLLS: u32 = 40;
+const STAMP: u32 = 53;
+const _: () = assert!(nm::MAX_RANKS < 1 << (STAMP - POLLS));
+
+/// What a record says of a message besides its source, where no log outlives it that a repeated one could be compared with: a few
+/// bits of these words. Never more than fit.
+pub fn stamp(words: [u64; 4]) -> u64 {
+    let mix = |state: u64, word: &u64| (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    words.iter().fold(1, mix) >> STAMP
+}
 
 /// A place in the record: where the next determinant is read or written.
 #[derive(Clone)]
@@ -21,6 +30,8 @@ pub struct Cursor {
     /// Reference of the segment, 0: none.
     reference: u64,
     index: usize,
+    /// That of the determinant read last.
+    stamp: u64,
 }
 
 impl Cursor {
@@ -29,6 +40,7 @@ impl Cursor {
             segment: std::ptr::null(),
             reference: 0,
             index: 0,
+            stamp: 0,
         };
         cursor.enter(node, node.own(arena::DETERMINANTS).load(Ordering::Acquire));
         cursor
@@ -88,12 +100,18 @@ impl Cursor {
             0 => None,
             word => {
                 self.index += 1;
+                self.stamp = word >> STAMP;
                 Some(Recorded {
-                    source: (word >> POLLS) as u32 - 1,
+                    source: (word >> POLLS) as u32 % (1 << (STAMP - POLLS)) - 1,
                     polls: word & ((1 << POLLS) - 1),
                 })
             }
         }
+    }
+
+    /// The stamp of the determinant that was read last.
+    pub fn stamp(&self) -> u64 {
+        self.stamp
     }
 
     /// Deliveries after the first `above`, which must be in the record.
@@ -116,14 +134,14 @@ impl Cursor {
 
     /// Appends a determinant; it survives this process from here on.
     #[inline]
-    pub fn write(&mut self, node: &Node, arena: &mut Arena, recorded: Recorded) {
+    pub fn write(&mut self, node: &Node, arena: &mut Arena, recorded: Recorded, stamp: u64) {
         if self.segment.is_null() || self.index == WORDS {
             self.extend(node, arena);
         }
         if recorded.polls >> POLLS != 0 {
             node.report("a rank waited for more than 10^12 polls without a message: such a wait cannot be replayed");
         }
-        let word = (recorded.source as u64 + 1) << POLLS | recorded.polls;
+        let word = stamp << STAMP | (recorded.source as u64 + 1) << POLLS | recorded.polls;
         self.word(self.index).store(word, Ordering::Release);
         self.index += 1;
     }
@@ -179,6 +197,7 @@ impl Cursor {
                 segment: node.segment(node.rank, slot).cast(),
                 reference,
                 index: 0,
+                stamp: 0,
             };
             reference = cursor.word(WORDS).load(Ordering::Acquire);
         }
@@ -203,11 +222,13 @@ mod tests {
         let mut first = Cursor::start(&node);
         // More than two segments, and ending exactly at the end of one.
         let end = 3 * (WORDS - FIRST) as u64;
-        deliveries(0, end).for_each(|recorded| first.write(&node, &mut arena, recorded));
+        deliveries(0, end).for_each(|recorded| first.write(&node, &mut arena, recorded, 7));
         let mut second = Cursor::start(&node);
         let read: Vec<_> = std::iter::from_fn(|| second.read(&node)).collect();
         assert!(read.into_iter().eq(deliveries(0, end)));
-        deliveries(end, end + 10).for_each(|recorded| second.write(&node, &mut arena, recorded));
+        assert_eq!(second.stamp(), 7);
+        let most = stamp([u64::MAX; 4]);
+        deliveries(end, end + 10).for_each(|recorded| second.write(&node, &mut arena, recorded, most));
         let mut third = Cursor::start(&node);
         assert!(std::iter::from_fn(|| third.read(&node)).eq(deliveries(0, end + 10)));
         let mut slots = 0;

@@ -189,6 +189,11 @@ impl Pessimistic {
         self.polls += 1;
     }
 
+    /// Reads begun since the last delivery.
+    pub fn polls(&self) -> u64 {
+        self.polls
+    }
+
     /// What the current read may deliver next. Ask again after every delivery.
     #[inline]
     pub fn next(&self) -> Next {

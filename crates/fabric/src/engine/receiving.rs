@@ -169,7 +169,7 @@ impl Engine {
             self.go_on(&mut incoming, source, entry);
         } else {
             let clock = self.take_in(&mut incoming.reader, source, &entry);
-            self.count_delivery(source as u32, entry.total, clock);
+            self.count_delivery(source as u32, &entry, clock);
             self.begin(&mut incoming, source, entry);
             // Under a logging protocol a message is delivered whole: when its pieces become visible depends on time.
             while self.protocol.is_some() && !matches!(incoming.filling, Filling::Nothing) {
@@ -192,7 +192,13 @@ impl Engine {
 
     /// `clock`: deliveries that the sender had made, where that matters.
     #[inline]
-    pub(super) fn count_delivery(&mut self, source: u32, bytes: u64, clock: u64) {
+    pub(super) fn count_delivery(&mut self, source: u32, entry: &Entry, clock: u64) {
+        let bytes = entry.total;
+        let stamp = if self.node.is_inside(source as usize) {
+            entry.stamp()
+        } else {
+            0
+        };
         if let Some(protocol) = &mut self.protocol {
             let (determinant, new) = protocol.deliver(source);
             let antecedent = match &mut self.causality {
@@ -204,10 +210,13 @@ impl Engine {
                     source,
                     polls: determinant.polls,
                 };
-                self.record.write(&self.node, &mut self.arena, recorded);
+                self.record.write(&self.node, &mut self.arena, recorded, stamp);
                 if let Some(logger) = &mut self.logger {
                     logger.log((recorded, antecedent));
                 }
+            }
+            if !new && self.record.stamp() != stamp {
+                self.sent_other(source as usize, "something else");
             }
         } else {
             self.taken[source as usize] += 1;

@@ -180,14 +180,37 @@ impl Engine {
             }
             _ => format!("no tag, an internal message of MPI ({bytes} bytes)"),
         };
-        let text = format!(
-            "the program is not piecewise deterministic: in its replay rank {} sent something else to rank {destination} as \
-             send number {ssn}; {what} differs: before the failure {}, now {}. Messages must not depend on measured time, \
-             unseeded random numbers, process ids or several threads calling MPI; find the source of that message, or run \
-             with --protocol auto, under which all ranks return to images of one moment instead",
+        self.not_deterministic(&format!(
+            "rank {} sent something else to rank {destination} as send number {ssn}; {what} differs: before the failure {}, \
+             now {}",
             self.node.rank,
             describe(before.envelope, before.total),
             describe(now.envelope, now.total as u64),
+        ))
+    }
+
+    /// Inside the group there is no log that would tell before.
+    #[cold]
+    pub(super) fn sent_other(&self, source: usize, what: &str) -> ! {
+        self.not_deterministic(&format!("rank {source} sent {what} to rank {}", self.node.rank))
+    }
+
+    #[cold]
+    pub(super) fn sent_more(&self, destination: usize) -> ! {
+        let own = self.node.rank;
+        self.not_deterministic(&format!("rank {own} sent a message more to rank {destination}"))
+    }
+
+    #[cold]
+    pub(super) fn reads_differ(&self) -> ! {
+        self.not_deterministic(&format!("rank {} looked for messages at other times", self.node.rank))
+    }
+
+    fn not_deterministic(&self, what: &str) -> ! {
+        let text = format!(
+            "the program is not piecewise deterministic: in its replay {what}. Messages must not depend on measured time, \
+             unseeded random numbers, process ids or several threads calling MPI; find the source of that message, or run \
+             with --protocol auto, under which all ranks return to images of one moment instead",
         );
         self.node
             .report_and_exit(&text, resurgo_wire::node_memory::EXIT_DIVERGED)

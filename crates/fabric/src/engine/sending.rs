@@ -128,6 +128,11 @@ impl Engine {
         if ssn > sent_ever.load(Ordering::Relaxed) {
             sent_ever.store(ssn, Ordering::Release);
         }
+        let is_new = matches!(sending, Sending::Now { .. });
+        if is_new && self.protocol.as_ref().is_some_and(Pessimistic::is_replaying) {
+            // All that was sent before what is still to be repeated has been visible.
+            self.sent_more(destination);
+        }
         self.append(destination, message, &mut Progress::default(), false);
         doorbell::ring(&self.node, destination);
         self.count_send(message.total);

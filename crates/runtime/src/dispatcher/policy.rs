@@ -205,7 +205,7 @@ impl Policy {
 mod tests {
     use super::*;
     use resurgo_wire::control::LifeStatistics;
-    use resurgo_wire::node_memory::{EXIT_DIVERGED, PROTOCOL_AUTO};
+    use resurgo_wire::node_memory::{EXIT_DIVERGED, PROTOCOL_AUTO, PROTOCOL_HIERARCHICAL};
 
     const LIMITS: Limits = Limits {
         restarts: 5,
@@ -354,6 +354,8 @@ mod tests {
         ));
         let mut auto = Policy::new(3, PROTOCOL_AUTO, LIMITS);
         assert_eq!(auto.ended(&diverged), Decision::Restart);
+        let mut groups = Policy::new(3, PROTOCOL_HIERARCHICAL, LIMITS);
+        assert!(matches!(groups.ended(&diverged), Decision::EndJob { .. }));
         auto.only_logs();
         assert!(matches!(auto.ended(&diverged), Decision::EndJob { .. }));
     }

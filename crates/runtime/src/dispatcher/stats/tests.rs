@@ -169,7 +169,7 @@ fn what_was_done_since_the_wave_is_lost_when_all_return() {
     fail(&mut stats, at(4));
     stats.returned(0, at(5));
     assert_eq!(stats.lost, Duration::from_secs(5));
-    stats.wave_complete(1, Duration::ZERO, Duration::ZERO, Duration::ZERO, at(6));
+    stats.wave_complete(1, Duration::ZERO, Duration::ZERO, Duration::ZERO, None, at(6));
     fail(&mut stats, at(9));
     stats.returned(1, at(10));
     assert_eq!(stats.lost, Duration::from_secs(5 + 4));
