@@ -74,7 +74,7 @@ impl Waves {
 
     /// The place of `rank`.
     pub fn place(&self, rank: usize) -> u32 {
-        self.members.iter().position(|member| *member == rank).unwrap_or(0) as u32
+        self.members.binary_search(&rank).unwrap_or(0) as u32
     }
 }
 
@@ -97,7 +97,8 @@ impl Work {
     /// The number of the unit that `rank` belongs to.
     pub(super) fn unit(&self, rank: usize) -> usize {
         let mut units = self.waves.iter();
-        units.position(|waves| waves.members.contains(&rank)).unwrap_or(0)
+        let is_in = |waves: &Waves| waves.members.binary_search(&rank).is_ok();
+        units.position(is_in).unwrap_or(0)
     }
 
     /// Only the failed rank's unit returns, and repeats what it has done.

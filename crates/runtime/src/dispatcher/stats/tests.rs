@@ -157,6 +157,24 @@ fn checkpoints_are_kept_one_by_one_up_to_a_bound() {
 }
 
 #[test]
+fn a_wave_of_a_group_delays_the_job_by_its_part() {
+    let start = Instant::now();
+    let ms = Duration::from_millis;
+    let mut stats = Stats::new(4, start);
+    stats.wave_complete(1, ms(9), ms(8), ms(4), Some(&[1, 3]), start);
+    stats.wave_complete(1, ms(9), ms(8), ms(4), Some(&[0, 2]), start);
+    stats.image_written(3, 1, 70, 7, ms(1));
+    assert_eq!((stats.individual(), stats.effective()), (Some(0.004), ms(4)));
+    let each = &stats.json(OUTCOME)["checkpoints"]["each"];
+    assert_eq!(each[0]["group"], serde_json::json!([1, 3]));
+    assert_eq!(
+        (&each[0]["bytes"], &each[1]["bytes"]),
+        (&70.into(), &serde_json::Value::Null)
+    );
+    assert_eq!(each[1]["effective_delay_seconds"], 0.002);
+}
+
+#[test]
 fn what_was_done_since_the_wave_is_lost_when_all_return() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
