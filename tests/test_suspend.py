@@ -132,6 +132,7 @@ def ready(job):
         ("messages", "chandy-lamport"),
         slow("master_worker", "chandy-lamport"),
         ("messages", "group"),
+        ("master_worker", "hierarchical"),
     ],
 )
 def test_again_and_again(jobs, chain, program, rng, name, protocol):
