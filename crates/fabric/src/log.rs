@@ -244,6 +244,8 @@ pub struct Writer {
     in_transit: Vec<(u64, usize)>,
     /// What must be kept although it has been read (inside a group).
     kept: Kept,
+    /// The segment that the receiver read, and the oldest wave there was, when segments were last given back inside a group.
+    forgotten_at: (u64, u64),
     /// Messages begun on this channel.
     begun: u64,
     /// Up to where the open segment, and the one that will come next, have been prefetched while nothing else was to do.
@@ -283,6 +285,7 @@ impl Writer {
             cut: Place::default(),
             in_transit: Vec::new(),
             kept: Kept::default(),
+            forgotten_at: (0, 0),
             begun: 0,
             warm: 0,
             warm_next: 0,
@@ -352,6 +355,7 @@ impl Writer {
         let kept = &self.kept;
         self.outstanding.retain(|(serial, _)| kept.is_needed(*serial, u64::MAX));
         self.outstanding.iter().for_each(|(_, slot)| each(*slot));
+        self.forgotten_at = (0, 0);
         (self.warm, self.warm_next) = (0, 0);
     }
 
@@ -469,7 +473,11 @@ impl Writer {
     /// Inside a group: the receiver has read them, and no wave has them in transit.
     fn forget_inside(&mut self, arena: &mut Arena, node: &Node) {
         let reads = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
-        self.kept.forget_before(node.oldest_wave());
+        let oldest = node.oldest_wave();
+        if std::mem::replace(&mut self.forgotten_at, (reads, oldest)) == (reads, oldest) {
+            return;
+        }
+        self.kept.forget_before(oldest);
         let last = self.outstanding.len().saturating_sub(1);
         let is_needed =
             |(index, (serial, _)): (usize, &(u64, usize))| index == last || self.kept.is_needed(*serial, reads);

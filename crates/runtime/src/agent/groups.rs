@@ -157,7 +157,11 @@ impl Agent {
     pub(super) fn write_in_turn(&mut self, unit: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let waves = &mut work.waves[unit];
-        let places = waves.writing.as_mut().map(|writing| writing.begin()).unwrap_or_default();
+        let places = waves
+            .writing
+            .as_mut()
+            .map(|writing| writing.begin())
+            .unwrap_or_default();
         let ranks: Vec<usize> = places.iter().map(|place| waves.members[*place as usize]).collect();
         for rank in ranks {
             self.write_image(rank)?;
