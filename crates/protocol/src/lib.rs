@@ -6,11 +6,13 @@
 mod blocking;
 pub mod causal;
 pub mod chandy_lamport;
+pub mod channel_memory;
 pub mod event_logger;
 pub mod pessimistic;
 
 pub use blocking::{Return, Step, Turn, Wave};
 pub use causal::Causal;
+pub use channel_memory::ChannelMemory;
 pub use event_logger::EventLogger;
 pub use pessimistic::{Arrival, Next, Pessimistic, Sending};
 

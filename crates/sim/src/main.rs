@@ -9,7 +9,8 @@ use std::time::Instant;
 use resurgo_sim::{Failure, Loggers, Mutation, Options, Outcome, Piggybacks, Report, Setting, Spread, simulate};
 
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
-                   [--tolerate process|node|node-in-place|vcausal|manetho|logon|auto|blocking|chandy-lamport|all]
+                   [--tolerate process|node|node-in-place|vcausal|manetho|logon|auto|blocking|chandy-lamport|
+                              channel-memory|all]
                    [--mutations]
                    [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
        resurgo-sim study --help
@@ -21,7 +22,8 @@ const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N 
   --tolerate WHICH  the failure that must be survived (all); node-in-place: ready for the loss of nodes,
                     but only processes fail; vcausal, manetho, logon: causal logging, nodes fail;
                     auto: processes fail, images are taken in waves, and sometimes all ranks return to one;
-                    blocking, chandy-lamport: processes fail, and all ranks return to a wave
+                    blocking, chandy-lamport: processes fail, and all ranks return to a wave;
+                    channel-memory: nodes fail, and all messages are in channel memories
   --event-loggers   causal logging's (0 to 3, as the seed has it)
   --clock-spread    how ranks learn what the event loggers of others have (as the seed has it, or multicast)
   --mutations       break the protocol on purpose: how many seeds does each variant survive";

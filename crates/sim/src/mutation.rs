@@ -179,13 +179,35 @@ pub enum Mutation {
     LetGoEarly,
     /// What was in transit comes behind what is sent first after the return.
     RefillLate,
+    /// Sends to other channel memories leave before the own one has all reports.
+    LeaveUnreported,
+    /// A report goes to the channel memory behind the next send.
+    ReportLate,
+    /// Held sends are forgotten.
+    ForgetHeld,
+    /// A life begins when its own channel memory has answered.
+    BeginEarly,
+    /// A channel memory takes messages and reports of replaced lives.
+    MemoryDoesNotFence,
+    /// A channel memory serves a later life in another order.
+    ServeInAnotherOrder,
+    /// A channel memory serves a later life what the former one has not reported.
+    ServeFromReported,
+    /// A channel memory forgets in which reads deliveries were made.
+    LoseReports,
+    /// A channel memory tells a later life of one message too few.
+    WelcomeShort,
+    /// A channel memory takes what is sent again for something new.
+    AppendAgain,
+    /// A channel memory acknowledges one report more than it has.
+    MemoryAcknowledgesAhead,
 }
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 242] = {
+    pub const ALL: [(Self, Setting); 257] = {
         use Mutation::*;
-        use Setting::{Auto, Blocking, ChandyLamport, InPlace, Node, Process};
+        use Setting::{Auto, Blocking, ChandyLamport, ChannelMemory, InPlace, Node, Process};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
         const MANETHO: Setting = Setting::Causal(Reduction::Manetho);
         const LOGON: Setting = Setting::Causal(Reduction::LogOn);
@@ -432,6 +454,21 @@ impl Mutation {
             (KeepFromOwnCut, ChandyLamport),
             (LetGoEarly, ChandyLamport),
             (RefillLate, ChandyLamport),
+            (LeaveUnreported, ChannelMemory),
+            (ReportLate, ChannelMemory),
+            (ForgetHeld, ChannelMemory),
+            (BeginEarly, ChannelMemory),
+            (MemoryDoesNotFence, ChannelMemory),
+            (ServeInAnotherOrder, ChannelMemory),
+            (ServeFromReported, ChannelMemory),
+            (LoseReports, ChannelMemory),
+            (WelcomeShort, ChannelMemory),
+            (AppendAgain, ChannelMemory),
+            (MemoryAcknowledgesAhead, ChannelMemory),
+            (DeliverBeforeRedo, ChannelMemory),
+            (IgnorePolls, ChannelMemory),
+            (MiscountPolls, ChannelMemory),
+            (ForgetRecord, ChannelMemory),
         ]
     };
 }

@@ -42,10 +42,12 @@ pub enum Setting {
     Blocking,
     /// The same with waves that stop nobody.
     ChandyLamport,
+    /// Nodes fail; channel memories have everything (see [`crate::channel_memory`]).
+    ChannelMemory,
 }
 
 impl Setting {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Process,
         Self::Node,
         Self::InPlace,
@@ -55,6 +57,7 @@ impl Setting {
         Self::Auto,
         Self::Blocking,
         Self::ChandyLamport,
+        Self::ChannelMemory,
     ];
 
     /// Its name on the command line.
@@ -69,6 +72,7 @@ impl Setting {
             Self::Auto => "auto",
             Self::Blocking => "blocking",
             Self::ChandyLamport => "chandy-lamport",
+            Self::ChannelMemory => "channel-memory",
         }
     }
 
@@ -80,7 +84,7 @@ impl Setting {
     const fn tolerate(self) -> Tolerate {
         match self {
             Self::Process | Self::Auto | Self::Blocking | Self::ChandyLamport => Tolerate::Process,
-            Self::Node | Self::InPlace | Self::Causal(_) => Tolerate::Node,
+            Self::Node | Self::InPlace | Self::Causal(_) | Self::ChannelMemory => Tolerate::Node,
         }
     }
 }
@@ -271,6 +275,9 @@ pub(crate) struct World {
 pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Failure> {
     if options.setting.has_waves() {
         return crate::waves::simulate(seed, options, trace);
+    }
+    if options.setting == Setting::ChannelMemory {
+        return crate::channel_memory::simulate(seed, options, trace);
     }
     let mut world = World::new(seed, options, trace);
     world.run().map_err(|violation| Failure {
