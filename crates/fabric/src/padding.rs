@@ -92,6 +92,17 @@ pub fn unset(header: &[u8]) -> Unset {
         .map_or(NONE, |&(_, _, _, structure)| Unset { structure, offer })
 }
 
+/// Sets the bytes of an untagged message that nobody has set, or of its beginning, to 0.
+pub fn clear(message: &mut [u8]) {
+    let Unset { structure, offer } = unset(&message[..message.len().min(HEADER)]);
+    for &(from, to) in structure.iter().chain([&offer]) {
+        let to = (HEADER + to).min(message.len());
+        if let Some(bytes) = message.get_mut(HEADER + from..to) {
+            bytes.fill(0);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +122,19 @@ mod tests {
             .map(|at| at - HEADER)
             .collect();
         assert_eq!(left_out, [4, 5, 6, 7, 44, 45, 46, 47, 64, 65, 66, 67]);
+    }
+
+    #[test]
+    fn what_is_left_out_can_be_cleared_instead() {
+        let mut whole = [0xff; HEADER + 80];
+        whole[..HEADER].copy_from_slice(&message(19, 72));
+        let unset = unset(&whole);
+        clear(&mut whole);
+        assert!((HEADER..whole.len()).all(|at| (whole[at] == 0) == unset.contains(at)));
+        let mut short = whole;
+        short[HEADER..].fill(0xff);
+        clear(&mut short[..HEADER + 6]);
+        assert_eq!(short[HEADER..HEADER + 8], [0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff]);
     }
 
     #[test]

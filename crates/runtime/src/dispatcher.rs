@@ -8,6 +8,7 @@ mod images;
 mod input;
 mod lines;
 mod loggers;
+mod memories;
 mod policy;
 mod spawn;
 mod start;
@@ -41,6 +42,7 @@ use events::{Beginning, Events};
 use images::finished;
 use lines::Lines;
 use loggers::Loggers;
+use memories::Memories;
 pub use policy::Limits;
 use policy::{Decision, Policy, signal_name};
 pub use spawn::Find;
@@ -67,6 +69,10 @@ pub struct Settings {
     pub event_logger: std::net::SocketAddrV4,
     /// How many event loggers there are.
     pub event_loggers: usize,
+    /// Where the first channel memory listens, the others at any port of the same address.
+    pub channel_memory: std::net::SocketAddrV4,
+    /// How many channel memories there are.
+    pub channel_memories: usize,
     /// How often an image of each rank is taken.
     pub checkpoint_period: Period,
     /// Whose image is taken next.
@@ -146,6 +152,7 @@ struct Dispatcher {
     interrupted: bool,
     stopped: Option<Vec<LifeStatistics>>,
     loggers: Loggers,
+    memories: Memories,
     suspension: Suspension,
 }
 
@@ -225,6 +232,9 @@ impl Dispatcher {
                 .descriptors()
                 .map(|socket| PollFd::new(socket, PollFlags::POLLIN)),
         );
+        let memories = ready.len();
+        let sockets = self.memories.descriptors();
+        ready.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
         let stdin_at = ready.len();
         if read_stdin {
             ready.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
@@ -248,8 +258,11 @@ impl Dispatcher {
         if happened[consoles..loggers].contains(&true) {
             self.hear_console();
         }
-        if happened[loggers..stdin_at].contains(&true) || self.loggers.due().is_some() {
+        if happened[loggers..memories].contains(&true) || self.loggers.due().is_some() {
             self.mind_loggers();
+        }
+        if happened[memories..stdin_at].contains(&true) {
+            self.mind_memories();
         }
         if happened.get(stdin_at) == Some(&true) {
             self.take_stdin();

@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -86,6 +86,12 @@ pub mod header {
     pub const CLOCK_SPREAD: usize = 140;
     /// `u32` × [`super::MAX_EVENT_LOGGERS`] TCP ports of the event loggers.
     pub const EVENT_LOGGER_PORTS: usize = 144;
+    /// `u32` number of channel memories. Rank r's is number r modulo this.
+    pub const CHANNEL_MEMORIES: usize = EVENT_LOGGER_PORTS + super::MAX_EVENT_LOGGERS * 4;
+    /// `u32` IPv4 address of the channel memories, first number in the high byte.
+    pub const CHANNEL_MEMORY_ADDRESS: usize = CHANNEL_MEMORIES + 4;
+    /// `u32` × [`super::MAX_CHANNEL_MEMORIES`] TCP ports of the channel memories.
+    pub const CHANNEL_MEMORY_PORTS: usize = CHANNEL_MEMORY_ADDRESS + 4;
     /// Bytes of the header.
     pub const BYTES: usize = 4096;
 }
@@ -96,11 +102,21 @@ pub const PROTOCOL_BLOCKING: u32 = 2;
 pub const PROTOCOL_AUTO: u32 = 3;
 pub const PROTOCOL_CHANDY_LAMPORT: u32 = 4;
 pub const PROTOCOL_CAUSAL: u32 = 5;
+pub const PROTOCOL_CHANNEL_MEMORY: u32 = 6;
 
 /// Names of the protocols, by number.
-pub const PROTOCOLS: [&str; 6] = ["none", "pessimistic", "blocking", "auto", "chandy-lamport", "causal"];
+pub const PROTOCOLS: [&str; 7] = [
+    "none",
+    "pessimistic",
+    "blocking",
+    "auto",
+    "chandy-lamport",
+    "causal",
+    "channel-memory",
+];
 
-/// Messages and the order of their deliveries are logged: a rank can recover alone.
+/// Messages and the order of their deliveries are logged in the node memory: a rank can recover alone. (Under
+/// `channel-memory` it can, too, and nothing of it is here.)
 pub const fn logs(protocol: u32) -> bool {
     matches!(protocol, PROTOCOL_PESSIMISTIC | PROTOCOL_AUTO | PROTOCOL_CAUSAL)
 }
@@ -119,6 +135,8 @@ pub const SPREAD_BROADCAST: u32 = 1;
 pub const SPREAD_PIGGYBACK: u32 = 2;
 /// Most event loggers of a job.
 pub const MAX_EVENT_LOGGERS: usize = 64;
+/// Most channel memories of a job.
+pub const MAX_CHANNEL_MEMORIES: usize = 64;
 
 /// Offset of the first rank control.
 pub const CONTROL_BASE: usize = header::BYTES;
@@ -422,6 +440,6 @@ mod tests {
         const { assert!(control::SIZES.is_multiple_of(64) && control::COSTS.is_multiple_of(64)) };
         const { assert!(control::COSTS + size_of::<crate::counters::Costs>() <= CONTROL_STRIDE) };
         const { assert!(arena::RECORD_CURSORS + arena::IMAGE_SLOTS * 8 <= arena::KNOWLEDGE) };
-        const { assert!(header::EVENT_LOGGER_PORTS + MAX_EVENT_LOGGERS * 4 <= header::BYTES) };
+        const { assert!(header::CHANNEL_MEMORY_PORTS + MAX_CHANNEL_MEMORIES * 4 <= header::BYTES) };
     }
 }

@@ -199,7 +199,9 @@ impl Engine {
                 Some(causality) => causality.deliver(&self.node, &determinant, clock),
                 None => 0,
             };
-            if new {
+            if let Some(memories) = self.memories.as_mut().filter(|_| new) {
+                memories.report(determinant.rclock, determinant.polls);
+            } else if new {
                 let recorded = Recorded {
                     source,
                     polls: determinant.polls,

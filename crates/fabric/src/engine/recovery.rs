@@ -106,10 +106,10 @@ impl Engine {
         let mut pieces = Pieces::new(message.iov);
         let first = reader.peek(&self.node).expect("the log holds every send to redo");
         if first.envelope != message.envelope {
-            self.diverged(destination, ssn, first, message, "its envelope");
+            self.differs(destination, ssn, first, message, "its envelope");
         }
         if first.total != message.total as u64 {
-            self.diverged(destination, ssn, first, message, "its length");
+            self.differs(destination, ssn, first, message, "its length");
         }
         let unset = match first.envelope.kind {
             Kind::Untagged => padding::unset(reader.beginning(first.bytes.min(padding::HEADER))),
@@ -126,7 +126,7 @@ impl Engine {
                 }
             });
             if let Some(at) = different {
-                self.diverged(
+                self.differs(
                     destination,
                     ssn,
                     first,
@@ -150,7 +150,20 @@ impl Engine {
         doorbell::ring(&self.node, destination);
     }
 
-    pub(super) fn diverged(&self, destination: usize, ssn: u64, before: Entry, now: Message, what: &str) -> ! {
+    fn differs(&self, destination: usize, ssn: u64, before: Entry, now: Message, what: &str) -> ! {
+        let (before, now) = ((before.envelope, before.total), (now.envelope, now.total as u64));
+        self.diverged(destination, ssn, before, now, what)
+    }
+
+    /// What is sent again is not what was sent: the envelopes and lengths of both.
+    pub(super) fn diverged(
+        &self,
+        destination: usize,
+        ssn: u64,
+        before: (Envelope, u64),
+        now: (Envelope, u64),
+        what: &str,
+    ) -> ! {
         let describe = |envelope: Envelope, bytes: u64| match envelope.kind {
             Kind::Tagged => {
                 format!(
@@ -167,8 +180,8 @@ impl Engine {
              unseeded random numbers, process ids or several threads calling MPI; find the source of that message, or run \
              with --protocol auto, under which all ranks return to images of one moment instead",
             self.node.rank,
-            describe(before.envelope, before.total),
-            describe(now.envelope, now.total as u64),
+            describe(before.0, before.1),
+            describe(now.0, now.1),
         );
         self.node
             .report_and_exit(&text, resurgo_wire::node_memory::EXIT_DIVERGED)

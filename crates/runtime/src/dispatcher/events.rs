@@ -194,6 +194,23 @@ impl Events {
         self.record("event_logger_failed", json!({"logger": number, "reason": reason}));
     }
 
+    pub fn channel_memory_started(&mut self, number: usize, pid: Option<u32>) {
+        self.record("channel_memory_started", json!({"memory": number, "pid": pid}));
+    }
+
+    /// `failed`: the reason that it has given itself; otherwise it has ended without a word.
+    pub fn channel_memory_lost(&mut self, number: usize, failed: Option<String>, end: Option<End>) {
+        let what = match (failed, end) {
+            (Some(reason), _) => format!("channel memory {number} cannot go on: {reason}"),
+            (None, end) => format!(
+                "channel memory {number} was lost ({}); the messages that it had are nowhere else, so the job ends",
+                end.map_or_else(|| "it said nothing".to_string(), how_ended)
+            ),
+        };
+        self.record("channel_memory_lost", json!({"memory": number, "end": end}));
+        self.error(&what);
+    }
+
     /// The rank is asked for an image now.
     pub fn image_asked(&mut self, rank: usize) {
         self.stats.image_asked(rank, Instant::now());
