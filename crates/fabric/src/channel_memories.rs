@@ -213,15 +213,15 @@ impl ChannelMemories {
         }
     }
 
-    /// Sends message `ssn` to `destination`, after `rclock` deliveries. What its padding holds is left out, so that it is the same
-    /// in every life.
-    pub fn send(&mut self, node: &Node, destination: usize, ssn: u64, message: Message, rclock: u64) {
+    /// Sends message `ssn` to `destination`, after `rclock` deliveries. `again`: a former life has sent it, and it is compared.
+    pub fn send(&mut self, node: &Node, destination: usize, ssn: u64, again: bool, message: Message, rclock: u64) {
         let memory = memory_of(destination as Rank, self.links.len());
         let mut pieces = Pieces::new(message.iov);
         let head = Frame::Message {
             destination: destination as Rank,
             ssn,
             envelope: to_wire(message.envelope, message.total),
+            unset: if again { unset(&message) } else { Default::default() },
             bytes: &[],
         };
         if !self.departures.may_leave(memory, rclock) {
@@ -239,9 +239,6 @@ impl ChannelMemories {
             let begin = out.len();
             out.resize(begin + length, 0);
             pieces.copy_next(&mut out[begin..]);
-            if done == 0 && message.envelope.kind == Kind::Untagged {
-                padding::clear(&mut out[begin..]);
-            }
             self.flush(memory);
             done += length;
             if done == message.total {
@@ -391,6 +388,17 @@ impl ChannelMemories {
         }
         self.diverged.take()
     }
+}
+
+/// What is not compared.
+fn unset(message: &Message) -> wire::Unset {
+    if message.envelope.kind != Kind::Untagged {
+        return Default::default();
+    }
+    let mut header = [0; padding::HEADER];
+    let header = &mut header[..message.total.min(padding::HEADER)];
+    Pieces::new(message.iov).copy_next(header);
+    padding::ranges(header)
 }
 
 fn to_wire(envelope: Envelope, total: usize) -> wire::Envelope {

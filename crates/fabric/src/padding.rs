@@ -92,15 +92,14 @@ pub fn unset(header: &[u8]) -> Unset {
         .map_or(NONE, |&(_, _, _, structure)| Unset { structure, offer })
 }
 
-/// Sets the bytes of an untagged message that nobody has set, or of its beginning, to 0.
-pub fn clear(message: &mut [u8]) {
-    let Unset { structure, offer } = unset(&message[..message.len().min(HEADER)]);
-    for &(from, to) in structure.iter().chain([&offer]) {
-        let to = (HEADER + to).min(message.len());
-        if let Some(bytes) = message.get_mut(HEADER + from..to) {
-            bytes.fill(0);
-        }
+/// The offsets that [`Unset`] leaves out of a message that begins with `header`, each from and up to.
+pub fn ranges(header: &[u8]) -> [(u16, u16); 4] {
+    let Unset { structure, offer } = unset(header);
+    let mut ranges = [(0, 0); 4];
+    for (range, &(from, to)) in ranges.iter_mut().zip(structure.iter().chain([&offer])) {
+        *range = ((HEADER + from) as u16, (HEADER + to) as u16);
     }
+    ranges
 }
 
 #[cfg(test)]
@@ -125,16 +124,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_can_be_cleared_instead() {
-        let mut whole = [0xff; HEADER + 80];
-        whole[..HEADER].copy_from_slice(&message(19, 72));
-        let unset = unset(&whole);
-        clear(&mut whole);
-        assert!((HEADER..whole.len()).all(|at| (whole[at] == 0) == unset.contains(at)));
-        let mut short = whole;
-        short[HEADER..].fill(0xff);
-        clear(&mut short[..HEADER + 6]);
-        assert_eq!(short[HEADER..HEADER + 8], [0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff]);
+    fn ranges_are_the_same_bytes() {
+        for (handler, size) in [(19, 72), (1, 24), (28, 16), (99, 8)] {
+            let mut header = message(handler, size);
+            for kind in [0, OFFER] {
+                header[1] = kind;
+                let (unset, ranges) = (unset(&header), ranges(&header));
+                let in_ranges = |at| {
+                    ranges
+                        .iter()
+                        .any(|&(from, to)| (from as usize..to as usize).contains(&at))
+                };
+                assert!((0..400).all(|at| unset.contains(at) == in_ranges(at)));
+            }
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::event_logger::{Hello, Reader, Side, proof, put_hello};
 /// Most payload bytes of one frame.
 pub const MAX_PIECE: usize = 128 << 10;
 /// Bytes of the fields of a Message before its payload.
-const MESSAGE_HEAD: usize = 1 + 4 + 8 + ENVELOPE_BYTES;
+const MESSAGE_HEAD: usize = 1 + 4 + 8 + ENVELOPE_BYTES + size_of::<Unset>();
 const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8;
 /// Most bytes of a frame after its length.
 const MAX_FRAME: usize = MESSAGE_HEAD + MAX_PIECE;
@@ -36,6 +36,9 @@ const MAX_REASON: usize = 512;
 const UNKNOWN: u64 = u64::MAX;
 
 type Bytes32 = [u8; KEY_BYTES];
+
+/// Bytes of a message that nobody has set, each from and up to an offset: they are not compared when it is sent again.
+pub type Unset = [(u16, u16); 4];
 
 /// What a message is besides its bytes; kind, flags, tag and data are the provider's business.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +79,7 @@ pub enum Frame<'a> {
         destination: Rank,
         ssn: u64,
         envelope: Envelope,
+        unset: Unset,
         bytes: &'a [u8],
     },
     Piece {
@@ -180,11 +184,16 @@ impl Frame<'_> {
                 destination,
                 ssn,
                 envelope,
+                unset,
                 bytes,
             } => {
                 out.extend_from_slice(&destination.to_le_bytes());
                 out.extend_from_slice(&ssn.to_le_bytes());
                 put_envelope(out, envelope);
+                for (from, to) in unset {
+                    out.extend_from_slice(&from.to_le_bytes());
+                    out.extend_from_slice(&to.to_le_bytes());
+                }
                 out.extend_from_slice(bytes);
             }
             Self::Piece { bytes } => out.extend_from_slice(bytes),
@@ -293,6 +302,7 @@ fn decode_fields(kind: u8, mut reader: Reader<'_>) -> Result<Frame<'_>, Error> {
             destination: reader.u32()?,
             ssn: reader.u64()?,
             envelope: envelope(&mut reader)?,
+            unset: unset(&mut reader)?,
             bytes: std::mem::take(&mut reader.bytes),
         },
         7 => Frame::Piece {
@@ -328,6 +338,15 @@ fn decode_fields(kind: u8, mut reader: Reader<'_>) -> Result<Frame<'_>, Error> {
         return Err(reader.malformed());
     }
     Ok(frame)
+}
+
+fn unset(reader: &mut Reader<'_>) -> Result<Unset, Error> {
+    let mut unset = Unset::default();
+    for (from, to) in &mut unset {
+        *from = u16::from_le_bytes(reader.array()?);
+        *to = u16::from_le_bytes(reader.array()?);
+    }
+    Ok(unset)
 }
 
 fn put_envelope(out: &mut Vec<u8>, envelope: &Envelope) {
@@ -565,6 +584,7 @@ mod tests {
                 destination: 2,
                 ssn: 8,
                 envelope: ENVELOPE,
+                unset: [(1, 2), (3, 4), (0, 0), (0, 0)],
                 bytes: b"hello",
             },
             Frame::Piece { bytes: b"more" },

@@ -148,10 +148,12 @@ impl Engine {
     /// A send: new, or one that a former life has made. The channel memory knows which, and compares.
     pub(super) fn put_into_memory(&mut self, destination: usize, message: Message, completion: Option<Completion>) {
         let protocol = self.protocol_mut();
-        let (Sending::Now { ssn } | Sending::Hold { ssn } | Sending::Redo { ssn }) = protocol.send(destination as u32);
+        let sending = protocol.send(destination as u32);
+        let (Sending::Now { ssn } | Sending::Hold { ssn } | Sending::Redo { ssn }) = sending;
         let rclock = protocol.rclock();
         if let Some(memories) = &mut self.memories {
-            memories.send(&self.node, destination, ssn, message, rclock);
+            let again = matches!(sending, Sending::Redo { .. });
+            memories.send(&self.node, destination, ssn, again, message, rclock);
         }
         self.count_send(message.total);
         self.completions.extend(completion);

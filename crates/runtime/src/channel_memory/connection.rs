@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags};
 use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::Admission;
-use resurgo_wire::channel_memory::{Doorkeeper, Envelope, Frame, Input, MAX_PIECE, Output};
+use resurgo_wire::channel_memory::{Doorkeeper, Envelope, Frame, Input, MAX_PIECE, Output, Unset};
 
 use super::store::{Differs, Next, Store, Trouble};
 
@@ -34,6 +34,7 @@ struct Coming {
     destination: Rank,
     ssn: u64,
     envelope: Envelope,
+    unset: Unset,
     bytes: Vec<u8>,
 }
 
@@ -130,6 +131,7 @@ impl Connection {
                     destination,
                     ssn,
                     envelope,
+                    unset,
                     bytes,
                 } if self.coming.is_none() => {
                     let mut whole = Vec::with_capacity(envelope.total.min(1 << 30) as usize);
@@ -138,6 +140,7 @@ impl Connection {
                         destination,
                         ssn,
                         envelope,
+                        unset,
                         bytes: whole,
                     });
                 }
@@ -259,13 +262,14 @@ fn put(store: &mut Store, output: &mut Output, who: (Rank, u64), coming: Coming)
         destination,
         ssn,
         envelope,
+        unset,
         bytes,
     } = coming;
     if let Some(Differs {
         difference,
         before,
         now,
-    }) = store.put(who, destination, ssn, envelope, bytes)?
+    }) = store.put(who, destination, ssn, envelope, &unset, bytes)?
     {
         output.push(&Frame::Differs {
             destination,

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use resurgo_protocol::channel_memory::{Admission, ChannelMemory, Put};
 use resurgo_protocol::{ChannelMemory as Protocol, Rank};
-use resurgo_wire::channel_memory::{Difference, Envelope, MAX_PIECE};
+use resurgo_wire::channel_memory::{Difference, Envelope, MAX_PIECE, Unset};
 
 /// What is written to the spill file at once, at least: 1 MiB.
 const SPILLED_AT_ONCE: u64 = 1 << 20;
@@ -99,13 +99,14 @@ impl Store {
         self.protocol.has_more(rank)
     }
 
-    /// A whole message has come. One that a former life has sent is compared with that.
+    /// A whole message has come. One that a former life has sent is compared with that, but for what is `unset`.
     pub fn put(
         &mut self,
         (source, incarnation): (Rank, u64),
         destination: Rank,
         ssn: u64,
         envelope: Envelope,
+        unset: &Unset,
         bytes: Vec<u8>,
     ) -> Result<Option<Differs>, Trouble> {
         let length = bytes.len() as u64;
@@ -124,7 +125,8 @@ impl Store {
                 let Place::Memory(bytes) = &now.place else {
                     unreachable!("it has just come");
                 };
-                let difference = compare(before, &now.envelope, bytes, self.spill.as_ref()).map_err(unreadable)?;
+                let difference =
+                    compare(before, &now.envelope, unset, bytes, self.spill.as_ref()).map_err(unreadable)?;
                 Ok(difference.map(|difference| Differs {
                     difference,
                     before: before.envelope,
@@ -220,7 +222,13 @@ fn read_spilled(file: Option<&File>, bytes: &mut [u8], at: u64) -> io::Result<()
 }
 
 /// Where what is sent now is not what was sent before.
-fn compare(before: &Content, envelope: &Envelope, now: &[u8], file: Option<&File>) -> io::Result<Option<Difference>> {
+fn compare(
+    before: &Content,
+    envelope: &Envelope,
+    unset: &Unset,
+    now: &[u8],
+    file: Option<&File>,
+) -> io::Result<Option<Difference>> {
     let same = Envelope {
         total: envelope.total,
         ..before.envelope
@@ -231,17 +239,31 @@ fn compare(before: &Content, envelope: &Envelope, now: &[u8], file: Option<&File
     if before.envelope.total != envelope.total {
         return Ok(Some(Difference::Length));
     }
-    let first = |before: &[u8], now: &[u8]| before.iter().zip(now).position(|(before, now)| before != now);
+    let is_set = |at: usize| {
+        !unset
+            .iter()
+            .any(|&(from, to)| (from as usize..to as usize).contains(&at))
+    };
+    let first = |offset: usize, before: &[u8], now: &[u8]| {
+        if before == now {
+            return None;
+        }
+        let mut differences = (offset..)
+            .zip(before.iter().zip(now))
+            .filter(|(_, (before, now))| before != now);
+        let (at, _) = differences.find(|(at, _)| is_set(*at))?;
+        Some(Difference::Content(at as u64))
+    };
     match &before.place {
-        Place::Memory(bytes) => Ok(first(bytes, now).map(|at| Difference::Content(at as u64))),
+        Place::Memory(bytes) => Ok(first(0, bytes, now)),
         Place::Spilled(place) => {
             let mut piece = vec![0; MAX_PIECE];
             for (number, now) in now.chunks(MAX_PIECE).enumerate() {
-                let offset = (number * MAX_PIECE) as u64;
+                let offset = number * MAX_PIECE;
                 let piece = &mut piece[..now.len()];
-                read_spilled(file, piece, place + offset)?;
-                if let Some(at) = first(piece, now) {
-                    return Ok(Some(Difference::Content(offset + at as u64)));
+                read_spilled(file, piece, place + offset as u64)?;
+                if let Some(difference) = first(offset, piece, now) {
+                    return Ok(Some(difference));
                 }
             }
             Ok(None)
@@ -268,7 +290,14 @@ mod tests {
     }
 
     fn put(store: &mut Store, life: u64, ssn: u64, bytes: Vec<u8>) -> Result<Option<Differs>, Trouble> {
-        store.put((1, life), 0, ssn, envelope(bytes.len()), bytes)
+        store.put(
+            (1, life),
+            0,
+            ssn,
+            envelope(bytes.len()),
+            &[(3, 5), (0, 0), (0, 0), (0, 0)],
+            bytes,
+        )
     }
 
     fn spill() -> File {
@@ -312,6 +341,10 @@ mod tests {
                 assert_eq!(differs.difference, Difference::Content(length(ssn) as u64 - 1));
             }
         }
+        let mut padded = bytes(1, length(1));
+        padded[3] ^= 1;
+        padded[4] ^= 1;
+        assert_eq!(put(&mut store, 2, 1, padded).unwrap(), None);
         let longer = put(&mut store, 2, 1, bytes(1, length(1) + 1)).unwrap().unwrap();
         assert_eq!(longer.difference, Difference::Length);
     }
