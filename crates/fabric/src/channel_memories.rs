@@ -26,6 +26,9 @@ const LOWEST_FD: i32 = 64;
 const PATIENCE_NS: u64 = 30_000_000_000;
 /// Bytes for which there is room in each read.
 const READ_BYTES: usize = 256 << 10;
+/// Bytes of messages that may be taken from the kernel before they are delivered, to see what comes behind them: more than a
+/// connection and its two ends hold.
+const MOST_AHEAD: usize = 32 << 20;
 /// A life whose connection is broken ends after this: if the channel memory is lost, the dispatcher says so first.
 const LAST_NS: i64 = 500_000_000;
 
@@ -166,9 +169,10 @@ pub struct ChannelMemories {
     departures: Departures,
     /// What has been served and not been delivered.
     arrived: VecDeque<Arrived>,
+    arrived_bytes: usize,
     /// A message of which not all has come.
     coming: Option<Arrived>,
-    coming_total: u64,
+    coming_total: usize,
     diverged: Option<Diverged>,
 }
 
@@ -202,6 +206,7 @@ impl ChannelMemories {
             own,
             departures: Departures::new(own, reported),
             arrived: VecDeque::new(),
+            arrived_bytes: 0,
             coming: None,
             coming_total: 0,
             diverged: None,
@@ -294,7 +299,9 @@ impl ChannelMemories {
 
     /// Takes the message that [`Self::first`] has shown.
     pub fn take(&mut self) -> Option<Arrived> {
-        self.arrived.pop_front()
+        let arrived = self.arrived.pop_front()?;
+        self.arrived_bytes -= arrived.bytes.len();
+        Some(arrived)
     }
 
     fn receive(&mut self, memory: usize) -> bool {
@@ -306,63 +313,62 @@ impl ChannelMemories {
 
     /// Deals with a frame that has come from `memory`, if there is one.
     fn hear(&mut self, node: &Node, memory: usize) -> bool {
-        {
-            let link = &mut self.links[memory];
-            let frame = match link.input.frame() {
-                Ok(Some(frame)) => frame,
-                Ok(None) => return false,
-                Err(error) => lost(node, memory, &error.to_string()),
-            };
-            match frame {
-                Frame::Served {
+        let link = &mut self.links[memory];
+        let frame = match link.input.frame() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return false,
+            Err(error) => lost(node, memory, &error.to_string()),
+        };
+        match frame {
+            Frame::Served {
+                source,
+                polls,
+                envelope,
+                bytes,
+            } => {
+                let mut whole = Vec::with_capacity(envelope.total as usize);
+                whole.extend_from_slice(bytes);
+                self.coming_total = envelope.total as usize;
+                self.coming = Some(Arrived {
                     source,
                     polls,
-                    envelope,
-                    bytes,
-                } => {
-                    let mut whole = Vec::with_capacity(envelope.total as usize);
-                    whole.extend_from_slice(bytes);
-                    self.coming_total = envelope.total;
-                    self.coming = Some(Arrived {
-                        source,
-                        polls,
-                        envelope: from_wire(envelope),
-                        bytes: whole,
-                    });
+                    envelope: from_wire(envelope),
+                    bytes: whole,
+                });
+            }
+            Frame::Piece { bytes } => {
+                if let Some(coming) = &mut self.coming {
+                    coming.bytes.extend_from_slice(bytes);
                 }
-                Frame::Piece { bytes } => {
-                    if let Some(coming) = &mut self.coming {
-                        coming.bytes.extend_from_slice(bytes);
-                    }
-                }
-                Frame::Reported { rclock } => self.departures.acknowledge(rclock),
-                Frame::Synced => link.synced = true,
-                Frame::Differs {
+            }
+            Frame::Reported { rclock } => self.departures.acknowledge(rclock),
+            Frame::Synced => link.synced = true,
+            Frame::Differs {
+                destination,
+                ssn,
+                difference,
+                before,
+                now,
+            } => {
+                self.diverged.get_or_insert(Diverged {
                     destination,
                     ssn,
-                    difference,
-                    before,
-                    now,
-                } => {
-                    let what = match difference {
+                    what: match difference {
                         Difference::Envelope => "its envelope".to_string(),
                         Difference::Length => "its length".to_string(),
                         Difference::Content(at) => format!("its content from byte {at} on"),
-                    };
-                    self.diverged.get_or_insert(Diverged {
-                        destination,
-                        ssn,
-                        what,
-                        before: (from_wire(before), before.total),
-                        now: (from_wire(now), now.total),
-                    });
-                }
-                Frame::Refused { reason } => lost(node, memory, &format!("it refuses: {reason}")),
-                frame => lost(node, memory, &format!("it sends a {} frame", frame.name())),
+                    },
+                    before: (from_wire(before), before.total),
+                    now: (from_wire(now), now.total),
+                });
             }
-            let total = self.coming_total;
-            self.arrived
-                .extend(self.coming.take_if(|coming| coming.bytes.len() as u64 >= total));
+            Frame::Refused { reason } => lost(node, memory, &format!("it refuses: {reason}")),
+            frame => lost(node, memory, &format!("it sends a {} frame", frame.name())),
+        }
+        let total = self.coming_total;
+        if let Some(arrived) = self.coming.take_if(|coming| coming.bytes.len() >= total) {
+            self.arrived_bytes += total;
+            self.arrived.push_back(arrived);
         }
         true
     }
@@ -370,6 +376,14 @@ impl ChannelMemories {
     /// Waits until the own channel memory says something, at most so long.
     pub fn wait(&self, nanoseconds: u64) {
         self.links[self.own].wait(nanoseconds, false);
+    }
+
+    /// Takes what any channel memory has said of differences.
+    pub fn look(&mut self, node: &Node) -> Option<Diverged> {
+        for memory in 0..self.links.len() {
+            while self.arrived_bytes < MOST_AHEAD && (self.hear(node, memory) || self.receive(memory)) {}
+        }
+        self.diverged.take()
     }
 
     /// Waits until all that has been said is stored, and all that was sent again compared; answers what differs.

@@ -28,6 +28,9 @@ impl Engine {
     }
 
     pub(super) fn poll_served(&mut self) {
+        if self.replaying {
+            self.look_for_differences();
+        }
         self.protocol_mut().begin_poll();
         let (mut waited, mut made) = (false, 0);
         while made < DELIVERIES_A_POLL && self.completions.is_empty() {
@@ -79,7 +82,29 @@ impl Engine {
                 };
             }
             memories.wait(LONGEST_WAIT_NS);
+            self.look_for_differences();
         }
+    }
+
+    /// A replay that has taken another way may wait for ever.
+    #[cold]
+    fn look_for_differences(&mut self) {
+        if let Some(memories) = &mut self.memories
+            && let Some(diverged) = memories.look(&self.node)
+        {
+            self.report_difference(diverged);
+        }
+    }
+
+    fn report_difference(&self, diverged: Diverged) -> ! {
+        let Diverged {
+            destination,
+            ssn,
+            what,
+            before,
+            now,
+        } = diverged;
+        self.diverged(destination as usize, ssn, before, now, &what)
     }
 
     /// Takes the next message.
@@ -162,16 +187,10 @@ impl Engine {
 
     /// Under channel-memory: waits until everything that was said is stored, and what was sent again has been compared.
     pub(super) fn hear_differences(&mut self) {
-        let Some(memories) = &mut self.memories else { return };
-        if let Some(Diverged {
-            destination,
-            ssn,
-            what,
-            before,
-            now,
-        }) = memories.sync(&self.node)
+        if let Some(memories) = &mut self.memories
+            && let Some(diverged) = memories.sync(&self.node)
         {
-            self.diverged(destination as usize, ssn, before, now, &what);
+            self.report_difference(diverged);
         }
     }
 }
