@@ -153,6 +153,11 @@ impl Node {
         unsafe { &*self.base.add(offset).cast() }
     }
 
+    /// A later life repeats what former ones did.
+    pub fn replays(&self) -> bool {
+        self.logs || !self.channel_memory_ports.is_empty()
+    }
+
     /// Ranks that the job has had so far. Those beyond have sent nothing and been sent nothing, and their parts of the
     /// memory should not be touched: that would cost a page each.
     pub fn ranks(&self) -> usize {

@@ -117,16 +117,22 @@ impl<C> ChannelMemory<C> {
         })
     }
 
-    /// A life of `rank` connects. From here on nothing of its earlier lives is taken, so that the answer stays true; and it
-    /// is served from the first message on. A life connects to each memory once.
-    pub fn admit(&mut self, rank: Rank, incarnation: u64) -> Result<Admission, Error> {
-        if let Some(admitted) = self.lives.get(&rank).copied().filter(|last| incarnation <= *last) {
-            return Err(Error::Superseded {
+    /// Whether this life of `rank` is later than all that have connected.
+    pub fn may_admit(&self, rank: Rank, incarnation: u64) -> Result<(), Error> {
+        match self.lives.get(&rank) {
+            Some(&admitted) if incarnation <= admitted => Err(Error::Superseded {
                 rank,
                 incarnation,
                 admitted,
-            });
+            }),
+            _ => Ok(()),
         }
+    }
+
+    /// A life of `rank` connects. From here on nothing of its earlier lives is taken, so that the answer stays true; and it
+    /// is served from the first message on. A life connects to each memory once.
+    pub fn admit(&mut self, rank: Rank, incarnation: u64) -> Result<Admission, Error> {
+        self.may_admit(rank, incarnation)?;
         self.lives.insert(rank, incarnation);
         let received = self.held.iter().filter_map(|(receiver, held)| {
             let places = held.places.get(&rank)?;

@@ -192,14 +192,11 @@ impl Server {
         loop {
             match connection.hear(&mut self.store) {
                 Ok(Heard::Nothing) => return Ok(()),
-                Ok(Heard::Admit(rank, incarnation)) => {
-                    self.hear_last_words(rank)?;
-                    match self.store.admit(rank, incarnation) {
-                        Ok(admission) => connection.welcome(rank, incarnation, admission),
-                        Err(Trouble::Refused(reason)) => connection.part(reason),
-                        Err(Trouble::Fatal(reason)) => return Err(reason),
-                    }
-                }
+                Ok(Heard::Admit(rank, incarnation)) => match self.admit(connection, rank, incarnation) {
+                    Ok(()) => {}
+                    Err(Trouble::Refused(reason)) => connection.part(reason),
+                    Err(Trouble::Fatal(reason)) => return Err(reason),
+                },
                 Err(Trouble::Refused(reason)) => {
                     connection.part(reason);
                     return Ok(());
@@ -209,8 +206,16 @@ impl Server {
         }
     }
 
+    fn admit(&mut self, connection: &mut Connection, rank: Rank, incarnation: u64) -> Result<(), Trouble> {
+        self.store.may_admit(rank, incarnation)?;
+        self.hear_last_words(rank)?;
+        let admission = self.store.admit(rank, incarnation)?;
+        connection.welcome(rank, incarnation, admission);
+        Ok(())
+    }
+
     /// The process of an earlier life is dead: what the kernel still has of it is all that it will ever have said.
-    fn hear_last_words(&mut self, rank: Rank) -> Result<(), String> {
+    fn hear_last_words(&mut self, rank: Rank) -> Result<(), Trouble> {
         let earlier: Vec<u64> = self
             .connections
             .iter()
@@ -222,8 +227,10 @@ impl Server {
                 continue;
             };
             while let Ok(Some(1..)) = connection.receive() {
-                if let Err(Trouble::Fatal(reason)) = connection.hear(&mut self.store) {
-                    return Err(reason);
+                match connection.hear(&mut self.store) {
+                    Ok(_) => {}
+                    Err(Trouble::Refused(_)) => break,
+                    Err(fatal) => return Err(fatal),
                 }
             }
         }

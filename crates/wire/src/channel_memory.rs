@@ -400,6 +400,11 @@ impl Input {
         );
     }
 
+    /// Whether the next frame is whole.
+    pub fn peek(&self) -> Result<bool, Error> {
+        Ok(Frame::decode(&self.bytes[self.begin..self.end])?.is_some())
+    }
+
     /// The next frame, if it is whole.
     pub fn frame(&mut self) -> Result<Option<Frame<'_>>, Error> {
         let Some((frame, used)) = Frame::decode(&self.bytes[self.begin..self.end])? else {

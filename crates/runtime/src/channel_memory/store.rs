@@ -83,6 +83,10 @@ impl Store {
         }
     }
 
+    pub fn may_admit(&self, rank: Rank, incarnation: u64) -> Result<(), Trouble> {
+        Ok(self.protocol.may_admit(rank, incarnation)?)
+    }
+
     pub fn admit(&mut self, rank: Rank, incarnation: u64) -> Result<Admission, Trouble> {
         Ok(self.protocol.admit(rank, incarnation)?)
     }
