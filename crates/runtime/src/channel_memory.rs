@@ -51,6 +51,20 @@ pub struct Settings {
 pub enum Report {
     /// It cannot go on.
     Failed { reason: String },
+    /// It ends with the job, and has had this.
+    Held(Held),
+}
+
+/// What a channel memory has had of messages, for all its ranks.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    pub messages: u64,
+    /// Payload.
+    pub bytes: u64,
+    /// Of these, written to the spill file.
+    pub spilled_bytes: u64,
+    /// The most that was in memory at once.
+    pub most_memory_bytes: u64,
 }
 
 /// A channel memory as the dispatcher sees it.
@@ -100,7 +114,10 @@ fn serve(beginning: &Beginning<Settings>) -> Result<(), String> {
         connections: BTreeMap::new(),
         next: 0,
     };
-    server.serve(&beginning.control)
+    server.serve(&beginning.control)?;
+    // Nobody may be there any more.
+    let _ = say(&beginning.control, &Report::Held(server.store.held()));
+    Ok(())
 }
 
 struct Server {

@@ -168,6 +168,7 @@ impl Dispatcher {
                 }
             }
         };
+        self.events.channel_memories_held(self.memories.finish());
         children::kill_all(GRACE);
         self.remove_leftovers();
         for stream in Stream::ALL {

@@ -4,12 +4,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::marker::PhantomData;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use resurgo_wire::control::End;
@@ -138,6 +140,16 @@ impl<S: Serialize, R: DeserializeOwned> ServerProcess<S, R> {
     /// Readable when it has something to say, or has ended.
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref().map(|(_, socket)| socket.as_fd())
+    }
+
+    /// Lets it end, and hears what it has to say at its end, for so long at most.
+    pub fn finish(&mut self, patience: Duration) -> Vec<R> {
+        if let Some((_, socket)) = &self.running {
+            let _ = socket.shutdown(Shutdown::Write);
+            let mut ready = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut ready, PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX));
+        }
+        self.hear().0
     }
 
     /// What it has said, and how it has ended if it has.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use super::Held;
 use resurgo_protocol::channel_memory::{Admission, ChannelMemory, Put};
 use resurgo_protocol::{ChannelMemory as Protocol, Rank};
 use resurgo_wire::channel_memory::{Difference, Envelope, MAX_PIECE, Unset};
@@ -67,7 +68,7 @@ pub struct Store {
     in_memory: u64,
     /// Messages in memory, oldest first: receiver and number.
     oldest: VecDeque<(Rank, u64)>,
-    spilled: u64,
+    held: Held,
 }
 
 impl Store {
@@ -79,8 +80,13 @@ impl Store {
             bound,
             in_memory: 0,
             oldest: VecDeque::new(),
-            spilled: 0,
+            held: Held::default(),
         }
+    }
+
+    /// What there has been so far.
+    pub fn held(&self) -> Held {
+        self.held
     }
 
     pub fn may_admit(&self, rank: Rank, incarnation: u64) -> Result<(), Trouble> {
@@ -120,9 +126,12 @@ impl Store {
             Put::New { rclock } => {
                 self.oldest.push_back((destination, rclock));
                 self.in_memory += length;
+                self.held.messages += 1;
+                self.held.bytes += length;
                 if self.in_memory > self.bound {
                     self.spill_oldest()?;
                 }
+                self.held.most_memory_bytes = self.held.most_memory_bytes.max(self.in_memory);
                 Ok(None)
             }
             Put::Again { before, now } => {
@@ -199,15 +208,15 @@ impl Store {
                     part.push((rank, rclock));
                 }
             }
-            file.write_all_at(&bytes, self.spilled).map_err(|error| {
+            file.write_all_at(&bytes, self.held.spilled_bytes).map_err(|error| {
                 Trouble::Fatal(format!(
                     "it cannot write messages to its spill file: {error}: free space in --spill-dir or name another folder"
                 ))
             })?;
             for (rank, rclock) in part {
                 if let Some(content) = self.protocol.content(rank, rclock) {
-                    content.place = Place::Spilled(self.spilled);
-                    self.spilled += content.envelope.total;
+                    content.place = Place::Spilled(self.held.spilled_bytes);
+                    self.held.spilled_bytes += content.envelope.total;
                     self.in_memory -= content.envelope.total;
                 }
             }
@@ -318,7 +327,11 @@ mod tests {
             assert_eq!(put(&mut store, 1, ssn, bytes(ssn, length(ssn))).unwrap(), None);
             assert!(store.in_memory <= 3 << 20);
         }
-        assert!(store.spilled > 5 << 20, "{}", store.spilled);
+        let held = store.held();
+        assert!(
+            held.spilled_bytes > 5 << 20 && held.most_memory_bytes <= 3 << 20,
+            "{held:?}"
+        );
         for life in 1..3 {
             store.admit(0, 1 + life).unwrap();
             for ssn in 1..=60 {

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::policy::{describe, how_ended};
 use super::stats::{Outcome, Stats};
+use crate::channel_memory::Held;
 use crate::units::{grouped, readable_duration, readable_size};
 
 /// How long a rank can be without an image before the user is told why.
@@ -196,6 +197,11 @@ impl Events {
 
     pub fn channel_memory_started(&mut self, number: usize, pid: Option<u32>) {
         self.record("channel_memory_started", json!({"memory": number, "pid": pid}));
+    }
+
+    /// At the end of the job.
+    pub fn channel_memories_held(&mut self, held: Vec<Option<Held>>) {
+        self.stats.channel_memories = held;
     }
 
     /// `failed`: the reason that it has given itself; otherwise it has ended without a word.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use resurgo_wire::control::Job;
 use resurgo_wire::node_memory::SEGMENT;
 
-use super::{Dispatcher, FAILURE};
-use crate::channel_memory::{self, Process, Report, Settings};
+use super::{Dispatcher, FAILURE, LAST_WORDS};
+use crate::channel_memory::{self, Held, Process, Report, Settings};
 
 /// The channel memories, none where there are none.
 #[derive(Default)]
@@ -53,6 +53,17 @@ impl Memories {
         self.0.iter().map(Process::pid)
     }
 
+    /// Lets them end, and answers what each has had; none where it does not say.
+    pub fn finish(&mut self) -> Vec<Option<Held>> {
+        let held = |process: &mut Process| {
+            process.finish(LAST_WORDS).into_iter().find_map(|report| match report {
+                Report::Held(held) => Some(held),
+                Report::Failed { .. } => None,
+            })
+        };
+        self.0.iter_mut().map(held).collect()
+    }
+
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.iter().filter_map(Process::socket)
     }
@@ -63,7 +74,10 @@ impl Dispatcher {
     pub(super) fn mind_memories(&mut self) {
         for number in 0..self.memories.0.len() {
             let (reports, end) = self.memories.0[number].hear();
-            let failed = reports.into_iter().map(|Report::Failed { reason }| reason).next();
+            let failed = reports.into_iter().find_map(|report| match report {
+                Report::Failed { reason } => Some(reason),
+                Report::Held(_) => None,
+            });
             if self.verdict.is_some() || failed.is_none() && end.is_none() {
                 continue;
             }
