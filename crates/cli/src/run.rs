@@ -10,7 +10,8 @@ use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Job, Program, Stdin};
 use resurgo_wire::node_memory::{
-    Layout, MAX_LOG_SEGMENTS, PROTOCOL_CAUSAL, PROTOCOL_CHANNEL_MEMORY, PROTOCOL_NONE, SEGMENT, has_waves, logs,
+    Layout, MAX_LOG_SEGMENTS, PROTOCOL_CAUSAL, PROTOCOL_CHANNEL_MEMORY, PROTOCOL_NONE, SEGMENT, has_images, has_waves,
+    logs,
 };
 
 use crate::check::{self, Refusal};
@@ -215,7 +216,7 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         channel_memory_address: 0,
         key: [0; 32],
         stdin: Stdin::Nothing,
-        images: options.protocol != PROTOCOL_NONE && !through_memories && !options.tolerate_node,
+        images: has_images(options.protocol) && !options.tolerate_node,
         checkpoint_directory: checkpoint_directory.map(PathBuf::into_os_string),
         checkpoint_compress: options.checkpoint_compress,
         checkpoint_keep: options.checkpoint_keep,

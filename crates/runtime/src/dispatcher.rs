@@ -29,7 +29,7 @@ use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, Stream, ToAgent, ToDispatcher};
-use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOL_CHANNEL_MEMORY, PROTOCOL_NONE, PROTOCOLS};
+use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOLS, has_images};
 
 use crate::children;
 use crate::connection::Connection;
@@ -552,13 +552,9 @@ impl Dispatcher {
         });
     }
 
-    fn takes_images(&self) -> bool {
-        ![PROTOCOL_NONE, PROTOCOL_CHANNEL_MEMORY].contains(&self.protocol)
-    }
-
     fn signalled(&mut self, signal: i32) {
         if signal == Signal::SIGUSR1 as i32 {
-            if self.takes_images() && self.verdict.is_none() {
+            if has_images(self.protocol) && self.verdict.is_none() {
                 self.want_images(None);
             }
             return;
@@ -638,7 +634,7 @@ impl Dispatcher {
                     self.console.answer(client, &Reply::Done("is being ended".to_string()));
                     self.signalled(Signal::SIGTERM as i32);
                 }
-                Request::Checkpoint if !self.takes_images() => {
+                Request::Checkpoint if !has_images(self.protocol) => {
                     let protocol = PROTOCOLS[self.protocol as usize];
                     let why = format!("there are no images with --protocol {protocol}");
                     self.console.answer(client, &Reply::Refused(why));

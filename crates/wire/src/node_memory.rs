@@ -126,6 +126,11 @@ pub const fn has_waves(protocol: u32) -> bool {
     matches!(protocol, PROTOCOL_BLOCKING | PROTOCOL_AUTO | PROTOCOL_CHANDY_LAMPORT)
 }
 
+/// Ranks can have images.
+pub const fn has_images(protocol: u32) -> bool {
+    !matches!(protocol, PROTOCOL_NONE | PROTOCOL_CHANNEL_MEMORY)
+}
+
 /// Names of the ways to keep piggybacks small, by number.
 pub const REDUCTIONS: [&str; 3] = ["vcausal", "manetho", "logon"];
 /// Names of the ways in which ranks learn what event loggers other than their own have, by number.
