@@ -214,6 +214,22 @@ def test_a_rank_that_nobody_can_reach(jobs, program, rng, secluded):
     assert by_rank(result.out) == by_rank(calm.out) and result.restarts >= 2
 
 
+def test_a_broken_connection_is_the_end_of_a_life(jobs, program, secluded):
+    name, host = secluded
+    command = [*program("crash"), "99", "kill", "0", "always", "100000000"]
+    inside = ["sh", "-c", f'exec ip netns exec {name} "$@"', "sh", *command]
+    options = [*MANY, *memories(2), "--channel-memory", f"{host}:0"]
+    job = jobs.start(2, *command, ":", "-n", "1", *inside, options=options)
+    job.until(lambda: len(job.lives()) == 3)
+    time.sleep(0.3)
+    cut = subprocess.run(["ip", "netns", "exec", name, "ss", "-K", "dst", host], capture_output=True, text=True)
+    if "ESTAB" not in cut.stdout:
+        pytest.skip("the kernel does not let connections be cut")
+    job.until_event("caught_up", rank=2, life=2)
+    job.process.terminate()
+    assert len(job.wait(20).of("failed")) == 1
+
+
 def test_spawned_ranks(jobs, program, rng):
     command = [*program("spawn"), "6", "2", "20"]
     calm = jobs.run(2, *command, protocol="none").ok()

@@ -28,8 +28,11 @@ impl Engine {
     }
 
     pub(super) fn poll_served(&mut self) {
-        if self.replaying {
-            self.look_for_differences();
+        if self.replaying
+            && let Some(memories) = &mut self.memories
+            && let Some(diverged) = memories.look_now_and_then(&self.node)
+        {
+            self.report_difference(diverged);
         }
         self.protocol_mut().begin_poll();
         let (mut waited, mut made) = (false, 0);
@@ -82,17 +85,10 @@ impl Engine {
                 };
             }
             memories.wait(LONGEST_WAIT_NS);
-            self.look_for_differences();
-        }
-    }
-
-    /// A replay that has taken another way may wait for ever.
-    #[cold]
-    fn look_for_differences(&mut self) {
-        if let Some(memories) = &mut self.memories
-            && let Some(diverged) = memories.look(&self.node)
-        {
-            self.report_difference(diverged);
+            // A replay that has taken another way may wait for ever.
+            if let Some(diverged) = memories.look(&self.node) {
+                self.report_difference(diverged);
+            }
         }
     }
 
