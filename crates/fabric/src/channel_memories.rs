@@ -83,11 +83,14 @@ impl Link {
             if low < 0 {
                 return Err(last_error());
             }
-            let socket = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST_FD);
-            libc::close(low);
-            if socket < 0 {
-                return Err(last_error());
-            }
+            // Where the limit of open files is that low, any number must do.
+            let socket = match libc::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST_FD) {
+                high if high < 0 => low,
+                high => {
+                    libc::close(low);
+                    high
+                }
+            };
             let link = Link {
                 socket,
                 input: Input::default(),

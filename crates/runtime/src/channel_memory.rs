@@ -30,7 +30,7 @@ pub const VERB: &str = "channel-memory";
 /// Pause after a connection could not be accepted (out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Reads from one connection before others have their turn.
-const READS: usize = 4;
+const READS: usize = 16;
 
 /// What a channel memory is told when it starts.
 #[derive(Debug, Clone, Serialize, Deserialize)]

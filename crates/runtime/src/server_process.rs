@@ -13,6 +13,7 @@ use std::time::Duration;
 use command_fds::{CommandFdExt, FdMapping};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use resurgo_wire::control::End;
 use serde::Serialize;
@@ -54,6 +55,9 @@ fn find<S: DeserializeOwned>(name: &std::ffi::CStr) -> io::Result<Beginning<S>> 
     // Whatever happens to the dispatcher, nothing of it stays.
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     prctl::set_name(name)?;
+    // A connection for each rank, and a later life's beside it.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut line = String::new();
     BufReader::new(&control).read_line(&mut line)?;

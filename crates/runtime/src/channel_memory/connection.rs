@@ -16,8 +16,8 @@ use super::store::{Differs, Next, Store, Trouble};
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Longest time that a refused peer is listened to.
 const PARTING: Duration = Duration::from_secs(1);
-/// Bytes read at once.
-const READ_BYTES: usize = 256 << 10;
+/// Bytes read at once; with one frame that is not whole, and one message, all that is kept of what has come.
+const READ_BYTES: usize = 64 << 10;
 /// Most bytes that wait for a rank that does not read; the others stay in the store.
 const AHEAD: usize = 512 << 10;
 
