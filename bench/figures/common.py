@@ -53,7 +53,7 @@ VARIANTS = (
     Variant("chandy-lamport", "MPICH-Vcl", "chandy-lamport"),
     Variant("blocking", "Pcl", "blocking"),
     Variant("group", "group-based", "group"),
-    Variant("channel-memory", "MPICH-V1", "channel-memory"),
+    Variant("channel-memory", "MPICH-V1", "channel-memory", images=False),
 )
 LOGGING = ("pessimistic", "causal")  # protocols that keep what is sent
 

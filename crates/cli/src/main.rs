@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Some("kill") => code(jobs::kill(rest)),
         Some(resurgo_runtime::agent::VERB) => code(resurgo_runtime::agent::run()),
         Some(resurgo_runtime::event_logger::VERB) => code(resurgo_runtime::event_logger::run()),
+        Some(resurgo_runtime::channel_memory::VERB) => code(resurgo_runtime::channel_memory::run()),
         Some(resurgo_runtime::trampoline::VERB) => code(resurgo_runtime::trampoline::rank_exec(rest)),
         Some(resurgo_runtime::trampoline::RESTORE_VERB) => code(resurgo_runtime::trampoline::rank_restore(rest)),
         Some("image") => code(image::run(rest)),

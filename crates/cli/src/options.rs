@@ -12,9 +12,9 @@ use resurgo_runtime::dispatcher::{Order, Period};
 use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{
-    CLOCK_SPREADS, MAX_EVENT_LOGGERS, MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CAUSAL, PROTOCOL_GROUP,
-    PROTOCOL_HIERARCHICAL, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, REDUCTIONS, SEGMENT, SPREAD_MULTICAST,
-    only_waves,
+    CLOCK_SPREADS, MAX_CHANNEL_MEMORIES, MAX_EVENT_LOGGERS, MAX_LOG_SEGMENTS, MAX_RANKS, PROTOCOL_AUTO,
+    PROTOCOL_CAUSAL, PROTOCOL_CHANNEL_MEMORY, PROTOCOL_GROUP, PROTOCOL_HIERARCHICAL, PROTOCOL_NONE,
+    PROTOCOL_PESSIMISTIC, PROTOCOLS, REDUCTIONS, SEGMENT, SPREAD_MULTICAST, only_waves,
 };
 
 /// What to pass on of the environment of `resurgo run`.
@@ -58,6 +58,10 @@ pub struct Options {
     pub group_size: Option<usize>,
     /// Most groups that write their images at the same time; one when absent.
     pub groups_at_once: Option<u32>,
+    /// One when absent, under channel-memory.
+    pub channel_memories: Option<usize>,
+    /// Where the first of them listens; at any port of the loopback address when absent.
+    pub channel_memory: Option<SocketAddrV4>,
     pub max_restarts: u64,
     pub max_restarts_per_rank: u64,
     /// Bytes; chosen from the machine's memory when absent.
@@ -137,6 +141,8 @@ const OPTIONS: &[(&str, usize)] = &[
     ("groups", 1),
     ("group-size", 1),
     ("groups-at-once", 1),
+    ("channel-memories", 1),
+    ("channel-memory", 1),
     ("max-restarts", 1),
     ("max-restarts-per-rank", 1),
     ("log-memory", 1),
@@ -165,6 +171,9 @@ const OPTIONS: &[(&str, usize)] = &[
     ("version", 0),
 ];
 
+/// Any port of the loopback address.
+pub const ANY_PORT: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0);
+
 /// [`REDUCTIONS`] by number: the smallest piggybacks of those that are quick to make.
 const MANETHO: u32 = 1;
 
@@ -179,6 +188,8 @@ const IN_ENVIRONMENT: &[&str] = &[
     "groups",
     "group-size",
     "groups-at-once",
+    "channel-memories",
+    "channel-memory",
     "max-restarts",
     "max-restarts-per-rank",
     "log-memory",
@@ -274,6 +285,8 @@ impl Options {
             groups: None,
             group_size: None,
             groups_at_once: None,
+            channel_memories: None,
+            channel_memory: None,
             max_restarts: 64,
             max_restarts_per_rank: 16,
             log_memory: None,
@@ -295,7 +308,7 @@ impl Options {
             json_events: None,
             stats: false,
             stats_json: None,
-            event_logger: SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0),
+            event_logger: ANY_PORT,
             spin: None,
         }
     }
@@ -304,6 +317,15 @@ impl Options {
     pub fn loggers(&self) -> usize {
         if self.tolerate_node {
             self.event_loggers.unwrap_or(1)
+        } else {
+            0
+        }
+    }
+
+    /// How many channel memories the job has.
+    pub fn memories(&self) -> usize {
+        if self.protocol == PROTOCOL_CHANNEL_MEMORY {
+            self.channel_memories.unwrap_or(1)
         } else {
             0
         }
@@ -493,6 +515,12 @@ fn check(options: &mut Options) -> Result<(), String> {
     if size > MAX_RANKS {
         return Err(format!("{size} ranks: a node can hold at most {MAX_RANKS}"));
     }
+    if options.tolerate_node && options.protocol == PROTOCOL_CHANNEL_MEMORY {
+        return Err(
+            "--tolerate node: under --protocol channel-memory a rank needs nothing of its node in any case; leave --tolerate out"
+                .to_string(),
+        );
+    }
     if options.tolerate_node && ![PROTOCOL_PESSIMISTIC, PROTOCOL_CAUSAL].contains(&options.protocol) {
         let protocol = PROTOCOLS[options.protocol as usize];
         return Err(format!(
@@ -507,6 +535,7 @@ fn check(options: &mut Options) -> Result<(), String> {
     }
     check_loggers(options, size)?;
     groups::check(options, size)?;
+    check_memories(options, size)?;
     let checkpoints = options.checkpoint_period != Period::Never;
     if checkpoints && options.protocol == PROTOCOL_NONE {
         return Err("--checkpoint-every needs a protocol that recovers; --protocol none uses no images".to_string());
@@ -573,6 +602,48 @@ fn check(options: &mut Options) -> Result<(), String> {
         if given && (options.protocol == PROTOCOL_NONE || options.tolerate_node) {
             return Err(format!(
                 "{name} needs images, which neither --protocol none nor --tolerate node has"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether what is said of channel memories goes together with the rest.
+fn check_memories(options: &Options, size: usize) -> Result<(), String> {
+    if options.protocol != PROTOCOL_CHANNEL_MEMORY {
+        let given = options.channel_memories.is_some() || options.channel_memory.is_some();
+        return match given {
+            true => Err(format!(
+                "--channel-memories and --channel-memory are for --protocol channel-memory; {} has none",
+                PROTOCOLS[options.protocol as usize]
+            )),
+            false => Ok(()),
+        };
+    }
+    match options.channel_memories {
+        Some(0) => {
+            return Err(
+                "--channel-memories 0: every message goes through a channel memory; --channel-memories 1 at least, or --protocol \
+                 pessimistic, under which messages stay with their senders"
+                    .to_string(),
+            );
+        }
+        Some(memories) if memories > size => {
+            return Err(format!(
+                "--channel-memories {memories} are more than the {size} ranks that they serve; --channel-memories {size} at most"
+            ));
+        }
+        _ => {}
+    }
+    for (given, name) in [
+        (options.checkpoint_period != Period::Never, "--checkpoint-every"),
+        (!options.checkpoint_at.is_empty(), "--checkpoint-at"),
+        (options.checkpoint_directory.is_some(), "--checkpoint-dir"),
+    ] {
+        if given {
+            return Err(format!(
+                "{name}: there are no images under --protocol channel-memory yet, a rank begins again at its beginning; use \
+                 --protocol pessimistic for images of single ranks"
             ));
         }
     }
@@ -741,6 +812,14 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
             0 => return Err("at least one group must write, or there are no images".to_string()),
             groups => options.groups_at_once = Some(groups),
         },
+        "channel-memories" => {
+            let memories = number()?;
+            if memories > MAX_CHANNEL_MEMORIES as u64 {
+                return Err(format!("{value} are too many: at most {MAX_CHANNEL_MEMORIES}"));
+            }
+            options.channel_memories = Some(memories as usize);
+        }
+        "channel-memory" => options.channel_memory = Some(address(value)?),
         "tolerate" => {
             options.tolerate_node = match value {
                 "process" => false,
@@ -802,11 +881,7 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         "stats" => options.stats = true,
         "stats-json" => options.stats_json = Some(PathBuf::from(value)),
         "json-events" => options.json_events = Some(PathBuf::from(value)),
-        "event-logger" => {
-            options.event_logger = value
-                .parse()
-                .map_err(|_| format!("{value:?} is not an IPv4 address and a port, as in 127.0.0.1:7000"))?;
-        }
+        "event-logger" => options.event_logger = address(value)?,
         "spin" => {
             // The option is in microseconds; a unit may be written all the same.
             let text = if value.ends_with('s') {
@@ -819,6 +894,11 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         other => return Err(format!("{other} cannot be set here")),
     }
     Ok(())
+}
+
+fn address(value: &str) -> Result<SocketAddrV4, String> {
+    let wrong = |_| format!("{value:?} is not an IPv4 address and a port, as in 127.0.0.1:7000");
+    value.parse().map_err(wrong)
 }
 
 /// The level of `zstd` or `zstd:LEVEL`.
@@ -1069,6 +1149,30 @@ mod tests {
                 "--group-size 4 at most",
             ),
             ("--event-logger here ./a", "not an IPv4 address"),
+            ("--channel-memory here ./a", "not an IPv4 address"),
+            ("--channel-memories 1 ./a", "are for --protocol channel-memory"),
+            ("--protocol causal --channel-memory 127.0.0.1:0 ./a", "causal has none"),
+            (
+                "--protocol channel-memory --channel-memories 0 ./a",
+                "--channel-memories 1 at least",
+            ),
+            (
+                "-n 2 --protocol channel-memory --channel-memories 3 ./a",
+                "--channel-memories 2 at most",
+            ),
+            ("--protocol channel-memory --channel-memories 99 ./a", "at most 64"),
+            ("--protocol channel-memory --tolerate node ./a", "leave --tolerate out"),
+            (
+                "--protocol channel-memory --event-loggers 1 ./a",
+                "needs --tolerate node",
+            ),
+            ("--protocol channel-memory --checkpoint-every 1s ./a", "no images"),
+            ("--protocol channel-memory --checkpoint-dir d ./a", "no images"),
+            (
+                "--protocol channel-memory --checkpoint-at rank=0,messages=1 ./a",
+                "no images",
+            ),
+            ("--protocol chanel-memory ./a", "did you mean channel-memory?"),
             ("--spin soon ./a", "not a duration"),
             ("--stats-json a --json-events a ./a", "files of their own"),
             ("--checkpoint-every now ./a", "not a duration"),

@@ -9,7 +9,9 @@ use resurgo_runtime::dispatcher::{self, Limits, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_CAUSAL, PROTOCOL_NONE, SEGMENT, only_waves};
+use resurgo_wire::node_memory::{
+    Layout, MAX_LOG_SEGMENTS, PROTOCOL_CAUSAL, PROTOCOL_CHANNEL_MEMORY, PROTOCOL_NONE, SEGMENT, has_images, only_waves,
+};
 
 use crate::check::{self, Refusal};
 use crate::diagnosis;
@@ -133,6 +135,8 @@ fn settings(
         stats_json: options.stats_json.clone(),
         event_logger: options.event_logger,
         event_loggers: options.loggers(),
+        channel_memory: options.channel_memory.unwrap_or(options::ANY_PORT),
+        channel_memories: options.memories(),
         checkpoint_period: options.checkpoint_period,
         checkpoint_order: options.checkpoint_order,
         images_in_flight: options.images_in_flight,
@@ -190,6 +194,9 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         None if size <= cores => 50_000,
         None => 3_000,
     };
+    let through_memories = options.protocol == PROTOCOL_CHANNEL_MEMORY;
+    // Nothing is logged in the node's memory then.
+    let log_prefault = if through_memories { 0 } else { options.log_prefault };
     let job = Job {
         name: job_name(),
         programs,
@@ -197,16 +204,18 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         protocol: options.protocol,
         tolerate_node: options.tolerate_node,
         log_segments,
-        prefault_segments: (options.log_prefault / SEGMENT as u64).min(log_segments as u64) as u32,
+        prefault_segments: (log_prefault / SEGMENT as u64).min(log_segments as u64) as u32,
         spin_ns,
         spill_directory: options.spill_directory.clone().map(PathBuf::into_os_string),
         event_logger_ports: Vec::new(),
         reduction: options.reduction(),
         clock_spread: options.clock_spread(),
         event_logger_address: 0,
+        channel_memory_ports: Vec::new(),
+        channel_memory_address: 0,
         key: [0; 32],
         stdin: Stdin::Nothing,
-        images: options.protocol != PROTOCOL_NONE && !options.tolerate_node,
+        images: has_images(options.protocol) && !options.tolerate_node,
         groups: options::groups::grouping(&options, size).map_err(|error| Refusal::new(2, error))?,
         groups_at_once: options.groups_at_once.unwrap_or(1),
         checkpoint_directory: checkpoint_directory.map(PathBuf::into_os_string),

@@ -4,6 +4,7 @@
 //! send under a logging protocol is finished when the call returns.
 
 mod causality;
+mod channel_memory;
 mod deferring;
 pub mod images;
 mod receiving;
@@ -12,6 +13,7 @@ mod sending;
 mod waiting;
 
 use crate::arena::Arena;
+use crate::channel_memories::ChannelMemories;
 use crate::doorbell;
 use crate::event_logger::EventLogger;
 use crate::log::{Entry, Envelope, HeldMark, Kind, Message, Progress, Reader, Writer};
@@ -148,6 +150,8 @@ pub struct Engine {
     causality: Option<Box<Causality>>,
     /// Where determinants become stable when the loss of a node is tolerated; under pessimistic logging before a send leaves.
     logger: Option<EventLogger>,
+    /// Where all messages go and come from, under channel-memory.
+    memories: Option<Box<ChannelMemories>>,
     /// With the ticks at which each was held.
     held: VecDeque<(u32, HeldMark, u64)>,
     waiting: VecDeque<Waiting>,
@@ -259,6 +263,11 @@ impl Engine {
             }
             protocol = Some(recovering);
         }
+        let mut memories = None;
+        if !node.channel_memory_ports.is_empty() {
+            let (joined, recovering) = channel_memory::join(&node);
+            (memories, protocol) = (Some(Box::new(joined)), Some(recovering));
+        }
         let replaying = protocol.as_ref().is_some_and(Pessimistic::is_replaying);
         let output_gate = node.control(node.rank, control::OUTPUT_BEHIND).load(Ordering::Acquire) != 0;
         node.control_u32(node.rank, control::SLEEPING)
@@ -284,6 +293,7 @@ impl Engine {
             forgotten: found.forgotten,
             causality,
             logger,
+            memories,
             held: VecDeque::new(),
             waiting: VecDeque::new(),
             buffer: Buffer::default(),
@@ -347,6 +357,7 @@ impl Engine {
         resurgo_image::disable();
         let _guard = Guard::new();
         self.enter();
+        self.hear_differences();
         let since = monotonic_ns();
         loop {
             self.exchange();
@@ -366,6 +377,7 @@ impl Engine {
     fn settle(&mut self) {
         if self.replaying && self.protocol.as_ref().is_some_and(|protocol| !protocol.is_replaying()) {
             self.replaying = false;
+            self.hear_differences();
             self.publish_phase();
         }
     }
@@ -431,7 +443,9 @@ impl Engine {
     pub fn poll(&mut self) {
         let _guard = Guard::new();
         self.enter();
-        if self.protocol.is_some() {
+        if self.memories.is_some() {
+            self.poll_served();
+        } else if self.protocol.is_some() {
             self.poll_logged();
         } else {
             self.poll_plain();

@@ -4,6 +4,7 @@
 //! logs in the node memory; see docs/internals/data-path.md.
 
 mod arena;
+mod channel_memories;
 mod doorbell;
 mod endpoint;
 mod engine;

@@ -67,7 +67,8 @@ pub enum Kind {
     Ahead = 9,
 }
 
-const KINDS: [Kind; 9] = [
+/// All kinds, from number 1 on.
+pub const KINDS: [Kind; 9] = [
     Kind::Tagged,
     Kind::Untagged,
     Kind::More,
@@ -168,8 +169,8 @@ impl<'a> Pieces<'a> {
         self.take(bytes, |_, _| ());
     }
 
-    /// Copies all that is left to `to`, which is as long.
-    pub fn copy_all(&mut self, to: &mut [u8]) {
+    /// Copies the next bytes to `to`, until that is full.
+    pub fn copy_next(&mut self, to: &mut [u8]) {
         // SAFETY: the slice is the room.
         unsafe { self.copy_to(to.as_mut_ptr(), to.len()) };
     }

@@ -36,6 +36,9 @@ pub struct Node {
     /// TCP ports of the event loggers.
     pub event_logger_ports: Vec<u16>,
     pub event_logger_address: std::net::Ipv4Addr,
+    /// TCP ports of the channel memories, through which all messages go if there are any.
+    pub channel_memory_ports: Vec<u16>,
+    pub channel_memory_address: std::net::Ipv4Addr,
     pub job_key: [u8; 32],
 }
 
@@ -144,6 +147,10 @@ impl Node {
                 .map(|logger| half(header::EVENT_LOGGER_PORTS + logger * 4) as u16)
                 .collect(),
             event_logger_address: half(header::EVENT_LOGGER_ADDRESS).into(),
+            channel_memory_ports: (0..(half(header::CHANNEL_MEMORIES) as usize).min(nm::MAX_CHANNEL_MEMORIES))
+                .map(|number| half(header::CHANNEL_MEMORY_PORTS + number * 4) as u16)
+                .collect(),
+            channel_memory_address: half(header::CHANNEL_MEMORY_ADDRESS).into(),
             job_key: page[header::JOB_KEY..header::JOB_KEY + 32]
                 .try_into()
                 .expect("32 bytes"),
@@ -160,6 +167,11 @@ impl Node {
         debug_assert!(offset + 4 <= self.layout.total() && offset.is_multiple_of(4));
         // SAFETY: as above.
         unsafe { &*self.base.add(offset).cast() }
+    }
+
+    /// A later life repeats what former ones did.
+    pub fn replays(&self) -> bool {
+        self.logs || !self.channel_memory_ports.is_empty()
     }
 
     /// Ranks that the job has had so far. Those beyond have sent nothing and been sent nothing, and their parts of the
@@ -509,6 +521,8 @@ pub mod tests {
             prefault_segments: 0,
             event_logger_ports: Vec::new(),
             event_logger_address: std::net::Ipv4Addr::LOCALHOST,
+            channel_memory_ports: Vec::new(),
+            channel_memory_address: std::net::Ipv4Addr::LOCALHOST,
             job_key: [0; 32],
         };
         let (first, second) = (seen_by(0), seen_by(1));

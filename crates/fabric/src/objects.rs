@@ -127,7 +127,7 @@ unsafe extern "C" fn open_domain(
             return -FI_EOTHER;
         }
     };
-    if node.logs {
+    if node.replays() {
         crate::imports::fix_clock_and_pid(&node);
     }
     crate::engine::images::enable(&node);

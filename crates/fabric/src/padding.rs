@@ -92,6 +92,16 @@ pub fn unset(header: &[u8]) -> Unset {
         .map_or(NONE, |&(_, _, _, structure)| Unset { structure, offer })
 }
 
+/// The offsets that [`Unset`] leaves out of a message that begins with `header`, each from and up to.
+pub fn ranges(header: &[u8]) -> [(u16, u16); 4] {
+    let Unset { structure, offer } = unset(header);
+    let mut ranges = [(0, 0); 4];
+    for (range, &(from, to)) in ranges.iter_mut().zip(structure.iter().chain([&offer])) {
+        *range = ((HEADER + from) as u16, (HEADER + to) as u16);
+    }
+    ranges
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +121,23 @@ mod tests {
             .map(|at| at - HEADER)
             .collect();
         assert_eq!(left_out, [4, 5, 6, 7, 44, 45, 46, 47, 64, 65, 66, 67]);
+    }
+
+    #[test]
+    fn ranges_are_the_same_bytes() {
+        for (handler, size) in [(19, 72), (1, 24), (28, 16), (99, 8)] {
+            let mut header = message(handler, size);
+            for kind in [0, OFFER] {
+                header[1] = kind;
+                let (unset, ranges) = (unset(&header), ranges(&header));
+                let in_ranges = |at| {
+                    ranges
+                        .iter()
+                        .any(|&(from, to)| (from as usize..to as usize).contains(&at))
+                };
+                assert!((0..400).all(|at| unset.contains(at) == in_ranges(at)));
+            }
+        }
     }
 
     #[test]

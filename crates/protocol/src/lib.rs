@@ -6,6 +6,7 @@
 mod blocking;
 pub mod causal;
 pub mod chandy_lamport;
+pub mod channel_memory;
 pub mod event_logger;
 pub mod group;
 pub mod hierarchical;
@@ -13,6 +14,7 @@ pub mod pessimistic;
 
 pub use blocking::{Return, Step, Turn, Wave};
 pub use causal::Causal;
+pub use channel_memory::ChannelMemory;
 pub use event_logger::EventLogger;
 pub use pessimistic::{Arrival, Next, Pessimistic, Sending};
 

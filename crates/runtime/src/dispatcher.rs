@@ -8,6 +8,7 @@ mod images;
 mod input;
 mod lines;
 mod loggers;
+mod memories;
 mod policy;
 mod spawn;
 mod start;
@@ -29,7 +30,7 @@ use nix::unistd::Pid;
 use resurgo_protocol::group::Groups;
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, Stream, ToAgent, ToDispatcher};
-use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOL_GROUP, PROTOCOL_NONE, PROTOCOLS};
+use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOL_GROUP, PROTOCOLS, has_images};
 
 use crate::children;
 use crate::connection::Connection;
@@ -42,6 +43,7 @@ use events::{Beginning, Events};
 use images::finished;
 use lines::Lines;
 use loggers::Loggers;
+use memories::Memories;
 pub use policy::Limits;
 use policy::{Decision, Policy, signal_name};
 pub use spawn::Find;
@@ -68,6 +70,10 @@ pub struct Settings {
     pub event_logger: std::net::SocketAddrV4,
     /// How many event loggers there are.
     pub event_loggers: usize,
+    /// Where the first channel memory listens, the others at any port of the same address.
+    pub channel_memory: std::net::SocketAddrV4,
+    /// How many channel memories there are.
+    pub channel_memories: usize,
     /// How often an image of each rank is taken.
     pub checkpoint_period: Period,
     /// Whose image is taken next.
@@ -149,6 +155,7 @@ struct Dispatcher {
     interrupted: bool,
     stopped: Option<Vec<LifeStatistics>>,
     loggers: Loggers,
+    memories: Memories,
     suspension: Suspension,
 }
 
@@ -164,6 +171,7 @@ impl Dispatcher {
                 }
             }
         };
+        self.events.channel_memories_held(self.memories.finish());
         children::kill_all(GRACE);
         self.remove_leftovers();
         for stream in Stream::ALL {
@@ -228,6 +236,9 @@ impl Dispatcher {
                 .descriptors()
                 .map(|socket| PollFd::new(socket, PollFlags::POLLIN)),
         );
+        let memories = ready.len();
+        let sockets = self.memories.descriptors();
+        ready.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
         let stdin_at = ready.len();
         if read_stdin {
             ready.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
@@ -251,8 +262,11 @@ impl Dispatcher {
         if happened[consoles..loggers].contains(&true) {
             self.hear_console();
         }
-        if happened[loggers..stdin_at].contains(&true) || self.loggers.due().is_some() {
+        if happened[loggers..memories].contains(&true) || self.loggers.due().is_some() {
             self.mind_loggers();
+        }
+        if happened[memories..stdin_at].contains(&true) {
+            self.mind_memories();
         }
         if happened.get(stdin_at) == Some(&true) {
             self.take_stdin();
@@ -558,7 +572,7 @@ impl Dispatcher {
 
     fn signalled(&mut self, signal: i32) {
         if signal == Signal::SIGUSR1 as i32 {
-            if self.protocol != PROTOCOL_NONE && self.verdict.is_none() {
+            if has_images(self.protocol) && self.verdict.is_none() {
                 self.want_images(None);
             }
             return;
@@ -638,8 +652,9 @@ impl Dispatcher {
                     self.console.answer(client, &Reply::Done("is being ended".to_string()));
                     self.signalled(Signal::SIGTERM as i32);
                 }
-                Request::Checkpoint if self.protocol == PROTOCOL_NONE => {
-                    let why = "there are no images with --protocol none".to_string();
+                Request::Checkpoint if !has_images(self.protocol) => {
+                    let protocol = PROTOCOLS[self.protocol as usize];
+                    let why = format!("there are no images with --protocol {protocol}");
                     self.console.answer(client, &Reply::Refused(why));
                 }
                 Request::Checkpoint => self.want_images(Some(client)),

@@ -23,7 +23,7 @@ use resurgo_wire::event_logger::{Delivery, LOGGER};
 
 use connection::{Connection, Heard};
 use journal::Journal;
-pub use process::{Process, Report, VERB, run};
+pub use process::{Process, Report, VERB, make, run};
 
 /// Pause after a connection could not be accepted (out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -417,13 +417,13 @@ impl Drop for EventLoggerServer {
 }
 
 /// A random nonce.
-fn nonce() -> io::Result<[u8; 32]> {
+pub fn nonce() -> io::Result<[u8; 32]> {
     let mut nonce = [0; 32];
     io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut nonce)?;
     Ok(nonce)
 }
 
-fn quick(stream: &TcpStream) -> io::Result<()> {
+pub fn quick(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)
 }

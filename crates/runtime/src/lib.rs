@@ -2,6 +2,7 @@
 //! does before it becomes the program.
 
 pub mod agent;
+pub mod channel_memory;
 mod children;
 mod connection;
 pub mod dispatcher;
@@ -10,6 +11,7 @@ pub mod faults;
 pub mod jobs;
 mod leftovers;
 pub mod memory;
+mod server_process;
 pub mod suspended;
 pub mod trampoline;
 pub mod units;

@@ -6,6 +6,7 @@
 
 mod auto;
 pub mod causal;
+mod channel_memory;
 pub mod checkers;
 mod hierarchical;
 mod image;

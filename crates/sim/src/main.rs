@@ -10,7 +10,7 @@ use resurgo_sim::{Failure, Loggers, Mutation, Options, Outcome, Piggybacks, Repo
 
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
                    [--tolerate process|node|node-in-place|vcausal|manetho|logon|auto|blocking|chandy-lamport|group|
-                   hierarchical|all]
+                               hierarchical|channel-memory|all]
                    [--mutations]
                    [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
        resurgo-sim study --help
@@ -23,7 +23,8 @@ const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N 
                     but only processes fail; vcausal, manetho, logon: causal logging, nodes fail;
                     auto: processes fail, images are taken in waves, and sometimes all ranks return to one;
                     blocking, chandy-lamport, group: processes fail, and all ranks return to a wave;
-                    hierarchical: processes fail, and each takes its group with it to a wave
+                    hierarchical: processes fail, and each takes its group with it to a wave;
+                    channel-memory: nodes fail, and all messages are in channel memories
   --event-loggers   causal logging's (0 to 3, as the seed has it)
   --clock-spread    how ranks learn what the event loggers of others have (as the seed has it, or multicast)
   --mutations       break the protocol on purpose: how many seeds does each variant survive";

@@ -223,13 +223,35 @@ pub enum Mutation {
     PlacesKeepFuture,
     /// A life is told of what the logs inside its group hold and not of what had been sent.
     ForgetWhatWasSent,
+    /// Sends to other channel memories leave before the own one has all reports.
+    LeaveUnreported,
+    /// A report goes to the channel memory behind the next send.
+    ReportLate,
+    /// Held sends are forgotten.
+    ForgetHeld,
+    /// A life begins when its own channel memory has answered.
+    BeginEarly,
+    /// A channel memory takes messages and reports of replaced lives.
+    MemoryDoesNotFence,
+    /// A channel memory serves a later life in another order.
+    ServeInAnotherOrder,
+    /// A channel memory serves a later life what the former one has not reported.
+    ServeFromReported,
+    /// A channel memory forgets in which reads deliveries were made.
+    LoseReports,
+    /// A channel memory tells a later life of one message too few.
+    WelcomeShort,
+    /// A channel memory takes what is sent again for something new.
+    AppendAgain,
+    /// A channel memory acknowledges one report more than it has.
+    MemoryAcknowledgesAhead,
 }
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 294] = {
+    pub const ALL: [(Self, Setting); 309] = {
         use Mutation::*;
-        use Setting::{Auto, Blocking, ChandyLamport, Group, Hierarchical, InPlace, Node, Process};
+        use Setting::{Auto, Blocking, ChandyLamport, ChannelMemory, Group, Hierarchical, InPlace, Node, Process};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
         const MANETHO: Setting = Setting::Causal(Reduction::Manetho);
         const LOGON: Setting = Setting::Causal(Reduction::LogOn);
@@ -528,6 +550,21 @@ impl Mutation {
             (CollectBySingle, Hierarchical),
             (AppendDropped, Hierarchical),
             (KeepLogs, Hierarchical),
+            (LeaveUnreported, ChannelMemory),
+            (ReportLate, ChannelMemory),
+            (ForgetHeld, ChannelMemory),
+            (BeginEarly, ChannelMemory),
+            (MemoryDoesNotFence, ChannelMemory),
+            (ServeInAnotherOrder, ChannelMemory),
+            (ServeFromReported, ChannelMemory),
+            (LoseReports, ChannelMemory),
+            (WelcomeShort, ChannelMemory),
+            (AppendAgain, ChannelMemory),
+            (MemoryAcknowledgesAhead, ChannelMemory),
+            (DeliverBeforeRedo, ChannelMemory),
+            (IgnorePolls, ChannelMemory),
+            (MiscountPolls, ChannelMemory),
+            (ForgetRecord, ChannelMemory),
         ]
     };
 }

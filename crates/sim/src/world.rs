@@ -49,10 +49,12 @@ pub enum Setting {
     /// Processes fail, every group of ranks has waves of its own, and all ranks of it return to its last one (see
     /// [`crate::hierarchical`]).
     Hierarchical,
+    /// Nodes fail; channel memories have everything (see [`crate::channel_memory`]).
+    ChannelMemory,
 }
 
 impl Setting {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Process,
         Self::Node,
         Self::InPlace,
@@ -64,6 +66,7 @@ impl Setting {
         Self::ChandyLamport,
         Self::Group,
         Self::Hierarchical,
+        Self::ChannelMemory,
     ];
 
     /// Its name on the command line.
@@ -80,6 +83,7 @@ impl Setting {
             Self::ChandyLamport => "chandy-lamport",
             Self::Group => "group",
             Self::Hierarchical => "hierarchical",
+            Self::ChannelMemory => "channel-memory",
         }
     }
 
@@ -90,7 +94,7 @@ impl Setting {
 
     const fn tolerate(self) -> Tolerate {
         match self {
-            Self::Node | Self::InPlace | Self::Causal(_) => Tolerate::Node,
+            Self::Node | Self::InPlace | Self::Causal(_) | Self::ChannelMemory => Tolerate::Node,
             _ => Tolerate::Process,
         }
     }
@@ -286,6 +290,9 @@ pub(crate) struct World {
 pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Failure> {
     if options.setting.has_waves() {
         return crate::waves::simulate(seed, options, trace);
+    }
+    if options.setting == Setting::ChannelMemory {
+        return crate::channel_memory::simulate(seed, options, trace);
     }
     let mut world = World::new(seed, options, trace);
     world.run().map_err(|violation| Failure {

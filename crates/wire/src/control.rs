@@ -47,6 +47,12 @@ pub struct Job {
     pub clock_spread: u32,
     /// IPv4 address of the event loggers as ranks reach it, first number in the high byte.
     pub event_logger_address: u32,
+    /// TCP ports of the channel memories; none where there are none.
+    #[serde(default)]
+    pub channel_memory_ports: Vec<u16>,
+    /// IPv4 address of the channel memories as ranks reach it, first number in the high byte.
+    #[serde(default)]
+    pub channel_memory_address: u32,
     pub key: [u8; 32],
     pub stdin: Stdin,
     /// Images of ranks may be asked for.

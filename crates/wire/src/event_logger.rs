@@ -50,11 +50,11 @@ type Bytes32 = [u8; KEY_BYTES];
 /// Why a connection cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("the peer is not a Resurgo event logger connection")]
+    #[error("the peer is not of a Resurgo job")]
     NotResurgo,
-    #[error("the peer speaks version {theirs} of the event logger's protocol, this is version {VERSION}")]
+    #[error("the peer is of version {theirs}, this is version {VERSION}")]
     Version { theirs: u16 },
-    #[error("a frame of {bytes} bytes, at most {MAX_FRAME} are allowed")]
+    #[error("a frame of {bytes} bytes, more than is allowed")]
     FrameTooLong { bytes: u64 },
     #[error("a frame of unknown kind {kind}")]
     UnknownKind { kind: u8 },
@@ -64,7 +64,7 @@ pub enum Error {
     Unexpected { frame: &'static str },
     #[error("the peer does not hold the job's key")]
     NotAuthentic,
-    #[error("the event logger refuses: {reason}")]
+    #[error("it refuses: {reason}")]
     Refused { reason: String },
 }
 
@@ -305,7 +305,7 @@ const fn name_of(kind: u8) -> &'static str {
     }
 }
 
-fn put_hello(out: &mut Vec<u8>, hello: &Hello) {
+pub(crate) fn put_hello(out: &mut Vec<u8>, hello: &Hello) {
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&VERSION.to_le_bytes());
     out.extend_from_slice(&hello.rank.to_le_bytes());
@@ -329,17 +329,18 @@ fn put_records(out: &mut Vec<u8>, records: &[Recorded]) {
     records.iter().for_each(|record| put_record(out, record));
 }
 
-struct Reader<'a> {
-    frame: &'static str,
-    bytes: &'a [u8],
+/// Takes fields off a frame.
+pub(crate) struct Reader<'a> {
+    pub frame: &'static str,
+    pub bytes: &'a [u8],
 }
 
 impl Reader<'_> {
-    fn malformed(&self) -> Error {
+    pub fn malformed(&self) -> Error {
         Error::Malformed { frame: self.frame }
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         let (array, rest) = self
             .bytes
             .split_first_chunk::<N>()
@@ -348,11 +349,11 @@ impl Reader<'_> {
         Ok(*array)
     }
 
-    fn u32(&mut self) -> Result<u32, Error> {
+    pub fn u32(&mut self) -> Result<u32, Error> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Error> {
+    pub fn u64(&mut self) -> Result<u64, Error> {
         self.array().map(u64::from_le_bytes)
     }
 
@@ -364,7 +365,7 @@ impl Reader<'_> {
         }
     }
 
-    fn version(&mut self) -> Result<(), Error> {
+    pub fn version(&mut self) -> Result<(), Error> {
         let theirs = self.array().map(u16::from_le_bytes)?;
         if theirs == VERSION {
             Ok(())
@@ -373,7 +374,7 @@ impl Reader<'_> {
         }
     }
 
-    fn hello(&mut self) -> Result<Hello, Error> {
+    pub fn hello(&mut self) -> Result<Hello, Error> {
         if self.array()? != MAGIC {
             return Err(Error::NotResurgo);
         }
@@ -405,18 +406,23 @@ impl Reader<'_> {
 
 /// Who makes a proof.
 #[derive(Clone, Copy)]
-enum Side {
+pub(crate) enum Side {
     Rank,
     EventLogger,
+    RankToMemory,
+    ChannelMemory,
 }
 
 /// Compares in constant time, as `blake3::Hash` does.
-fn proof(key: &Bytes32, side: Side, hello: &Hello, epoch: u64, nonce: &Bytes32) -> blake3::Hash {
+pub(crate) fn proof(key: &Bytes32, side: Side, hello: &Hello, epoch: u64, nonce: &Bytes32) -> blake3::Hash {
     let mut bytes = Vec::with_capacity(160);
-    bytes.extend_from_slice(match side {
+    let label: &[u8; 28] = match side {
         Side::Rank => b"resurgo event logger: rank  ",
         Side::EventLogger => b"resurgo event logger: logger",
-    });
+        Side::RankToMemory => b"resurgo channel memory: rank",
+        Side::ChannelMemory => b"resurgo channel memory: here",
+    };
+    bytes.extend_from_slice(label);
     put_hello(&mut bytes, hello);
     bytes.extend_from_slice(&epoch.to_le_bytes());
     bytes.extend_from_slice(nonce);

@@ -1,6 +1,7 @@
 //! Everything two processes of Resurgo must agree on, byte for byte: the node memory that an agent
 //! shares with its ranks, and the frames of the control connections.
 
+pub mod channel_memory;
 #[cfg(feature = "control")]
 pub mod console;
 #[cfg(feature = "control")]

@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -86,6 +86,12 @@ pub mod header {
     pub const CLOCK_SPREAD: usize = 140;
     /// `u32` × [`super::MAX_EVENT_LOGGERS`] TCP ports of the event loggers.
     pub const EVENT_LOGGER_PORTS: usize = 144;
+    /// `u32` number of channel memories. Rank r's is number r modulo this.
+    pub const CHANNEL_MEMORIES: usize = EVENT_LOGGER_PORTS + super::MAX_EVENT_LOGGERS * 4;
+    /// `u32` IPv4 address of the channel memories, first number in the high byte.
+    pub const CHANNEL_MEMORY_ADDRESS: usize = CHANNEL_MEMORIES + 4;
+    /// `u32` × [`super::MAX_CHANNEL_MEMORIES`] TCP ports of the channel memories.
+    pub const CHANNEL_MEMORY_PORTS: usize = CHANNEL_MEMORY_ADDRESS + 4;
     /// `u64` how far a wave of groups has come ([`resurgo_protocol::group::Turn`] as a word; group). In a cache line of its own:
     /// every send reads it.
     pub const TURN: usize = 1024;
@@ -101,9 +107,10 @@ pub const PROTOCOL_CHANDY_LAMPORT: u32 = 4;
 pub const PROTOCOL_CAUSAL: u32 = 5;
 pub const PROTOCOL_GROUP: u32 = 6;
 pub const PROTOCOL_HIERARCHICAL: u32 = 7;
+pub const PROTOCOL_CHANNEL_MEMORY: u32 = 8;
 
 /// Names of the protocols, by number.
-pub const PROTOCOLS: [&str; 8] = [
+pub const PROTOCOLS: [&str; 9] = [
     "none",
     "pessimistic",
     "blocking",
@@ -112,9 +119,11 @@ pub const PROTOCOLS: [&str; 8] = [
     "causal",
     "group",
     "hierarchical",
+    "channel-memory",
 ];
 
-/// Messages and the order of their deliveries are logged: a rank can recover alone.
+/// Messages and the order of their deliveries are logged in the node memory: a rank can recover alone. (Under
+/// `channel-memory` it can, too, and nothing of it is here.)
 pub const fn logs(protocol: u32) -> bool {
     matches!(
         protocol,
@@ -140,6 +149,11 @@ pub const fn can_return_together(protocol: u32) -> bool {
     )
 }
 
+/// Ranks can have images.
+pub const fn has_images(protocol: u32) -> bool {
+    !matches!(protocol, PROTOCOL_NONE | PROTOCOL_CHANNEL_MEMORY)
+}
+
 /// Names of the ways to keep piggybacks small, by number.
 pub const REDUCTIONS: [&str; 3] = ["vcausal", "manetho", "logon"];
 /// Names of the ways in which ranks learn what event loggers other than their own have, by number.
@@ -149,6 +163,8 @@ pub const SPREAD_BROADCAST: u32 = 1;
 pub const SPREAD_PIGGYBACK: u32 = 2;
 /// Most event loggers of a job.
 pub const MAX_EVENT_LOGGERS: usize = 64;
+/// Most channel memories of a job.
+pub const MAX_CHANNEL_MEMORIES: usize = 64;
 
 /// Offset of the first rank control.
 pub const CONTROL_BASE: usize = header::BYTES;
@@ -467,7 +483,7 @@ mod tests {
         const { assert!(control::SIZES.is_multiple_of(64) && control::COSTS.is_multiple_of(64)) };
         const { assert!(control::COSTS + size_of::<crate::counters::Costs>() <= CONTROL_STRIDE) };
         const { assert!(arena::RECORD_CURSORS + arena::IMAGE_SLOTS * 8 <= arena::KNOWLEDGE) };
-        const { assert!(header::EVENT_LOGGER_PORTS + MAX_EVENT_LOGGERS * 4 <= header::TURN) };
+        const { assert!(header::CHANNEL_MEMORY_PORTS + MAX_CHANNEL_MEMORIES * 4 <= header::TURN) };
         const { assert!(header::TURN + 64 <= header::BYTES && header::TURN.is_multiple_of(64)) };
         const { assert!(control::GROUP + 8 <= control::REPORT) };
     }

@@ -169,7 +169,9 @@ impl Engine {
             self.go_on(&mut incoming, source, entry);
         } else {
             let clock = self.take_in(&mut incoming.reader, source, &entry);
-            self.count_delivery(source as u32, &entry, clock);
+            let inside = self.node.is_inside(source);
+            let stamp = if inside { entry.stamp() } else { 0 };
+            self.count_delivery(source as u32, entry.total, stamp, clock);
             self.begin(&mut incoming, source, entry);
             // Under a logging protocol a message is delivered whole: when its pieces become visible depends on time.
             while self.protocol.is_some() && !matches!(incoming.filling, Filling::Nothing) {
@@ -190,22 +192,19 @@ impl Engine {
         self.incoming[source] = Some(incoming);
     }
 
-    /// `clock`: deliveries that the sender had made, where that matters.
+    /// `stamp`: of what came from inside the group; 0 where logs tell whether it is the same again. `clock`: deliveries that the
+    /// sender had made, where that matters.
     #[inline]
-    pub(super) fn count_delivery(&mut self, source: u32, entry: &Entry, clock: u64) {
-        let bytes = entry.total;
-        let stamp = if self.node.is_inside(source as usize) {
-            entry.stamp()
-        } else {
-            0
-        };
+    pub(super) fn count_delivery(&mut self, source: u32, bytes: u64, stamp: u64, clock: u64) {
         if let Some(protocol) = &mut self.protocol {
             let (determinant, new) = protocol.deliver(source);
             let antecedent = match &mut self.causality {
                 Some(causality) => causality.deliver(&self.node, &determinant, clock),
                 None => 0,
             };
-            if new {
+            if let Some(memories) = self.memories.as_mut().filter(|_| new) {
+                memories.report(determinant.rclock, determinant.polls);
+            } else if new {
                 let recorded = Recorded {
                     source,
                     polls: determinant.polls,

@@ -125,10 +125,10 @@ impl Engine {
         let mut pieces = Pieces::new(message.iov);
         let first = reader.peek(&self.node).expect("the log holds every send to redo");
         if first.envelope != message.envelope {
-            self.diverged(destination, ssn, first, message, "its envelope");
+            self.differs(destination, ssn, first, message, "its envelope");
         }
         if first.total != message.total as u64 {
-            self.diverged(destination, ssn, first, message, "its length");
+            self.differs(destination, ssn, first, message, "its length");
         }
         let unset = match first.envelope.kind {
             Kind::Untagged => padding::unset(reader.beginning(first.bytes.min(padding::HEADER))),
@@ -145,7 +145,7 @@ impl Engine {
                 }
             });
             if let Some(at) = different {
-                self.diverged(
+                self.differs(
                     destination,
                     ssn,
                     first,
@@ -169,7 +169,20 @@ impl Engine {
         doorbell::ring(&self.node, destination);
     }
 
-    pub(super) fn diverged(&self, destination: usize, ssn: u64, before: Entry, now: Message, what: &str) -> ! {
+    fn differs(&self, destination: usize, ssn: u64, before: Entry, now: Message, what: &str) -> ! {
+        let (before, now) = ((before.envelope, before.total), (now.envelope, now.total as u64));
+        self.diverged(destination, ssn, before, now, what)
+    }
+
+    /// What is sent again is not what was sent: the envelopes and lengths of both.
+    pub(super) fn diverged(
+        &self,
+        destination: usize,
+        ssn: u64,
+        before: (Envelope, u64),
+        now: (Envelope, u64),
+        what: &str,
+    ) -> ! {
         let describe = |envelope: Envelope, bytes: u64| match envelope.kind {
             Kind::Tagged => {
                 format!(
@@ -184,8 +197,8 @@ impl Engine {
             "rank {} sent something else to rank {destination} as send number {ssn}; {what} differs: before the failure {}, \
              now {}",
             self.node.rank,
-            describe(before.envelope, before.total),
-            describe(now.envelope, now.total as u64),
+            describe(before.0, before.1),
+            describe(now.0, now.1),
         ))
     }
 

@@ -52,6 +52,10 @@ impl Engine {
         completion: Option<Completion>,
         inject: bool,
     ) -> bool {
+        if self.memories.is_some() {
+            self.put_into_memory(destination, message, completion);
+            return true;
+        }
         let mut progress = Progress::default();
         self.pump_logger();
         let sending = self.protocol.as_mut().map(|protocol| protocol.send(destination as u32));
@@ -292,7 +296,7 @@ impl Engine {
         if inject {
             // The caller takes its memory back. Injected messages are small.
             copy = vec![0u8; total].into_boxed_slice();
-            Pieces::new(&iov).copy_all(&mut copy);
+            Pieces::new(&iov).copy_next(&mut copy);
             iov = Box::new([libc::iovec {
                 iov_base: copy.as_mut_ptr().cast(),
                 iov_len: total,

@@ -102,6 +102,11 @@ impl NodeMemory {
         memory.write_u32(header::REDUCTION, job.reduction)?;
         memory.write_u32(header::CLOCK_SPREAD, job.clock_spread)?;
         memory.write_u32(header::EVENT_LOGGER_ADDRESS, job.event_logger_address)?;
+        memory.write_u32(header::CHANNEL_MEMORIES, job.channel_memory_ports.len() as u32)?;
+        for (number, port) in job.channel_memory_ports.iter().enumerate() {
+            memory.write_u32(header::CHANNEL_MEMORY_PORTS + number * 4, u32::from(*port))?;
+        }
+        memory.write_u32(header::CHANNEL_MEMORY_ADDRESS, job.channel_memory_address)?;
         memory.file.write_all_at(&job.key, header::JOB_KEY as u64)
     }
 
@@ -353,6 +358,8 @@ pub(super) mod tests {
             reduction: 0,
             clock_spread: 0,
             event_logger_address: 0,
+            channel_memory_ports: Vec::new(),
+            channel_memory_address: 0,
             key: [7; 32],
             stdin: Stdin::Nothing,
             images: false,

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::policy::{describe, how_ended};
 use super::stats::{Outcome, Stats};
+use crate::channel_memory::Held;
 use crate::units::{grouped, readable_duration, readable_size};
 
 /// How long a rank can be without an image before the user is told why.
@@ -192,6 +193,28 @@ impl Events {
     pub fn event_logger_failed(&mut self, number: usize, reason: &str) {
         self.say(&format!("warning: event logger {number} cannot be started: {reason}"));
         self.record("event_logger_failed", json!({"logger": number, "reason": reason}));
+    }
+
+    pub fn channel_memory_started(&mut self, number: usize, pid: Option<u32>) {
+        self.record("channel_memory_started", json!({"memory": number, "pid": pid}));
+    }
+
+    /// At the end of the job.
+    pub fn channel_memories_held(&mut self, held: Vec<Option<Held>>) {
+        self.stats.channel_memories = held;
+    }
+
+    /// `failed`: the reason that it has given itself; otherwise it has ended without a word.
+    pub fn channel_memory_lost(&mut self, number: usize, failed: Option<String>, end: Option<End>) {
+        let what = match (failed, end) {
+            (Some(reason), _) => format!("channel memory {number} cannot go on: {reason}"),
+            (None, end) => format!(
+                "channel memory {number} was lost ({}); the messages that it had are nowhere else, so the job ends",
+                end.map_or_else(|| "it said nothing".to_string(), how_ended)
+            ),
+        };
+        self.record("channel_memory_lost", json!({"memory": number, "end": end}));
+        self.error(&what);
     }
 
     /// The rank is asked for an image now.

@@ -1,6 +1,5 @@
 //! The job's event loggers: their start, and what follows when one ends.
 
-use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -9,7 +8,7 @@ use resurgo_wire::control::Job;
 use resurgo_wire::node_memory::{PROTOCOL_CAUSAL, SPREAD_BROADCAST, SPREAD_MULTICAST};
 
 use super::Dispatcher;
-use crate::event_logger::{Process, Report, Settings};
+use crate::event_logger::{self, Process, Report, Settings};
 
 /// Pause before a logger is started again that has ended soon after its start.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -41,7 +40,8 @@ impl Loggers {
                 broadcasts: count > 1 && job.clock_spread == SPREAD_BROADCAST,
                 epoch: 1,
             };
-            let process = make(settings, SocketAddrV4::new(*bind.ip(), port), &directory)?;
+            let process = event_logger::make(settings, SocketAddrV4::new(*bind.ip(), port).into(), &directory)
+                .map_err(|error| error.to_string())?;
             loggers.0.push(Logger {
                 process,
                 started: Instant::now(),
@@ -68,11 +68,9 @@ impl Loggers {
                     .iter()
                     .enumerate()
                     .filter(|(other, _)| *other != number);
-                logger
-                    .process
-                    .set_peers(others.map(|(_, port)| SocketAddr::from((reached, *port))).collect());
+                logger.process.settings.peers = others.map(|(_, port)| SocketAddr::from((reached, *port))).collect();
             }
-            logger.process.start().map_err(failed)?;
+            logger.begin().map_err(failed)?;
         }
         Ok(loggers)
     }
@@ -87,8 +85,12 @@ impl Loggers {
     }
 }
 
-fn make(settings: Settings, bind: SocketAddrV4, directory: &OsStr) -> Result<Process, String> {
-    Process::new(settings, bind.into(), directory).map_err(|error| error.to_string())
+impl Logger {
+    /// An epoch is that of a logger that finds no journal.
+    fn begin(&mut self) -> std::io::Result<()> {
+        self.process.settings.epoch = self.process.starts + 1;
+        self.process.start()
+    }
 }
 
 impl Dispatcher {
@@ -118,7 +120,7 @@ impl Dispatcher {
             }
             if logger.again_at.is_some_and(|at| at <= now) && self.verdict.is_none() {
                 (logger.started, logger.again_at) = (now, None);
-                if let Err(error) = logger.process.start() {
+                if let Err(error) = logger.begin() {
                     self.events.event_logger_failed(number, &error.to_string());
                     logger.again_at = Some(now + PAUSE);
                 }

@@ -22,6 +22,7 @@ use super::console::Console;
 use super::events::{Events, Wanted};
 use super::lines::Lines;
 use super::loggers::Loggers;
+use super::memories::Memories;
 use super::policy::Policy;
 use super::suspend::{State, Suspension};
 use super::writer::Writer;
@@ -56,6 +57,7 @@ impl Dispatcher {
             key.map_err(failed("read /dev/urandom"))?;
         }
         let loggers = Loggers::start(job, settings.event_loggers, settings.event_logger, size)?;
+        let memories = Memories::start(job, settings.channel_memories, settings.channel_memory, size)?;
         let launched = settings.resumed.as_ref().map_or(size, |job| job.header.about.launched);
         let mut faults = Schedule::new(&settings.faults, launched);
         faults.grow(size);
@@ -84,6 +86,9 @@ impl Dispatcher {
 
         let mut events = Events::new(size, settings.quiet, json, statistics, start);
         events.job_started(size, PROTOCOLS[job.protocol as usize]);
+        for (number, pid) in memories.pids().enumerate() {
+            events.channel_memory_started(number, pid);
+        }
         let lines = BTreeMap::from([
             (Stream::Stdout, Lines::new(settings.label, io::stdout().is_terminal())),
             (Stream::Stderr, Lines::new(settings.label, io::stderr().is_terminal())),
@@ -134,6 +139,7 @@ impl Dispatcher {
             interrupted: false,
             stopped: None,
             loggers,
+            memories,
             suspension: Suspension::new(
                 settings.origin,
                 settings.registry,

@@ -3,6 +3,7 @@
 
 mod report;
 
+use crate::channel_memory::Held;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -132,6 +133,8 @@ pub struct Stats {
     pub images: u64,
     pub waves: u64,
     pub last_image: Option<Instant>,
+    /// What each channel memory has had, if it has said so.
+    pub channel_memories: Vec<Option<Held>>,
     /// From requests to complete images or waves.
     checkpoint_time: Duration,
     pub longest_stall: Duration,
@@ -166,6 +169,7 @@ impl Stats {
             images: 0,
             waves: 0,
             last_image: None,
+            channel_memories: Vec::new(),
             checkpoint_time: Duration::ZERO,
             longest_stall: Duration::ZERO,
             image_bytes: 0,

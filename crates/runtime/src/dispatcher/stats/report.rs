@@ -7,6 +7,7 @@ use resurgo_wire::counters::{COSTS, Cost, Costs, Sizes, up_to};
 use serde_json::{Map, Value, json};
 
 use super::{Checkpoint, RankStats, Recovery, Stats, between};
+use crate::channel_memory::Held;
 use crate::units::{grouped, readable_duration, readable_size};
 
 /// Changes when a field of the JSON changes its meaning or goes.
@@ -155,6 +156,7 @@ impl Stats {
             "complete": outcome.is_complete,
             "total": self.all().json(),
             "ranks": ranks.collect::<Vec<_>>(),
+            "channel_memories": self.channel_memories,
             "checkpoints": {
                 "images": self.images, "waves": self.waves, "written_bytes": self.image_bytes,
                 "individual_seconds": self.individual(), "longest_seconds": self.longest_stall.as_secs_f64(),
@@ -206,9 +208,29 @@ impl Stats {
         lines.push(row(all.cells("all".to_string())));
         lines.extend(size_lines(&all.sizes));
         lines.extend(waiting_line(&all.costs));
+        lines.extend(self.memory_lines());
         lines.extend(self.checkpoint_line());
         lines.extend(self.recovery_lines());
         lines
+    }
+
+    fn memory_lines(&self) -> impl Iterator<Item = String> {
+        let told = self.channel_memories.iter().enumerate();
+        told.filter_map(|(number, held)| {
+            let Held {
+                messages,
+                bytes,
+                spilled_bytes,
+                most_memory_bytes,
+            } = (*held)?;
+            Some(format!(
+                "channel memory {number}: {}, {}; at most {} in memory, {} spilled",
+                plural(messages, "message"),
+                readable_size(bytes),
+                readable_size(most_memory_bytes),
+                readable_size(spilled_bytes)
+            ))
+        })
     }
 
     fn checkpoint_line(&self) -> Option<String> {
@@ -318,6 +340,18 @@ fn waiting_line(costs: &Costs) -> Option<String> {
     let cost = |cost: Cost| costs[cost as usize];
     let seconds = |nanoseconds: u64| short(nanoseconds as f64 / 1e9);
     let (held, trips) = (cost(Cost::HeldSends), cost(Cost::LoggerRoundTrips));
+    if trips == 0 && held > 0 {
+        return Some(format!(
+            "{} for the rank's own channel memory, for {} on average, {} at most",
+            if held == 1 {
+                "1 send waited".to_string()
+            } else {
+                format!("{} sends waited", grouped(held))
+            },
+            seconds(cost(Cost::HeldNs) / held),
+            seconds(cost(Cost::MostHeldNs)),
+        ));
+    }
     (trips > 0).then(|| {
         format!(
             "event logger: {} of {} on average, {} at most; {} held for {} on average, {} at most",

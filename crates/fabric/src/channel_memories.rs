@@ -1,0 +1,511 @@
+//! The connections to channel memories (channel-memory): what the rank sends, and what it is served. All are opened by the rank,
+//! once for each life; nobody ever connects to it. The frames are `resurgo_wire`'s; here are the sockets.
+//!
+//! What a life has said lies in the kernel when a call of the provider ends: the program goes on only then, so whatever it
+//! does next, its process may be killed. A connection that breaks is the end of the life, as if it had crashed; the next one
+//! begins with what the channel memories have.
+
+use crate::engine::monotonic_ns;
+use crate::log::{Envelope, KINDS, Kind, Message, Pieces};
+use crate::node::Node;
+use crate::padding;
+use resurgo_protocol::Rank;
+use resurgo_protocol::channel_memory::{Admission, Departures, memory_of};
+use resurgo_wire::channel_memory::{
+    self as wire, Difference, Error, Frame, Greeting, Identity, Input, MAX_PIECE, Output,
+};
+use resurgo_wire::counters::Cost;
+use resurgo_wire::node_memory::control;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::Ordering;
+
+/// File descriptors from here on are used, so that the program's own numbers do not depend on how many there are.
+const LOWEST_FD: i32 = 64;
+/// A channel memory that does not answer for so long to a rank that begins is lost.
+const PATIENCE_NS: u64 = 30_000_000_000;
+/// Bytes for which there is room in each read.
+const READ_BYTES: usize = 256 << 10;
+/// Bytes of messages that may be taken from the kernel before they are delivered, to see what comes behind them: more than a
+/// connection and its two ends hold.
+const MOST_AHEAD: usize = 32 << 20;
+/// A life whose connection is broken ends after this: if the channel memory is lost, the dispatcher says so first.
+const LAST_NS: i64 = 500_000_000;
+
+/// A message as it has been served.
+pub struct Arrived {
+    pub source: Rank,
+    /// In which read a former life delivered it, if it did.
+    pub polls: Option<u64>,
+    pub envelope: Envelope,
+    pub bytes: Vec<u8>,
+}
+
+/// What is sent again is not what a former life sent.
+pub struct Diverged {
+    pub destination: Rank,
+    pub ssn: u64,
+    pub what: String,
+    /// Envelope and length, before and now.
+    pub before: (Envelope, u64),
+    pub now: (Envelope, u64),
+}
+
+fn last_error() -> io::Error {
+    io::Error::last_os_error()
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// One connection.
+struct Link {
+    socket: i32,
+    input: Input,
+    output: Output,
+    /// It has said that all is stored.
+    synced: bool,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // SAFETY: the own socket.
+        unsafe { libc::close(self.socket) };
+    }
+}
+
+impl Link {
+    fn connect(node: &Node, port: u16) -> io::Result<Link> {
+        // SAFETY: plain socket calls with structures on the stack.
+        unsafe {
+            let low = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+            if low < 0 {
+                return Err(last_error());
+            }
+            // Where the limit of open files is that low, any number must do.
+            let socket = match libc::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST_FD) {
+                high if high < 0 => low,
+                high => {
+                    libc::close(low);
+                    high
+                }
+            };
+            let link = Link {
+                socket,
+                input: Input::default(),
+                output: Output::default(),
+                synced: false,
+            };
+            let mut address: libc::sockaddr_in = std::mem::zeroed();
+            address.sin_family = libc::AF_INET as u16;
+            address.sin_port = port.to_be();
+            address.sin_addr.s_addr = u32::from_ne_bytes(node.channel_memory_address.octets());
+            let bytes = std::mem::size_of_val(&address) as u32;
+            if libc::connect(socket, (&raw const address).cast(), bytes) != 0 {
+                return Err(last_error());
+            }
+            let yes: i32 = 1;
+            libc::setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const yes).cast(), 4);
+            Ok(link)
+        }
+    }
+
+    /// Hands to the kernel what it takes now. True: that was all.
+    fn send(&mut self) -> io::Result<bool> {
+        while !self.output.is_empty() {
+            let bytes = self.output.bytes();
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // SAFETY: sends from the slice.
+            let sent = unsafe { libc::send(self.socket, bytes.as_ptr().cast(), bytes.len(), flags) };
+            if sent < 0 {
+                let error = last_error();
+                match error.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(false),
+                    io::ErrorKind::Interrupted => continue,
+                    _ => return Err(error),
+                }
+            }
+            self.output.sent(sent as usize);
+        }
+        Ok(true)
+    }
+
+    /// Takes what has come. False: nothing.
+    fn receive(&mut self) -> io::Result<bool> {
+        let room = self.input.room(READ_BYTES);
+        // SAFETY: receives into the slice.
+        let got = unsafe { libc::recv(self.socket, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT) };
+        match got {
+            0 => Err(io::Error::other("it closed the connection")),
+            got if got < 0 => {
+                let error = last_error();
+                if is_passing(&error) { Ok(false) } else { Err(error) }
+            }
+            got => {
+                self.input.came(got as usize);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Waits until there is something to read, or room to write if that is wanted.
+    fn wait(&self, nanoseconds: u64, writes: bool) {
+        let mut waiting = libc::pollfd {
+            fd: self.socket,
+            events: if writes { libc::POLLOUT } else { libc::POLLIN },
+            revents: 0,
+        };
+        let timeout = libc::timespec {
+            tv_sec: (nanoseconds / 1_000_000_000) as i64,
+            tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+        };
+        // SAFETY: polls one descriptor.
+        unsafe { libc::ppoll(&mut waiting, 1, &timeout, std::ptr::null()) };
+    }
+}
+
+/// The connections of one life.
+pub struct ChannelMemories {
+    links: Vec<Link>,
+    own: usize,
+    departures: Departures,
+    /// What has been served and not been delivered.
+    arrived: VecDeque<Arrived>,
+    arrived_bytes: usize,
+    /// A message of which not all has come.
+    coming: Option<Arrived>,
+    coming_total: usize,
+    diverged: Option<Diverged>,
+    /// Of [`Self::look_now_and_then`].
+    calls: u64,
+}
+
+/// What a new life finds.
+pub struct Joined {
+    pub memories: ChannelMemories,
+    /// Deliveries that are to be repeated.
+    pub reported: u64,
+    /// Per destination, messages that former lives have sent.
+    pub sent_before: Vec<u64>,
+}
+
+impl ChannelMemories {
+    /// Connects to all channel memories and hears what they have of former lives.
+    pub fn join(node: &Node) -> Joined {
+        let own = memory_of(node.rank as Rank, node.channel_memory_ports.len());
+        let (mut reported, mut sent_before) = (0, vec![0; node.size]);
+        let mut links = Vec::new();
+        for (number, port) in node.channel_memory_ports.iter().enumerate() {
+            let (link, admission) = greet(node, *port).unwrap_or_else(|reason| lost(node, number, &reason));
+            for (destination, received) in admission.received {
+                sent_before[destination as usize] = received;
+            }
+            if number == own {
+                reported = admission.reported;
+            }
+            links.push(link);
+        }
+        let memories = ChannelMemories {
+            links,
+            own,
+            departures: Departures::new(own, reported),
+            arrived: VecDeque::new(),
+            arrived_bytes: 0,
+            coming: None,
+            coming_total: 0,
+            diverged: None,
+            calls: 0,
+        };
+        Joined {
+            memories,
+            reported,
+            sent_before,
+        }
+    }
+
+    /// Sends message `ssn` to `destination`, after `rclock` deliveries. `again`: a former life has sent it, and it is compared.
+    pub fn send(&mut self, node: &Node, destination: usize, ssn: u64, again: bool, message: Message, rclock: u64) {
+        let memory = memory_of(destination as Rank, self.links.len());
+        let mut pieces = Pieces::new(message.iov);
+        let head = Frame::Message {
+            destination: destination as Rank,
+            ssn,
+            envelope: to_wire(message.envelope, message.total),
+            unset: if again { unset(&message) } else { Default::default() },
+            bytes: &[],
+        };
+        if !self.departures.may_leave(memory, rclock) {
+            self.wait_for_own(node);
+        }
+        let mut done = 0;
+        loop {
+            let length = (message.total - done).min(MAX_PIECE);
+            let out = self.links[memory].output.end();
+            if done == 0 {
+                head.encode_before(out, length);
+            } else {
+                Frame::Piece { bytes: &[] }.encode_before(out, length);
+            }
+            let begin = out.len();
+            out.resize(begin + length, 0);
+            pieces.copy_next(&mut out[begin..]);
+            self.flush(memory);
+            done += length;
+            if done == message.total {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the own channel memory has the reports of all deliveries made.
+    #[cold]
+    fn wait_for_own(&mut self, node: &Node) {
+        let since = monotonic_ns();
+        self.say();
+        while self.departures.release().is_none() {
+            if !self.hear(node, self.own) && !self.receive(self.own) {
+                self.wait(100_000_000);
+            }
+        }
+        let held_ns = monotonic_ns() - since;
+        node.add(Cost::HeldSends, 1);
+        node.add(Cost::HeldNs, held_ns);
+        node.most(Cost::MostHeldNs, held_ns);
+    }
+
+    /// Says in which read delivery `rclock` has been made; leaves with [`Self::say`].
+    pub fn report(&mut self, rclock: u64, polls: u64) {
+        self.links[self.own].output.push(&Frame::Report { rclock, polls });
+    }
+
+    /// Hands all that is to go to the kernel.
+    pub fn say(&mut self) {
+        for memory in 0..self.links.len() {
+            self.flush(memory);
+        }
+    }
+
+    fn flush(&mut self, memory: usize) {
+        loop {
+            match self.links[memory].send() {
+                Ok(true) => return,
+                // A channel memory waits for nobody, so this does not last.
+                Ok(false) => self.links[memory].wait(100_000_000, true),
+                Err(_) => broken(),
+            }
+        }
+    }
+
+    /// The next message, if it has come.
+    pub fn first(&mut self, node: &Node) -> Option<&Arrived> {
+        while self.arrived.is_empty() && (self.hear(node, self.own) || self.receive(self.own)) {}
+        self.arrived.front()
+    }
+
+    /// Takes the message that [`Self::first`] has shown.
+    pub fn take(&mut self) -> Option<Arrived> {
+        let arrived = self.arrived.pop_front()?;
+        self.arrived_bytes -= arrived.bytes.len();
+        Some(arrived)
+    }
+
+    fn receive(&mut self, memory: usize) -> bool {
+        match self.links[memory].receive() {
+            Ok(some) => some,
+            Err(_) => broken(),
+        }
+    }
+
+    /// Deals with a frame that has come from `memory`, if there is one.
+    fn hear(&mut self, node: &Node, memory: usize) -> bool {
+        let link = &mut self.links[memory];
+        let frame = match link.input.frame() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return false,
+            Err(error) => lost(node, memory, &error.to_string()),
+        };
+        match frame {
+            Frame::Served {
+                source,
+                polls,
+                envelope,
+                bytes,
+            } => {
+                let mut whole = Vec::with_capacity(envelope.total as usize);
+                whole.extend_from_slice(bytes);
+                self.coming_total = envelope.total as usize;
+                self.coming = Some(Arrived {
+                    source,
+                    polls,
+                    envelope: from_wire(envelope),
+                    bytes: whole,
+                });
+            }
+            Frame::Piece { bytes } => {
+                if let Some(coming) = &mut self.coming {
+                    coming.bytes.extend_from_slice(bytes);
+                }
+            }
+            Frame::Reported { rclock } => self.departures.acknowledge(rclock),
+            Frame::Synced => link.synced = true,
+            Frame::Differs {
+                destination,
+                ssn,
+                difference,
+                before,
+                now,
+            } => {
+                self.diverged.get_or_insert(Diverged {
+                    destination,
+                    ssn,
+                    what: match difference {
+                        Difference::Envelope => "its envelope".to_string(),
+                        Difference::Length => "its length".to_string(),
+                        Difference::Content(at) => format!("its content from byte {at} on"),
+                    },
+                    before: (from_wire(before), before.total),
+                    now: (from_wire(now), now.total),
+                });
+            }
+            Frame::Refused { reason } => lost(node, memory, &format!("it refuses: {reason}")),
+            frame => lost(node, memory, &format!("it sends a {} frame", frame.name())),
+        }
+        let total = self.coming_total;
+        if let Some(arrived) = self.coming.take_if(|coming| coming.bytes.len() >= total) {
+            self.arrived_bytes += total;
+            self.arrived.push_back(arrived);
+        }
+        true
+    }
+
+    /// Waits until the own channel memory says something, at most so long.
+    pub fn wait(&self, nanoseconds: u64) {
+        self.links[self.own].wait(nanoseconds, false);
+    }
+
+    /// The same as [`Self::look`] in some of many calls, as it costs system calls.
+    pub fn look_now_and_then(&mut self, node: &Node) -> Option<Diverged> {
+        self.calls += 1;
+        if self.calls.is_multiple_of(1024) {
+            self.look(node)
+        } else {
+            None
+        }
+    }
+
+    /// Takes what any channel memory has said of differences.
+    pub fn look(&mut self, node: &Node) -> Option<Diverged> {
+        for memory in 0..self.links.len() {
+            while self.arrived_bytes < MOST_AHEAD && (self.hear(node, memory) || self.receive(memory)) {}
+        }
+        self.diverged.take()
+    }
+
+    /// Waits until all that has been said is stored, and all that was sent again compared; answers what differs.
+    pub fn sync(&mut self, node: &Node) -> Option<Diverged> {
+        for link in &mut self.links {
+            link.synced = false;
+            link.output.push(&Frame::Sync);
+        }
+        self.say();
+        for memory in 0..self.links.len() {
+            while !self.links[memory].synced {
+                if !self.hear(node, memory) && !self.receive(memory) {
+                    self.links[memory].wait(100_000_000, false);
+                }
+            }
+        }
+        self.diverged.take()
+    }
+}
+
+/// What is not compared.
+fn unset(message: &Message) -> wire::Unset {
+    if message.envelope.kind != Kind::Untagged {
+        return Default::default();
+    }
+    let mut header = [0; padding::HEADER];
+    let header = &mut header[..message.total.min(padding::HEADER)];
+    Pieces::new(message.iov).copy_next(header);
+    padding::ranges(header)
+}
+
+fn to_wire(envelope: Envelope, total: usize) -> wire::Envelope {
+    wire::Envelope {
+        kind: envelope.kind as u8,
+        flags: envelope.flags,
+        tag: envelope.tag,
+        data: envelope.data,
+        total: total as u64,
+    }
+}
+
+fn from_wire(envelope: wire::Envelope) -> Envelope {
+    Envelope {
+        kind: KINDS[envelope.kind as usize - 1],
+        flags: envelope.flags,
+        tag: envelope.tag,
+        data: envelope.data,
+    }
+}
+
+/// Connects and proves itself; answers why not.
+fn greet(node: &Node, port: u16) -> Result<(Link, Admission), String> {
+    let address = node.channel_memory_address;
+    let mut nonce = [0u8; 32];
+    // SAFETY: fills the array.
+    if unsafe { libc::getrandom(nonce.as_mut_ptr().cast(), nonce.len(), 0) } != nonce.len() as isize {
+        return Err(last_error().to_string());
+    }
+    let mut link = Link::connect(node, port).map_err(|error| format!("{address}:{port}: {error}"))?;
+    let identity = Identity {
+        rank: node.rank as Rank,
+        size: node.size as u32,
+        incarnation: node.control(node.rank, control::INCARNATION).load(Ordering::Acquire),
+        key: node.job_key,
+        nonce,
+    };
+    let greeting = Greeting::begin(identity, &mut link.output);
+    let since = monotonic_ns();
+    let refused = |error: Error| error.to_string();
+    loop {
+        while let Some(frame) = link.input.frame().map_err(refused)? {
+            if let Some(admission) = greeting.hear(frame, &mut link.output).map_err(refused)? {
+                return Ok((link, admission));
+            }
+        }
+        let sent = link.send().map_err(|error| error.to_string())?;
+        if !link.receive().map_err(|error| error.to_string())? {
+            link.wait(100_000_000, !sent);
+        }
+        if monotonic_ns() - since > PATIENCE_NS {
+            return Err(format!("{address}:{port}: no answer for 30 seconds"));
+        }
+    }
+}
+
+/// Ends the job.
+fn lost(node: &Node, memory: usize, why: &str) -> ! {
+    pause();
+    node.report(&format!("rank {} cannot use channel memory {memory}: {why}", node.rank));
+}
+
+/// The life ends as if it had crashed.
+fn broken() -> ! {
+    pause();
+    // SAFETY: ends this process.
+    unsafe {
+        libc::kill(libc::getpid(), libc::SIGKILL);
+        libc::_exit(1)
+    }
+}
+
+fn pause() {
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: LAST_NS,
+    };
+    // SAFETY: sleeps.
+    unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+}

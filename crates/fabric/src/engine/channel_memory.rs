@@ -1,0 +1,192 @@
+//! The data path under channel-memory: everything goes to the receivers' channel memories, and comes from the own one, in the order
+//! in which that says.
+
+use super::*;
+use crate::channel_memories::{Arrived, Diverged, Joined};
+use crate::matching::{Match, Unexpected};
+use resurgo_protocol::Tolerate;
+
+/// Longest sleep in a replay, or while others still work, before looking again.
+const LONGEST_WAIT_NS: u64 = 100_000_000;
+
+/// A life begins with what the channel memories have of former ones, and with nothing else.
+pub(super) fn join(node: &Node) -> (ChannelMemories, Pessimistic) {
+    let Joined {
+        memories,
+        reported,
+        sent_before,
+    } = ChannelMemories::join(node);
+    node.set(control::REPLAY_DELIVERIES, reported);
+    let rank = node.rank as u32;
+    let protocol = Pessimistic::recovering(rank, node.size, Tolerate::Process, reported, sent_before);
+    (memories, protocol)
+}
+
+impl Engine {
+    fn memories(&mut self) -> &mut ChannelMemories {
+        self.memories.as_mut().expect("there are channel memories")
+    }
+
+    pub(super) fn poll_served(&mut self) {
+        if self.replaying
+            && let Some(memories) = &mut self.memories
+            && let Some(diverged) = memories.look_now_and_then(&self.node)
+        {
+            self.report_difference(diverged);
+        }
+        self.protocol_mut().begin_poll();
+        let (mut waited, mut made) = (false, 0);
+        while made < DELIVERIES_A_POLL && self.completions.is_empty() {
+            match self.protocol_mut().next() {
+                Next::Any => {
+                    if self.output_gate && !self.output_seen() {
+                        break;
+                    }
+                    if self.has_served() {
+                        self.deliver_served();
+                        made += 1;
+                    } else if made > 0 || waited || !self.wait_if_nothing_is_served() {
+                        break;
+                    } else {
+                        waited = true;
+                    }
+                }
+                Next::From(_) => {
+                    self.wait_until_served();
+                    self.deliver_served();
+                    made = 0;
+                }
+                Next::Nothing => break,
+                Next::NeedRecord => {
+                    let recorded = self.wait_until_served();
+                    self.protocol_mut().expect(recorded);
+                }
+            }
+        }
+        // The program sees what was delivered when this read ends.
+        if let Some(memories) = &mut self.memories {
+            memories.say();
+        }
+    }
+
+    fn has_served(&mut self) -> bool {
+        let memories = self.memories.as_mut().expect("there are channel memories");
+        memories.first(&self.node).is_some()
+    }
+
+    /// The next message is one that a former life has delivered: waits for it, and answers in which read that was.
+    fn wait_until_served(&mut self) -> Recorded {
+        loop {
+            let memories = self.memories.as_mut().expect("there are channel memories");
+            if let Some(Arrived { source, polls, .. }) = memories.first(&self.node) {
+                return Recorded {
+                    source: *source,
+                    polls: polls.expect("what was reported is served with its read"),
+                };
+            }
+            memories.wait(LONGEST_WAIT_NS);
+            // A replay that has taken another way may wait for ever.
+            if let Some(diverged) = memories.look(&self.node) {
+                self.report_difference(diverged);
+            }
+        }
+    }
+
+    fn report_difference(&self, diverged: Diverged) -> ! {
+        let Diverged {
+            destination,
+            ssn,
+            what,
+            before,
+            now,
+        } = diverged;
+        self.diverged(destination as usize, ssn, before, now, &what)
+    }
+
+    /// Takes the next message.
+    fn deliver_served(&mut self) {
+        let arrived = self.memories().take().expect("a message has been served");
+        let Arrived {
+            source,
+            envelope,
+            bytes,
+            ..
+        } = arrived;
+        let total = bytes.len();
+        self.count_delivery(source, total as u64, 0, 0);
+        let copy = |from: usize, to: *mut u8, run: usize| {
+            // SAFETY: `fill` keeps to the room and to the message's bytes.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(from), to, run) };
+        };
+        match envelope.kind {
+            Kind::Tagged | Kind::Untagged => match self.matching.arrive(source, envelope, total, self.min_multi_recv) {
+                Match::Receive(receive) => {
+                    receive.room.fill(0, total, copy);
+                    self.received(&receive, envelope, total, source);
+                }
+                Match::None => self.matching.keep(Box::new(Unexpected {
+                    source,
+                    envelope,
+                    total,
+                    arrived: total,
+                    bytes,
+                    taken_by: None,
+                    claimed_by: std::ptr::null_mut(),
+                })),
+            },
+            Kind::ReadAnswer | Kind::WriteDone => {
+                self.rma.room(envelope.tag).fill(0, total, copy);
+                crate::rma::finish(self, source as usize, envelope.tag, total);
+            }
+            _ => crate::rma::serve(self, source as usize, envelope, bytes),
+        }
+    }
+
+    /// Nothing has come. True: waited inside this read, look again. The same rules as for
+    /// [`wait_if_idle`](Engine::wait_if_idle), but that looking is a system call, and there is somebody else who needs a core.
+    fn wait_if_nothing_is_served(&mut self) -> bool {
+        let now = ticks();
+        if now.wrapping_sub(self.last_read) > self.ticks_per_us * QUICK_US {
+            self.idle_since = now;
+            return false;
+        }
+        let idle = now - self.idle_since;
+        if idle < self.spin_ticks {
+            return false;
+        }
+        let idle_ns = idle * 1000 / self.ticks_per_us;
+        // Another thread of this process may want MPI's lock: do not sleep on it for long.
+        let longest = if self.thread_changes > 0 {
+            SHORT_SLEEP_NS
+        } else {
+            LONGEST_SLEEP_NS
+        };
+        self.node.add(Cost::Sleeps, 1);
+        self.memories().wait(idle_ns.clamp(SHORT_SLEEP_NS, longest));
+        true
+    }
+
+    /// A send: new, or one that a former life has made. The channel memory knows which, and compares.
+    pub(super) fn put_into_memory(&mut self, destination: usize, message: Message, completion: Option<Completion>) {
+        let protocol = self.protocol_mut();
+        let sending = protocol.send(destination as u32);
+        let (Sending::Now { ssn } | Sending::Hold { ssn } | Sending::Redo { ssn }) = sending;
+        let rclock = protocol.rclock();
+        if let Some(memories) = &mut self.memories {
+            let again = matches!(sending, Sending::Redo { .. });
+            memories.send(&self.node, destination, ssn, again, message, rclock);
+        }
+        self.count_send(message.total);
+        self.completions.extend(completion);
+        self.settle();
+    }
+
+    /// Under channel-memory: waits until everything that was said is stored, and what was sent again has been compared.
+    pub(super) fn hear_differences(&mut self) {
+        if let Some(memories) = &mut self.memories
+            && let Some(diverged) = memories.sync(&self.node)
+        {
+            self.report_difference(diverged);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! A channel memory (MPICH-V1; Bouteiller 2006, §III.B): one loop around one `resurgo_protocol::ChannelMemory`, for many ranks, in a
+//! process of its own that the dispatcher starts.
+//!
+//! It waits for nobody: a rank that does not read has what is sent to it kept here, in memory and then in a file ([`store`]). A
+//! connection is worth nothing until it has proved the job's key. A later life's connection replaces that of the one before, whose
+//! last words are heard first. Nothing that is here outlives the process: where it ends, the job ends.
+
+mod connection;
+mod store;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use resurgo_protocol::Rank;
+use serde::{Deserialize, Serialize};
+
+use crate::agent::open_nameless;
+use crate::server_process::{Beginning, ServerProcess, begin, say};
+use connection::{Connection, Heard};
+use store::{Store, Trouble};
+
+/// The hidden verb.
+pub const VERB: &str = "channel-memory";
+/// Pause after a connection could not be accepted (out of file descriptors).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Reads from one connection before others have their turn.
+const READS: usize = 16;
+
+/// What a channel memory is told when it starts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Settings {
+    /// Most ranks of the job.
+    pub size: usize,
+    pub key: [u8; 32],
+    /// How many channel memories there are.
+    pub memories: usize,
+    /// Most bytes of messages in memory.
+    pub bound: u64,
+    /// What is beyond goes to the file.
+    pub spills: bool,
+}
+
+/// What it says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// It cannot go on.
+    Failed { reason: String },
+    /// It ends with the job, and has had this.
+    Held(Held),
+}
+
+/// What a channel memory has had of messages, for all its ranks.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    pub messages: u64,
+    /// Payload.
+    pub bytes: u64,
+    /// Of these, written to the spill file.
+    pub spilled_bytes: u64,
+    /// The most that was in memory at once.
+    pub most_memory_bytes: u64,
+}
+
+/// A channel memory as the dispatcher sees it.
+pub type Process = ServerProcess<Settings, Report>;
+
+/// A channel memory that is not running yet. `spill`: where its file lies, if it has one.
+pub fn make(settings: Settings, bind: SocketAddr, spill: Option<&OsStr>) -> Result<Process, String> {
+    let listener = TcpListener::bind(bind)
+        .and_then(|listener| {
+            // A connection that vanishes between poll and accept must not block.
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        })
+        .map_err(|error| {
+            format!(
+                "a channel memory cannot listen on {bind}: {error}{}",
+                crate::hint(&error)
+            )
+        })?;
+    let file = spill.map(open_nameless).transpose().map_err(|error| {
+        format!(
+            "a channel memory cannot make its spill file: {error}{}",
+            crate::hint(&error)
+        )
+    })?;
+    Ok(ServerProcess::new(VERB, settings, listener, file))
+}
+
+/// `resurgo channel-memory`.
+pub fn run() -> i32 {
+    begin(c"resurgo-chanmem", |beginning| {
+        serve(&beginning).map_err(|reason| {
+            // Nobody else is there to be told.
+            let _ = say(&beginning.control, &Report::Failed { reason });
+        })
+    })
+}
+
+fn serve(beginning: &Beginning<Settings>) -> Result<(), String> {
+    let settings = beginning.settings.clone();
+    let failed = |error: io::Error| format!("{error}{}", crate::hint(&error));
+    let file = settings.spills.then(|| beginning.file()).transpose().map_err(failed)?;
+    let mut server = Server {
+        store: Store::new(settings.bound, file),
+        settings,
+        listener: beginning.listener.try_clone().map_err(failed)?,
+        connections: BTreeMap::new(),
+        next: 0,
+    };
+    server.serve(&beginning.control)?;
+    // Nobody may be there any more.
+    let _ = say(&beginning.control, &Report::Held(server.store.held()));
+    Ok(())
+}
+
+struct Server {
+    settings: Settings,
+    store: Store,
+    listener: TcpListener,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+}
+
+impl Server {
+    /// Runs until `control` is closed by the other side, or it cannot go on, for the reason it answers.
+    fn serve(&mut self, control: &UnixStream) -> Result<(), String> {
+        loop {
+            let mut ready = vec![
+                PollFd::new(control.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+            ];
+            let ids: Vec<u64> = self.connections.keys().copied().collect();
+            ready.extend(self.connections.values().map(Connection::poll));
+            match poll(&mut ready, self.timeout()) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            let happened: Vec<bool> = ready.iter().map(|fd| fd.any().unwrap_or(true)).collect();
+            drop(ready);
+            if happened[0] {
+                return Ok(());
+            }
+            if happened[1] {
+                self.accept();
+            }
+            for (id, _) in ids.iter().zip(&happened[2..]).filter(|(_, happened)| **happened) {
+                self.attend(*id)?;
+            }
+            self.serve_all()?;
+            let now = Instant::now();
+            self.connections.retain(|_, connection| !connection.is_late(now));
+        }
+    }
+
+    fn timeout(&self) -> PollTimeout {
+        if self.connections.values().any(Connection::has_deadline) {
+            return PollTimeout::from(250u8);
+        }
+        PollTimeout::NONE
+    }
+
+    fn accept(&mut self) {
+        match self.listener.accept() {
+            // Room for an old and a new connection of every rank, and some strangers.
+            Ok((stream, _)) if self.connections.len() < 2 * self.settings.size + 64 => {
+                if let Ok(connection) = Connection::new(stream, self.settings.size, self.settings.key) {
+                    self.next += 1;
+                    self.connections.insert(self.next, connection);
+                }
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+        }
+    }
+
+    /// Hears what has come on a connection; one that must not go on is dropped, and gets a reason if there is one.
+    fn attend(&mut self, id: u64) -> Result<(), String> {
+        let Some(mut connection) = self.connections.remove(&id) else {
+            return Ok(());
+        };
+        let mut open = true;
+        for _ in 0..READS {
+            match connection.receive() {
+                Ok(Some(0)) | Err(_) => open = false,
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+            }
+            self.hear(&mut connection)?;
+            if !open {
+                return Ok(());
+            }
+        }
+        // What is not to be served, as a challenge, goes too.
+        if self.serve_one(&mut connection)? {
+            self.connections.insert(id, connection);
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, connection: &mut Connection) -> Result<(), String> {
+        loop {
+            match connection.hear(&mut self.store) {
+                Ok(Heard::Nothing) => return Ok(()),
+                Ok(Heard::Admit(rank, incarnation)) => match self.admit(connection, rank, incarnation) {
+                    Ok(()) => {}
+                    Err(Trouble::Refused(reason)) => connection.part(reason),
+                    Err(Trouble::Fatal(reason)) => return Err(reason),
+                },
+                Err(Trouble::Refused(reason)) => {
+                    connection.part(reason);
+                    return Ok(());
+                }
+                Err(Trouble::Fatal(reason)) => return Err(reason),
+            }
+        }
+    }
+
+    fn admit(&mut self, connection: &mut Connection, rank: Rank, incarnation: u64) -> Result<(), Trouble> {
+        self.store.may_admit(rank, incarnation)?;
+        self.hear_last_words(rank)?;
+        let admission = self.store.admit(rank, incarnation)?;
+        connection.welcome(rank, incarnation, admission);
+        Ok(())
+    }
+
+    /// The process of an earlier life is dead: what the kernel still has of it is all that it will ever have said.
+    fn hear_last_words(&mut self, rank: Rank) -> Result<(), Trouble> {
+        let earlier: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.rank() == Some(rank))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in earlier {
+            let Some(mut connection) = self.connections.remove(&id) else {
+                continue;
+            };
+            while let Ok(Some(1..)) = connection.receive() {
+                match connection.hear(&mut self.store) {
+                    Ok(_) => {}
+                    Err(Trouble::Refused(_)) => break,
+                    Err(fatal) => return Err(fatal),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves whoever something has come for.
+    fn serve_all(&mut self) -> Result<(), String> {
+        let due: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.is_due(&self.store))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            let Some(mut connection) = self.connections.remove(&id) else {
+                continue;
+            };
+            if self.serve_one(&mut connection)? {
+                self.connections.insert(id, connection);
+            }
+        }
+        Ok(())
+    }
+
+    /// False: the connection is of no use any more.
+    fn serve_one(&mut self, connection: &mut Connection) -> Result<bool, String> {
+        match connection.serve(&mut self.store, self.settings.memories > 1) {
+            Ok(sent) => Ok(sent.is_ok()),
+            Err(Trouble::Fatal(reason)) => Err(reason),
+            Err(Trouble::Refused(reason)) => {
+                connection.part(reason);
+                Ok(true)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

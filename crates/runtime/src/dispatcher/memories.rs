@@ -1,0 +1,88 @@
+//! The job's channel memories: their start, and the end of the job when one ends.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use resurgo_wire::control::Job;
+use resurgo_wire::node_memory::SEGMENT;
+
+use super::{Dispatcher, FAILURE, LAST_WORDS};
+use crate::channel_memory::{self, Held, Process, Report, Settings};
+
+/// The channel memories, none where there are none.
+#[derive(Default)]
+pub(super) struct Memories(Vec<Process>);
+
+impl Memories {
+    /// Starts `count` of them, the first at `bind`, for a job of `ranks` ranks, and tells the job where they are.
+    pub fn start(job: &mut Job, count: usize, bind: SocketAddrV4, ranks: usize) -> Result<Memories, String> {
+        let mut memories = Memories::default();
+        job.channel_memory_ports.clear();
+        for number in 0..count {
+            let port = if number == 0 { bind.port() } else { 0 };
+            let served = ranks.div_ceil(count) as u64;
+            let settings = Settings {
+                size: job.most_ranks.max(ranks),
+                key: job.key,
+                memories: count,
+                // The logs of its ranks lie here.
+                bound: (job.log_segments * SEGMENT) as u64 * served,
+                spills: job.spill_directory.is_some(),
+            };
+            let bind = SocketAddrV4::new(*bind.ip(), port);
+            let mut process = channel_memory::make(settings, bind.into(), job.spill_directory.as_deref())?;
+            let failed =
+                |error: std::io::Error| format!("cannot start a channel memory: {error}{}", crate::hint(&error));
+            job.channel_memory_ports.push(process.address().map_err(failed)?.port());
+            process.start().map_err(failed)?;
+            memories.0.push(process);
+        }
+        // One that listens on every address is reached through this one.
+        let reached = if bind.ip().is_unspecified() {
+            Ipv4Addr::LOCALHOST
+        } else {
+            *bind.ip()
+        };
+        job.channel_memory_address = reached.to_bits();
+        Ok(memories)
+    }
+
+    /// Process numbers of all.
+    pub fn pids(&self) -> impl Iterator<Item = Option<u32>> {
+        self.0.iter().map(Process::pid)
+    }
+
+    /// Lets them end, and answers what each has had; none where it does not say.
+    pub fn finish(&mut self) -> Vec<Option<Held>> {
+        let held = |process: &mut Process| {
+            process.finish(LAST_WORDS).into_iter().find_map(|report| match report {
+                Report::Held(held) => Some(held),
+                Report::Failed { .. } => None,
+            })
+        };
+        self.0.iter_mut().map(held).collect()
+    }
+
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.0.iter().filter_map(Process::socket)
+    }
+}
+
+impl Dispatcher {
+    /// Hears why a channel memory cannot go on, or that it has ended. What it had is nowhere else, so the job ends.
+    pub(super) fn mind_memories(&mut self) {
+        for number in 0..self.memories.0.len() {
+            let (reports, end) = self.memories.0[number].hear();
+            let failed = reports.into_iter().find_map(|report| match report {
+                Report::Failed { reason } => Some(reason),
+                Report::Held(_) => None,
+            });
+            if self.verdict.is_some() || failed.is_none() && end.is_none() {
+                continue;
+            }
+            self.events.channel_memory_lost(number, failed, end);
+            self.end(FAILURE, Duration::ZERO);
+        }
+    }
+}

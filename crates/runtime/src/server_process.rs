@@ -1,0 +1,187 @@
+//! A server of the job (an event logger, a channel memory) in a process of its own. The dispatcher starts it, and keeps the socket
+//! that listens and the file that it writes to, so that both outlive it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::marker::PhantomData;
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use command_fds::{CommandFdExt, FdMapping};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
+use resurgo_wire::control::End;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::children;
+
+/// Where the process finds its file.
+const FILE_FD: i32 = 3;
+
+/// What a server finds when it begins: standard input is the dispatcher's socket, standard output the socket that listens.
+pub struct Beginning<S> {
+    /// To the dispatcher; it ends when that does.
+    pub control: UnixStream,
+    pub listener: TcpListener,
+    pub settings: S,
+}
+
+impl<S> Beginning<S> {
+    /// The file, opened once more.
+    pub fn file(&self) -> io::Result<File> {
+        let path = format!("/proc/self/fd/{FILE_FD}");
+        OpenOptions::new().read(true).write(true).open(path)
+    }
+}
+
+/// The whole of a server's process: `serve` tells the dispatcher what it has to tell. Returns the exit status.
+pub fn begin<S: DeserializeOwned>(name: &std::ffi::CStr, serve: impl FnOnce(Beginning<S>) -> Result<(), ()>) -> i32 {
+    match find(name) {
+        Ok(beginning) => i32::from(serve(beginning).is_err()),
+        Err(error) => {
+            eprintln!("resurgo: a server cannot start: {error}");
+            1
+        }
+    }
+}
+
+fn find<S: DeserializeOwned>(name: &std::ffi::CStr) -> io::Result<Beginning<S>> {
+    // Whatever happens to the dispatcher, nothing of it stays.
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    prctl::set_name(name)?;
+    // A connection for each rank, and a later life's beside it.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut line = String::new();
+    BufReader::new(&control).read_line(&mut line)?;
+    Ok(Beginning {
+        settings: serde_json::from_str(&line)?,
+        listener: TcpListener::from(io::stdout().as_fd().try_clone_to_owned()?),
+        control,
+    })
+}
+
+/// Tells the dispatcher.
+pub fn say(mut control: &UnixStream, report: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(report)?;
+    line.push(b'\n');
+    control.write_all(&line)
+}
+
+/// A server as the dispatcher sees it: `S` is what it is told, `R` what it says.
+pub struct ServerProcess<S, R> {
+    verb: &'static str,
+    pub settings: S,
+    listener: TcpListener,
+    file: Option<File>,
+    running: Option<(Child, UnixStream)>,
+    said: Vec<u8>,
+    /// How often it has been started.
+    pub starts: u64,
+    reports: PhantomData<R>,
+}
+
+impl<S: Serialize, R: DeserializeOwned> ServerProcess<S, R> {
+    /// `verb`: the hidden one with which this program becomes the server.
+    pub fn new(verb: &'static str, settings: S, listener: TcpListener, file: Option<File>) -> Self {
+        Self {
+            verb,
+            settings,
+            listener,
+            file,
+            running: None,
+            said: Vec::new(),
+            starts: 0,
+            reports: PhantomData,
+        }
+    }
+
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.running.as_ref().map(|(child, _)| child.id())
+    }
+
+    /// Starts the process, again if need be.
+    pub fn start(&mut self) -> io::Result<()> {
+        let (ours, theirs) = UnixStream::pair()?;
+        self.starts += 1;
+        let mut command = Command::new("/proc/self/exe");
+        let mut mappings = Vec::new();
+        if let Some(file) = &self.file {
+            mappings.push(FdMapping {
+                parent_fd: file.try_clone()?.into(),
+                child_fd: FILE_FD,
+            });
+        }
+        command
+            .arg(self.verb)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::from(OwnedFd::from(self.listener.try_clone()?)))
+            .fd_mappings(mappings)
+            .map_err(io::Error::other)?;
+        // Out of the terminal's foreground group: Ctrl-C is the dispatcher's to handle.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let child = command.spawn()?;
+        let mut line = serde_json::to_vec(&self.settings)?;
+        line.push(b'\n');
+        (&ours).write_all(&line)?;
+        ours.set_nonblocking(true)?;
+        self.said.clear();
+        self.running = Some((child, ours));
+        Ok(())
+    }
+
+    /// Readable when it has something to say, or has ended.
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.running.as_ref().map(|(_, socket)| socket.as_fd())
+    }
+
+    /// Lets it end, and hears what it has to say at its end, for so long at most.
+    pub fn finish(&mut self, patience: Duration) -> Vec<R> {
+        if let Some((_, socket)) = &self.running {
+            let _ = socket.shutdown(Shutdown::Write);
+            let mut ready = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut ready, PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX));
+        }
+        self.hear().0
+    }
+
+    /// What it has said, and how it has ended if it has.
+    pub fn hear(&mut self) -> (Vec<R>, Option<End>) {
+        let Some((child, socket)) = &mut self.running else {
+            return (Vec::new(), None);
+        };
+        let mut buffer = [0; 4096];
+        let gone = loop {
+            match io::Read::read(socket, &mut buffer) {
+                Ok(0) => break true,
+                Ok(came) => self.said.extend_from_slice(&buffer[..came]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break error.kind() != io::ErrorKind::WouldBlock,
+            }
+        };
+        let mut reports = Vec::new();
+        while let Some(end) = self.said.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.said.drain(..=end).collect();
+            reports.extend(serde_json::from_slice::<R>(&line));
+        }
+        let mut end = None;
+        if gone {
+            // It has closed its socket: it ends, or it is made to.
+            let _ = child.kill();
+            end = child.wait().ok().map(children::end_of);
+            self.running = None;
+        }
+        (reports, end)
+    }
+}

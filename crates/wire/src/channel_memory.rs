@@ -1,0 +1,461 @@
+//! The connection between a rank and a channel memory, without the socket: bytes in, frames out, and back.
+//!
+//! ```text
+//! rank                                     channel memory
+//! Hello  version rank size incarnation nonce →
+//!                         ← Challenge  version nonce proof
+//! Proof  proof                             →
+//!                    ← Welcome  reported received…           (or Refused, at any time)
+//! Message  destination ssn envelope bytes  →                 (a long one goes on in Piece frames, right behind)
+//! Report   rclock polls                    →   ← Reported  rclock   (where there are several memories)
+//!                 ← Served  source polls envelope bytes      (the rank's own memory; goes on in Piece frames, right behind)
+//! Sync                                     →   ← Synced      (what was said before it has been stored and compared)
+//!                 ← Differs  destination ssn where before now   (what is sent again is not what was sent)
+//! ```
+//!
+//! A frame is a `u32` length of what follows, a `u8` kind, and its fields; integers are little-endian. The handshake is that of
+//! [`crate::event_logger`]; what is read before it is treated as hostile. Payloads are not copied here: frames
+//! borrow the bytes that have come.
+
+mod handshake;
+
+pub use handshake::{Doorkeeper, Greeting, Identity};
+use resurgo_protocol::Rank;
+use resurgo_protocol::channel_memory::Admission;
+
+pub use crate::event_logger::{Error, KEY_BYTES, VERSION};
+use crate::event_logger::{Hello, Reader, put_hello};
+
+/// Most payload bytes of one frame.
+pub const MAX_PIECE: usize = 128 << 10;
+/// Bytes of the fields of a Message before its payload.
+const MESSAGE_HEAD: usize = 1 + 4 + 8 + ENVELOPE_BYTES + size_of::<Unset>();
+const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8;
+/// Most bytes of a frame after its length.
+const MAX_FRAME: usize = MESSAGE_HEAD + MAX_PIECE;
+/// Most bytes of the text of a Refused.
+const MAX_REASON: usize = 512;
+/// A Served whose read has not been reported.
+const UNKNOWN: u64 = u64::MAX;
+
+type Bytes32 = [u8; KEY_BYTES];
+
+/// Bytes of a message that nobody has set, each from and up to an offset: they are not compared when it is sent again.
+pub type Unset = [(u16, u16); 4];
+
+/// What a message is besides its bytes; kind, flags, tag and data are the provider's business.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Envelope {
+    pub kind: u8,
+    pub flags: u8,
+    pub tag: u64,
+    pub data: u64,
+    /// Bytes of the whole message.
+    pub total: u64,
+}
+
+/// Where a message that is sent again differs from what was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Difference {
+    Envelope,
+    Length,
+    /// From this byte on.
+    Content(u64),
+}
+
+/// One frame of either direction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame<'a> {
+    Hello(Hello),
+    Challenge {
+        nonce: Bytes32,
+        proof: Bytes32,
+    },
+    Proof {
+        proof: Bytes32,
+    },
+    Welcome(Admission),
+    Refused {
+        reason: String,
+    },
+    Message {
+        destination: Rank,
+        ssn: u64,
+        envelope: Envelope,
+        unset: Unset,
+        bytes: &'a [u8],
+    },
+    Piece {
+        bytes: &'a [u8],
+    },
+    Report {
+        rclock: u64,
+        polls: u64,
+    },
+    Reported {
+        rclock: u64,
+    },
+    Served {
+        source: Rank,
+        polls: Option<u64>,
+        envelope: Envelope,
+        bytes: &'a [u8],
+    },
+    Sync,
+    Synced,
+    Differs {
+        destination: Rank,
+        ssn: u64,
+        difference: Difference,
+        before: Envelope,
+        now: Envelope,
+    },
+}
+
+const NAMES: [&str; 13] = [
+    "Hello",
+    "Challenge",
+    "Proof",
+    "Welcome",
+    "Refused",
+    "Message",
+    "Piece",
+    "Report",
+    "Reported",
+    "Served",
+    "Sync",
+    "Synced",
+    "Differs",
+];
+
+impl Frame<'_> {
+    const fn kind(&self) -> u8 {
+        match self {
+            Self::Hello(_) => 1,
+            Self::Challenge { .. } => 2,
+            Self::Proof { .. } => 3,
+            Self::Welcome(_) => 4,
+            Self::Refused { .. } => 5,
+            Self::Message { .. } => 6,
+            Self::Piece { .. } => 7,
+            Self::Report { .. } => 8,
+            Self::Reported { .. } => 9,
+            Self::Served { .. } => 10,
+            Self::Sync => 11,
+            Self::Synced => 12,
+            Self::Differs { .. } => 13,
+        }
+    }
+
+    /// The frame's name in messages.
+    pub const fn name(&self) -> &'static str {
+        NAMES[self.kind() as usize - 1]
+    }
+
+    /// Appends the frame with its length.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        self.encode_before(out, 0);
+    }
+
+    /// Appends the frame as it is with `more` bytes of payload behind its own: the caller appends those.
+    pub fn encode_before(&self, out: &mut Vec<u8>, more: usize) {
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        out.push(self.kind());
+        match self {
+            Self::Hello(hello) => put_hello(out, hello),
+            Self::Challenge { nonce, proof } => {
+                out.extend_from_slice(&VERSION.to_le_bytes());
+                out.extend_from_slice(nonce);
+                out.extend_from_slice(proof);
+            }
+            Self::Proof { proof } => out.extend_from_slice(proof),
+            Self::Welcome(Admission { reported, received }) => {
+                out.extend_from_slice(&reported.to_le_bytes());
+                for (rank, messages) in received {
+                    out.extend_from_slice(&rank.to_le_bytes());
+                    out.extend_from_slice(&messages.to_le_bytes());
+                }
+            }
+            Self::Refused { reason } => {
+                let end = (0..=reason.len().min(MAX_REASON))
+                    .rev()
+                    .find(|end| reason.is_char_boundary(*end));
+                out.extend_from_slice(&reason.as_bytes()[..end.unwrap_or(0)]);
+            }
+            Self::Message {
+                destination,
+                ssn,
+                envelope,
+                unset,
+                bytes,
+            } => {
+                out.extend_from_slice(&destination.to_le_bytes());
+                out.extend_from_slice(&ssn.to_le_bytes());
+                put_envelope(out, envelope);
+                for (from, to) in unset {
+                    out.extend_from_slice(&from.to_le_bytes());
+                    out.extend_from_slice(&to.to_le_bytes());
+                }
+                out.extend_from_slice(bytes);
+            }
+            Self::Piece { bytes } => out.extend_from_slice(bytes),
+            Self::Report { rclock, polls } => {
+                out.extend_from_slice(&rclock.to_le_bytes());
+                out.extend_from_slice(&polls.to_le_bytes());
+            }
+            Self::Reported { rclock } => out.extend_from_slice(&rclock.to_le_bytes()),
+            Self::Served {
+                source,
+                polls,
+                envelope,
+                bytes,
+            } => {
+                out.extend_from_slice(&source.to_le_bytes());
+                out.extend_from_slice(&polls.unwrap_or(UNKNOWN).to_le_bytes());
+                put_envelope(out, envelope);
+                out.extend_from_slice(bytes);
+            }
+            Self::Sync | Self::Synced => {}
+            Self::Differs {
+                destination,
+                ssn,
+                difference,
+                before,
+                now,
+            } => {
+                out.extend_from_slice(&destination.to_le_bytes());
+                out.extend_from_slice(&ssn.to_le_bytes());
+                let (kind, at) = match difference {
+                    Difference::Envelope => (0, 0),
+                    Difference::Length => (1, 0),
+                    Difference::Content(at) => (2, *at),
+                };
+                out.push(kind);
+                out.extend_from_slice(&at.to_le_bytes());
+                put_envelope(out, before);
+                put_envelope(out, now);
+            }
+        }
+        let length = out.len() - start - 4 + more;
+        assert!(length <= MAX_FRAME, "a {} frame of {length} bytes", self.name());
+        out[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
+    }
+
+    /// Takes the first frame off `bytes`: the frame and the bytes used, or nothing while it is not whole.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Error> {
+        let Some((length, rest)) = bytes.split_first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > MAX_FRAME {
+            return Err(Error::FrameTooLong { bytes: length as u64 });
+        }
+        if length == 0 {
+            return Err(Error::UnknownKind { kind: 0 });
+        }
+        let is_known = |kind: u8| (1..=NAMES.len() as u8).contains(&kind);
+        let Some((&kind, fields)) = rest.get(..length).and_then(<[u8]>::split_first) else {
+            // A stranger is told from the first byte of kind, not after it has sent what it announced.
+            return match rest.first() {
+                Some(&kind) if !is_known(kind) => Err(Error::UnknownKind { kind }),
+                _ => Ok(None),
+            };
+        };
+        if !is_known(kind) {
+            return Err(Error::UnknownKind { kind });
+        }
+        let reader = Reader {
+            frame: NAMES[kind as usize - 1],
+            bytes: fields,
+        };
+        Ok(Some((decode_fields(kind, reader)?, 4 + length)))
+    }
+}
+
+fn decode_fields(kind: u8, mut reader: Reader<'_>) -> Result<Frame<'_>, Error> {
+    let frame = match kind {
+        1 => Frame::Hello(reader.hello()?),
+        2 => {
+            reader.version()?;
+            Frame::Challenge {
+                nonce: reader.array()?,
+                proof: reader.array()?,
+            }
+        }
+        3 => Frame::Proof { proof: reader.array()? },
+        4 => {
+            let reported = reader.u64()?;
+            let mut received = Vec::with_capacity(reader.bytes.len() / 12);
+            while !reader.bytes.is_empty() {
+                received.push((reader.u32()?, reader.u64()?));
+            }
+            Frame::Welcome(Admission { reported, received })
+        }
+        5 => {
+            let text = std::mem::take(&mut reader.bytes);
+            if text.len() > MAX_REASON {
+                return Err(reader.malformed());
+            }
+            // The text ends up in messages for people: nothing in it may steer a terminal.
+            let reason = String::from_utf8_lossy(text).replace(|c: char| c.is_control(), " ");
+            Frame::Refused { reason }
+        }
+        6 => Frame::Message {
+            destination: reader.u32()?,
+            ssn: reader.u64()?,
+            envelope: envelope(&mut reader)?,
+            unset: unset(&mut reader)?,
+            bytes: std::mem::take(&mut reader.bytes),
+        },
+        7 => Frame::Piece {
+            bytes: std::mem::take(&mut reader.bytes),
+        },
+        8 => Frame::Report {
+            rclock: reader.u64()?,
+            polls: reader.u64()?,
+        },
+        9 => Frame::Reported { rclock: reader.u64()? },
+        10 => Frame::Served {
+            source: reader.u32()?,
+            polls: Some(reader.u64()?).filter(|polls| *polls != UNKNOWN),
+            envelope: envelope(&mut reader)?,
+            bytes: std::mem::take(&mut reader.bytes),
+        },
+        11 => Frame::Sync,
+        12 => Frame::Synced,
+        _ => Frame::Differs {
+            destination: reader.u32()?,
+            ssn: reader.u64()?,
+            difference: match (reader.array()?, reader.u64()?) {
+                ([0], _) => Difference::Envelope,
+                ([1], _) => Difference::Length,
+                ([2], at) => Difference::Content(at),
+                _ => return Err(reader.malformed()),
+            },
+            before: envelope(&mut reader)?,
+            now: envelope(&mut reader)?,
+        },
+    };
+    if !reader.bytes.is_empty() {
+        return Err(reader.malformed());
+    }
+    Ok(frame)
+}
+
+fn unset(reader: &mut Reader<'_>) -> Result<Unset, Error> {
+    let mut unset = Unset::default();
+    for (from, to) in &mut unset {
+        *from = u16::from_le_bytes(reader.array()?);
+        *to = u16::from_le_bytes(reader.array()?);
+    }
+    Ok(unset)
+}
+
+fn put_envelope(out: &mut Vec<u8>, envelope: &Envelope) {
+    out.push(envelope.kind);
+    out.push(envelope.flags);
+    out.extend_from_slice(&envelope.tag.to_le_bytes());
+    out.extend_from_slice(&envelope.data.to_le_bytes());
+    out.extend_from_slice(&envelope.total.to_le_bytes());
+}
+
+fn envelope(reader: &mut Reader<'_>) -> Result<Envelope, Error> {
+    let [kind, flags] = reader.array()?;
+    Ok(Envelope {
+        kind,
+        flags,
+        tag: reader.u64()?,
+        data: reader.u64()?,
+        total: reader.u64()?,
+    })
+}
+
+/// Bytes that have come and are not used yet.
+#[derive(Debug, Default)]
+pub struct Input {
+    bytes: Vec<u8>,
+    begin: usize,
+    end: usize,
+}
+
+impl Input {
+    /// Where the next bytes go, at least `least` of them.
+    pub fn room(&mut self, least: usize) -> &mut [u8] {
+        if self.begin == self.end {
+            (self.begin, self.end) = (0, 0);
+        } else if self.begin > 0 && self.bytes.len() - self.end < least {
+            self.bytes.copy_within(self.begin..self.end, 0);
+            (self.begin, self.end) = (0, self.end - self.begin);
+        }
+        if self.bytes.len() - self.end < least {
+            self.bytes.resize(self.end + least, 0);
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    /// The first `bytes` of [`Self::room`] have been filled.
+    pub fn came(&mut self, bytes: usize) {
+        self.end += bytes;
+        assert!(
+            self.end <= self.bytes.len(),
+            "{bytes} bytes have come where less room was"
+        );
+    }
+
+    /// Whether the next frame is whole.
+    pub fn peek(&self) -> Result<bool, Error> {
+        Ok(Frame::decode(&self.bytes[self.begin..self.end])?.is_some())
+    }
+
+    /// The next frame, if it is whole.
+    pub fn frame(&mut self) -> Result<Option<Frame<'_>>, Error> {
+        let Some((frame, used)) = Frame::decode(&self.bytes[self.begin..self.end])? else {
+            return Ok(None);
+        };
+        self.begin += used;
+        Ok(Some(frame))
+    }
+}
+
+/// Bytes that are to go.
+#[derive(Debug, Default)]
+pub struct Output {
+    bytes: Vec<u8>,
+    gone: usize,
+}
+
+impl Output {
+    /// Where what is to go is appended.
+    pub fn end(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    pub fn push(&mut self, frame: &Frame) {
+        frame.encode(&mut self.bytes);
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[self.gone..]
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.gone == self.bytes.len()
+    }
+
+    /// The first `bytes` of [`Self::bytes`] have gone.
+    pub fn sent(&mut self, bytes: usize) {
+        self.gone += bytes;
+        assert!(self.gone <= self.bytes.len(), "{bytes} bytes sent, fewer were to go");
+        if self.is_empty() {
+            self.bytes.clear();
+            self.gone = 0;
+        } else if self.gone > self.bytes.len() / 2 {
+            self.bytes.drain(..self.gone);
+            self.gone = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every message goes through its receiver's channel memory: a crashed rank begins again with what that serves, and the answer
+is that of an undisturbed run, byte for byte."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import harness
+from catalogue import BY_NAME, arguments
+from harness import MANY, by_rank
+from survival import PROGRAMS, soak, survive, undisturbed
+
+pytestmark = pytest.mark.protocol("channel-memory")
+
+WAYS = [
+    ("master_worker", 1),
+    ("heat", 2),
+    ("rma_halo", 1),
+    ("master_worker.py", 3),
+]
+
+
+def memories(count):
+    return ["--protocol", "channel-memory", "--channel-memories", str(count)]
+
+
+@pytest.mark.parametrize("name, count", WAYS)
+def test_random_kills(jobs, program, rng, kills, name, count):
+    entry, command = BY_NAME[name], program(name)
+    expected = undisturbed(jobs, command, entry, 4)
+    result = survive(jobs, rng, command, entry, 4, kills or 3, expected, memories(count))
+    assert len(result.of("channel_memory_started")) == count
+
+
+def test_all_ranks_at_once(jobs, program, rng):
+    entry, command = BY_NAME["master_worker"], program("master_worker")
+    expected = undisturbed(jobs, command, entry, 4)
+    survive(jobs, rng, command, entry, 4, 2, expected, memories(2), everyone=1.0, in_replay=0)
+
+
+@pytest.mark.parametrize("variant, count", [("time", 1), ("length", 2), ("tag", 1), ("destination", 2)])
+def test_a_different_message_is_detected(jobs, program, variant, count):
+    marker = jobs.directory / "marker"
+    command = [*program("nondeterministic"), variant, "1", "100", marker, "300"]
+    result = jobs.run(4, *command, options=memories(count))
+    assert marker.exists() and result.code == 119 and "done" not in result.text, result.describe()
+    assert "not piecewise deterministic" in result.errors and "rank 1" in result.errors, result.describe()
+
+
+def memory_of(job, number=0):
+    job.until_event("channel_memory_started", memory=number)
+    started = [event for event in job.events if event["event"] == "channel_memory_started"]
+    pid = next(event["pid"] for event in started if event["memory"] == number)
+    assert job.mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    return pid
+
+
+def test_the_job_ends_with_its_channel_memory(jobs, program):
+    job = jobs.start(3, *program("crash"), "99", "kill", "0", "always", "100000000", options=memories(2))
+    job.until(lambda: len(job.lives()) == 3)
+    time.sleep(0.3)
+    os.kill(memory_of(job, 1), signal.SIGKILL)
+    result = job.wait(20)
+    assert result.code == 1 and not result.of("failed"), result.describe()
+    assert "channel memory 1 was lost (killed by SIGKILL)" in result.errors, result.describe()
+
+
+def test_a_rank_needs_no_other_to_come_back(jobs, program):
+    job = jobs.start(3, *program("crash"), "99", "kill", "0", "always", "100000000", options=[*MANY, *memories(2)])
+    job.until(lambda: len(job.lives()) == 3)
+    time.sleep(0.3)
+    assert job.kill([0, 2], signal.SIGSTOP) == [0, 2]
+    assert job.kill([1]) == [1]
+    job.until_event("caught_up", rank=1, life=2)
+    assert job.kill([0, 2], signal.SIGCONT) == [0, 2]
+    before = len(job.out.read_bytes())
+    job.until(lambda: len(job.out.read_bytes()) > before + 100, what="the ring to go on")
+    job.process.terminate()
+    result = job.wait(20)
+    repeated = [event["deliveries"] for event in result.of("caught_up")]
+    assert len(repeated) == 1 and repeated[0] > 100, result.describe()
+
+
+# Each rank but the last sends the last one much that it does not read before it is told; meanwhile they go on with one another.
+SLOW = """
+import sys, time
+from pathlib import Path
+import numpy
+from mpi4py import MPI
+comm, here, rounds = MPI.COMM_WORLD, Path(sys.argv[1]), int(sys.argv[2])
+last = comm.size - 1
+others = comm.Split(comm.rank == last)
+if comm.rank == last:
+    (here / "slow").touch()
+    while not (here / "go").exists():
+        time.sleep(0.01)
+    total = 0
+    for _ in range(rounds * last):
+        room = numpy.empty(1 << 17)
+        comm.Recv(room, source=MPI.ANY_SOURCE)
+        total += int(room.sum())
+    print("sum", total, flush=True)
+else:
+    for number in range(rounds):
+        comm.Send(numpy.full(1 << 17, comm.rank + number, dtype=float), dest=last)
+        assert others.allreduce(number) == number * last
+    if comm.rank == 0:
+        (here / "sent").touch()
+        print("sent", flush=True)
+"""
+SUM = {rounds: (1 << 17) * sum(r + n for r in range(2) for n in range(rounds)) for rounds in (20, 60)}
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_rank_that_does_not_read_stops_nobody(jobs, tmp_path, stopped):
+    """In memory, and in a file: 40 messages of 1 MiB for 3 MiB of memory; and the reader is killed in the middle."""
+    spill = tmp_path / "spill"
+    spill.mkdir()
+    options = [*MANY, *memories(1), "--log-memory", "1M", "--spill-dir", spill]
+    job = jobs.start(3, harness.PYTHON, "-c", SLOW, tmp_path, "20", options=options)
+    job.until(lambda: (tmp_path / "slow").exists())
+    if stopped:
+        assert job.kill([2], signal.SIGSTOP) == [2]
+    job.until(lambda: (tmp_path / "sent").exists())
+    if stopped:
+        assert job.kill([2], signal.SIGCONT) == [2]
+    (tmp_path / "go").touch()
+    time.sleep(0.1)
+    job.kill([2])
+    result = job.wait().ok()
+    assert sorted(result.text.splitlines()) == ["sent", f"sum {SUM[20]}"]
+    assert not any(spill.iterdir())
+
+
+def test_a_full_channel_memory(jobs, tmp_path):
+    options = [*memories(1), "--log-memory", "1M"]
+    result = jobs.run(3, harness.PYTHON, "-c", SLOW, tmp_path, "20", options=options)
+    assert result.code == 1 and "sum" not in result.text, result.describe()
+    assert "channel memory 0 cannot go on: it is full (3 MiB of messages)" in result.errors, result.describe()
+    assert "--spill-dir" in result.errors
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to mount a small file system")
+def test_a_full_disk(jobs, tmp_path):
+    spill = tmp_path / "spill"
+    spill.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8M", "none", spill], check=True)
+    try:
+        options = [*memories(1), "--log-memory", "1M", "--spill-dir", spill]
+        result = jobs.run(3, harness.PYTHON, "-c", SLOW, tmp_path, "20", options=options)
+    finally:
+        subprocess.run(["umount", spill], check=True)
+    assert result.code == 1 and "sum" not in result.text, result.describe()
+    assert "No space left on device" in result.errors and "--spill-dir" in result.errors, result.describe()
+
+
+def listening(pid):
+    """TCP sockets that listen in the network namespace of a process."""
+    lines = [line for file in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{file}").read_text().splitlines()[1:]]
+    return [line for line in lines if line.split()[3] == "0A"]
+
+
+@pytest.fixture
+def secluded(tmp_path):
+    """A network namespace that can open connections to this machine's, and to which nobody can."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may have a network namespace")
+    name = f"rsg{os.getpid()}"
+    network = f"10.213.{os.getpid() % 254}"
+    host = f"{network}.1"
+
+    def ip(*words):
+        subprocess.run(["ip", *words], check=True)
+
+    ip("netns", "add", name)
+    try:
+        ip("link", "add", f"{name}h", "type", "veth", "peer", "name", "inside", "netns", name)
+        ip("addr", "add", f"{host}/30", "dev", f"{name}h")
+        ip("link", "set", f"{name}h", "up")
+        ip("-n", name, "addr", "add", f"{network}.2/30", "dev", "inside")
+        ip("-n", name, "link", "set", "inside", "up")
+        ip("-n", name, "link", "set", "lo", "up")
+        yield name, host
+    finally:
+        subprocess.run(["ip", "link", "del", f"{name}h"], check=False)
+        subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+def test_a_rank_that_nobody_can_reach(jobs, program, rng, secluded):
+    name, host = secluded
+    entry, command = BY_NAME["master_worker"], [*program("master_worker"), *BY_NAME["master_worker"].longer]
+    calm = jobs.run(4, *command).ok()
+    options = [*MANY, *memories(2), "--channel-memory", f"{host}:0"]
+    inside = ["sh", "-c", f'exec ip netns exec {name} "$@"', "sh", *command]
+    job = jobs.start(3, *command, ":", "-n", "1", *inside, options=options)
+    job.until(lambda: 3 in job.lives())
+    time.sleep(rng.uniform(0.2, 0.4))
+    pid = job.lives()[3][0]
+    assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+    assert listening(os.getpid()) and not listening(pid)
+    memory = "".join(f"{int(part):02X}" for part in reversed(host.split(".")))
+    connected = [line.split()[2] for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    assert len([line for line in connected if line.startswith(memory)]) == 2, connected
+    assert job.kill([3]) == [3]
+    job.until(lambda: job.lives().get(3, (0, 1))[1] > 1)
+    time.sleep(rng.uniform(0, 0.2))
+    job.kill([rng.randrange(3)])
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out) and result.restarts >= 2
+
+
+def test_a_broken_connection_is_the_end_of_a_life(jobs, program, secluded):
+    name, host = secluded
+    command = [*program("crash"), "99", "kill", "0", "always", "100000000"]
+    inside = ["sh", "-c", f'exec ip netns exec {name} "$@"', "sh", *command]
+    options = [*MANY, *memories(2), "--channel-memory", f"{host}:0"]
+    job = jobs.start(2, *command, ":", "-n", "1", *inside, options=options)
+    job.until(lambda: len(job.lives()) == 3)
+    time.sleep(0.3)
+    cut = subprocess.run(["ip", "netns", "exec", name, "ss", "-K", "dst", host], capture_output=True, text=True)
+    if "ESTAB" not in cut.stdout:
+        pytest.skip("the kernel does not let connections be cut")
+    job.until_event("caught_up", rank=2, life=2)
+    job.process.terminate()
+    assert len(job.wait(20).of("failed")) == 1
+
+
+def test_spawned_ranks(jobs, program, rng):
+    command = [*program("spawn"), "6", "2", "20"]
+    calm = jobs.run(2, *command, protocol="none").ok()
+    job = jobs.start(2, *command, options=[*MANY, *memories(2), "--fault", "rank=spawned,messages=20"])
+    result = job.wait().ok()
+    assert sorted(result.out.splitlines()) == sorted(calm.out.splitlines())
+    assert result.restarts > 0
+
+
+@pytest.mark.parametrize("options", [["--checkpoint-every", "1s"], ["--checkpoint-dir", "x"], ["--tolerate", "node"]])
+def test_what_cannot_be_combined_is_refused(jobs, program, options):
+    result = jobs.run(2, *program("hello"), options=options)
+    assert result.code == 2 and options[0] in result.errors and "channel-memory" in result.errors, result.describe()
+
+
+def test_there_are_no_images(jobs, program):
+    job = jobs.start(2, *program("crash"), "99", "kill", "0", "always", "100000000")
+    job.until(lambda: len(job.lives()) == 2)
+    answer = jobs.resurgo("checkpoint", str(job.process.pid))
+    assert answer.code != 0 and "channel-memory" in answer.errors, answer.describe()
+    job.process.terminate()
+    job.wait(20)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("size", [3, 8])
+@pytest.mark.parametrize("entry", PROGRAMS, ids=str)
+def test_soak(jobs, program, rng, kills, request, entry, size, count):
+    soak(jobs, program, rng, request, entry, size, kills or 8, memories(count))
