@@ -18,7 +18,8 @@ use crate::sys::{self, Errno, call};
 /// Lists of former images that are kept: the file to be written over is usually that of the third image before.
 const KEPT: usize = 4;
 /// The first of their areas.
-const AREA: usize = 12;
+const AREA: usize = work::LISTS.start;
+const _: () = assert!(work::LISTS.end - work::LISTS.start == KEPT);
 
 /// What was written to between two images.
 struct Changes {
@@ -281,6 +282,59 @@ fn add(ranges: &mut Area, start: usize, end: usize) -> Result<(), Errno> {
     }
     ranges.push(&(start as u64).to_ne_bytes())?;
     ranges.push(&(end as u64).to_ne_bytes())
+}
+
+/// Bytes on the list for image `number`, and of this library, at most.
+pub fn bytes(number: u64) -> u64 {
+    let state = state();
+    let listed = state.changes.iter().filter(|changes| changes.number == number);
+    let words = listed.flat_map(|changes| changes.ranges.words().chunks_exact(2));
+    words.map(|range| range[1] - range[0]).sum::<u64>() + state.own.len() as u64
+}
+
+/// Before which image a page was last written to, asked for in ascending order of addresses.
+pub struct Latest {
+    /// The newest first: images, their lists, and how far each has been looked at.
+    lists: [(u64, &'static [u64], usize); KEPT],
+    own: Range<usize>,
+}
+
+impl Latest {
+    pub fn new() -> Latest {
+        let state = state();
+        let mut lists = state
+            .changes
+            .each_ref()
+            .map(|changes| (changes.number, changes.ranges.words(), 0));
+        lists.sort_unstable_by_key(|list| u64::MAX - list.0);
+        Latest {
+            lists,
+            own: state.own.clone(),
+        }
+    }
+
+    /// The newest image with the page at `start` on its list, 0: none; and up to where, at most `end`, the same is true.
+    pub fn look(&mut self, start: usize, end: usize) -> (u64, usize) {
+        if self.own.contains(&start) {
+            return (self.lists[0].0, end.min(self.own.end));
+        }
+        let mut end = if self.own.start > start {
+            end.min(self.own.start)
+        } else {
+            end
+        };
+        for (number, list, at) in &mut self.lists {
+            while list.get(*at + 1).is_some_and(|to| *to as usize <= start) {
+                *at += 2;
+            }
+            match list.get(*at..*at + 2) {
+                Some([from, to]) if *from as usize <= start => return (*number, end.min(*to as usize)),
+                Some([from, _]) => end = end.min(*from as usize),
+                _ => {}
+            }
+        }
+        (0, end)
+    }
 }
 
 /// What has been written to between two images, asked for in ascending order of addresses.

@@ -235,7 +235,7 @@ impl Agent {
         for rank in 0..size {
             let Some(work) = &mut self.work else { break };
             let how = how | work.bit_for_files();
-            if let Err(error) = work.ranks[rank].ask_for_image(number, how) {
+            if let Err(error) = work.ranks[rank].ask_for_image(number, how, None) {
                 return self.drop_wave(rank, &error.to_string());
             }
         }
