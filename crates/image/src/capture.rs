@@ -256,7 +256,7 @@ fn take(request: &Received) -> Result<(), Refusal> {
 }
 
 /// With all threads standing still: copies the process, or, if that is cheaper, what has changed since `file` was written.
-/// Returns the number of the new process, this end of its socket, and how long a fork took, in nanoseconds.
+/// Returns the number of the new process, this end of its socket, and the processor time of a fork, in nanoseconds.
 fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u64>), Refusal> {
     let (number, slot, in_wave) = (request.a, request.b, request.c & IN_WAVE != 0);
     let hooks = hooks().ok_or(refuse("it has left MPI"))?;
@@ -309,9 +309,9 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
     let copied = match pages {
         Some(copied) => warm::start(copied, others),
         None => {
-            let start = sys::now_ns();
+            let start = sys::spent_ns();
             let copied = snapshot::fork(number, own, others);
-            fork = Some(sys::now_ns() - start);
+            fork = Some(sys::spent_ns() - start);
             copied
         }
     };

@@ -394,3 +394,44 @@ impl Since {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_list_that_has_a_page_is_found() {
+        let mut latest = Latest {
+            lists: [
+                (9, &[20, 30, 50, 60], 0),
+                (8, &[10, 40, 55, 70], 0),
+                (6, &[0, 15, 90, 95], 0),
+                (0, &[], 0),
+            ],
+            own: 75..80,
+        };
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < 100 {
+            let (number, to) = latest.look(at, 100);
+            assert!(to > at, "{at}");
+            found.push((at, number));
+            at = to;
+        }
+        let expected = [
+            (0, 6),
+            (10, 8),
+            (20, 9),
+            (30, 8),
+            (40, 0),
+            (50, 9),
+            (60, 8),
+            (70, 0),
+            (75, 9),
+            (80, 0),
+            (90, 6),
+            (95, 0),
+        ];
+        assert_eq!(found, expected);
+    }
+}

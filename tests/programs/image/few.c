@@ -13,7 +13,8 @@
 static uint64_t *heap;
 static size_t pages;
 static uint32_t *written; // when
-static volatile long round_of_helper, round_of_all;
+static long round_of_all; // -1: that was all
+static pthread_barrier_t begins, ends;
 
 static void write_page(size_t page, uint32_t when)
 {
@@ -41,13 +42,13 @@ static void write_some(long round, size_t odd)
 
 static void *help(void *unused)
 {
-    for (long round = 1; round_of_all >= 0;) {
-        if (round_of_all < round)
-            continue;
-        write_some(round, 1);
-        round_of_helper = round++;
+    for (;;) {
+        pthread_barrier_wait(&begins);
+        if (round_of_all < 0)
+            return unused;
+        write_some(round_of_all, 1);
+        pthread_barrier_wait(&ends);
     }
-    return unused;
 }
 
 int main(int argc, char **argv)
@@ -62,13 +63,15 @@ int main(int argc, char **argv)
     for (size_t page = 0; page < pages; page++)
         write_page(page, 0);
     pthread_t helper;
+    IS_ZERO(pthread_barrier_init(&begins, NULL, 2));
+    IS_ZERO(pthread_barrier_init(&ends, NULL, 2));
     IS_ZERO(pthread_create(&helper, NULL, help, NULL));
     uint64_t hash = FNV_START;
     for (long round = 1; round <= rounds; round++) {
         round_of_all = round;
+        pthread_barrier_wait(&begins);
         write_some(round, 0);
-        while (round_of_helper < round)
-            ;
+        pthread_barrier_wait(&ends);
         // Memory that comes and goes.
         size_t bytes = 1000 + mixed(5, (uint64_t)round) % 100000;
         char *text = allocate(bytes);
@@ -89,6 +92,7 @@ int main(int argc, char **argv)
         step(hash, 0.01);
     }
     round_of_all = -1;
+    pthread_barrier_wait(&begins);
     IS_ZERO(pthread_join(helper, NULL));
     for (size_t page = 0; page < pages; page++) {
         check_page(page);

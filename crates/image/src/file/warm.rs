@@ -21,7 +21,7 @@ use crate::sys::{self, Errno};
 use crate::{descriptors, snapshot, talk, threads};
 
 /// Nobody notices a fork that takes less, nanoseconds.
-const WORTH: u64 = 2_000_000;
+const WORTH: u64 = 1_000_000;
 /// What copying a MiB takes, nanoseconds, before it is known.
 const USUAL_COPY: u64 = 500_000;
 const MIB: u64 = 1 << 20;
@@ -39,7 +39,7 @@ struct Buffer {
 const BUFFERS: usize = 3;
 
 struct State {
-    /// What the last fork took, nanoseconds; 0: not known.
+    /// Processor time of the last fork, nanoseconds; 0: not known. (A fork waits for nothing but a processor.)
     fork: u64,
     /// What finding the pages takes without copying them, nanoseconds, and what copying a MiB takes.
     find: u64,
@@ -116,9 +116,9 @@ pub fn forget() {
 /// A fork has taken so long: there is no buffer of this image.
 pub fn forked(nanoseconds: u64) {
     let state = state();
-    state.fork = nanoseconds;
     // A measurement that was disturbed must not keep it from being tried ever again.
     state.find = (3 * state.find + nanoseconds / 4) / 4;
+    state.fork = nanoseconds;
     state.copy = (3 * state.copy + USUAL_COPY) / 4;
     for buffer in &mut state.buffers {
         buffer.number = 0;
@@ -269,9 +269,9 @@ fn copy_pages(state: &mut State, tables: &Tables, number: u64, start: u64) -> Re
         to += bytes;
     }
     buffer.number = number;
-    state.find = found - start;
+    state.find = (state.expected(0) + found - start) / 2;
     if bytes >= MIB / 4 {
-        state.copy = (sys::now_ns() - begin) * MIB / bytes;
+        state.copy = (state.copy + (sys::now_ns() - begin) * MIB / bytes) / 2;
     }
     Ok(Some(parts))
 }
