@@ -55,27 +55,29 @@ def until_warm(job, count=1):
 
 
 def writers(job):
-    """Processes that have the memory of a rank: they have nothing open but a socket and a file."""
+    """Processes that have the memory of a rank and write: children of the agent with nothing open but a socket and a file. They
+    are there for some milliseconds."""
     found = []
-    for pid in snapshots(job):
-        with contextlib.suppress(OSError):
-            if len(os.listdir(f"/proc/{pid}/fd")) < 4:
-                found.append(pid)
+    with contextlib.suppress(OSError, KeyError):
+        agent = Path(f"/proc/{job.lives()[0][0]}/stat").read_text().rpartition(")")[2].split()[1]
+        for pid in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                opened = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+                if len(opened) == 2 and any(path.endswith("/rank-0.new") for path in opened):
+                    found.append(int(pid))
     return found
 
 
-def kill_writer(job):
-    """Kills a process while it writes; false when the job is over before."""
-    killed = []
+def kill_writers(job):
+    """Kills processes that write until one has left its file; false when the job is over before."""
 
     def strike():
         for pid in writers(job):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
-        return killed
+        return any(event["event"] == "image_not_written" for event in job.events)
 
-    return job.until(strike, what="a process that writes", timeout=60) and bool(killed)
+    return job.until(strike, what="a file that is not written", timeout=60)
 
 
 def kill(job, how):
@@ -94,15 +96,14 @@ def test_the_stall_is_told_with_how_the_image_was_copied(jobs, directory):
     job = start(jobs, directory, 2, *FEW, every="150ms")
     result = job.wait().ok()
     ways = [event["copy"] for event in result.of("checkpointed") if event["rank"] == 0]
-    assert ways[:3] == ["forked"] * 3 and ways.count("warm_buffer") > 1, ways
+    # The first three are whole.
+    assert ways[:3] == ["forked"] * 3 and ways.count("warm_buffer") > len(ways) / 4, ways
     assert not result.of("image_not_written") and not result.of("image_lost"), result.describe()
 
 
 def test_a_rank_without_a_snapshot_goes_on_from_its_newest_good_file(jobs, calm, directory):
     expected = undisturbed(jobs, calm, FEW)
     job = start(jobs, directory, 2, *FEW, every="150ms")
-    assert until_warm(job, 2)
-    kill(job, "alone")
     assert until_warm(job, 2)
     job.kill([0], signal.SIGSTOP)
     time.sleep(0.5)  # what is being written is complete then
@@ -112,22 +113,20 @@ def test_a_rank_without_a_snapshot_goes_on_from_its_newest_good_file(jobs, calm,
     kill(job, "alone")
     result = job.wait().ok()
     assert result.out == expected and result.program_errors == b"", result.describe()
-    lost = [(event["image"], "the checksum of its memory is wrong" in event["reason"]) for event in result.of("image_lost")]
-    assert lost in ([(number, True)], []), result.describe()
-    begun = from_files(result)
-    assert len(begun) == 2 and begun[0]["image"] in warm(job), result.describe()
-    assert not lost or begun[1]["image"] < number
+    lost = [(event["image"], event["reason"]) for event in result.of("image_lost")]
+    assert len(lost) == 1 and lost[0][0] == number and "the checksum of its memory is wrong" in lost[0][1], result.describe()
+    assert [event["image"] for event in from_files(result)] < [number], result.describe()
 
 
 def test_a_writer_that_dies_costs_its_file_only(jobs, calm, directory):
     expected = undisturbed(jobs, calm, FEW)
     job = start(jobs, directory, 2, *FEW, every="150ms")
-    assert until_warm(job) and kill_writer(job)
-    assert job.until_event("image_not_written")
+    assert until_warm(job) and kill_writers(job)
     kill(job, "alone")
     result = job.wait().ok()
     assert result.out == expected and result.program_errors == b"", result.describe()
-    assert "the process that wrote it has ended" in result.of("image_not_written")[0]["reason"]
+    reasons = {event["reason"] for event in result.of("image_not_written")}
+    assert reasons <= {"the process that wrote it has ended", "Broken pipe (os error 32)"}, reasons
     assert result.restarts == 1 and not result.of("image_lost"), result.describe()
 
 
@@ -148,14 +147,15 @@ WAYS = ("alone", "while it is written", "with all that it has")
 def killed_at_random(jobs, rng, calm, directory, program, kills):
     expected = undisturbed(jobs, calm, program)
     job = start(jobs, directory, 2, *program, every=f"{rng.choice([60, 100, 150])}ms", options=MANY)
+    ways = rng.sample(WAYS, 3)
     for number in range(kills):
         if not until_warm(job, rng.randint(1, 2)):
             break
         time.sleep(rng.uniform(0, 0.2))
-        kill(job, WAYS[number % 3])
+        kill(job, ways[number % 3])
     result = job.wait().ok()
     assert result.out == expected and result.program_errors == b"", result.describe()
-    assert from_files(result) and warm(job), result.describe()
+    assert warm(job) and result.restarts > 0, result.describe()
 
 
 def test_answers_are_the_same(jobs, rng, calm, directory):

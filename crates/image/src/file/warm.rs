@@ -41,8 +41,10 @@ const BUFFERS: usize = 3;
 struct State {
     /// Processor time of the last fork, nanoseconds; 0: not known. (A fork waits for nothing but a processor.)
     fork: u64,
-    /// What finding the pages takes without copying them, nanoseconds, and what copying a MiB takes.
-    find: u64,
+    /// What finding the pages took the last times, nanoseconds, 0: not known. It may have to wait for file systems, and for a
+    /// processor: the least counts.
+    find: [u64; 4],
+    /// Processor time of copying a MiB, nanoseconds.
     copy: u64,
     buffers: [Buffer; BUFFERS],
     /// [`Shared`].
@@ -55,7 +57,7 @@ unsafe impl Sync for Place {}
 
 const UNKNOWN: State = State {
     fork: 0,
-    find: 0,
+    find: [0; 4],
     copy: USUAL_COPY,
     buffers: [buffer(0), buffer(1), buffer(2)],
     shared: Area::new(work::WARM.start),
@@ -116,10 +118,10 @@ pub fn forget() {
 /// A fork has taken so long: there is no buffer of this image.
 pub fn forked(nanoseconds: u64) {
     let state = state();
-    // A measurement that was disturbed must not keep it from being tried ever again.
-    state.find = (3 * state.find + nanoseconds / 4) / 4;
     state.fork = nanoseconds;
-    state.copy = (3 * state.copy + USUAL_COPY) / 4;
+    // Measurements that were disturbed must not keep it from being tried ever again.
+    state.find = state.find.map(|find| (7 * find + usual_find(nanoseconds)) / 8);
+    state.copy = (7 * state.copy + USUAL_COPY) / 8;
     for buffer in &mut state.buffers {
         buffer.number = 0;
         buffer.index.release();
@@ -128,11 +130,16 @@ pub fn forked(nanoseconds: u64) {
     }
 }
 
+/// What finding the pages takes, nanoseconds, before it is known: it reads what a fork copies.
+fn usual_find(fork: u64) -> u64 {
+    fork / 4
+}
+
 impl State {
     /// What an image takes for which so many bytes are copied, nanoseconds.
     fn expected(&self, bytes: u64) -> u64 {
-        let find = if self.find > 0 { self.find } else { self.fork / 4 };
-        find + (u128::from(bytes) * u128::from(self.copy) / u128::from(MIB)) as u64
+        let find = self.find.iter().copied().filter(|find| *find > 0).min();
+        find.unwrap_or(usual_find(self.fork)) + (u128::from(bytes) * u128::from(self.copy) / u128::from(MIB)) as u64
     }
 
     /// By a clear margin: see docs/internals/image.md for what it costs when the rank fails.
@@ -253,7 +260,7 @@ fn copy_pages(state: &mut State, tables: &Tables, number: u64, start: u64) -> Re
     buffer.make_room(bytes as usize)?;
     buffer.data.clear();
     buffer.data.resize(bytes as usize)?;
-    let begin = sys::now_ns();
+    let begin = sys::spent_ns();
     let mut to = buffer.data.bytes().as_ptr() as u64;
     for part in parts.words_mut().chunks_exact_mut(2) {
         let (from, bytes) = (part[0], part[1]);
@@ -269,9 +276,10 @@ fn copy_pages(state: &mut State, tables: &Tables, number: u64, start: u64) -> Re
         to += bytes;
     }
     buffer.number = number;
-    state.find = (state.expected(0) + found - start) / 2;
+    state.find.rotate_right(1);
+    state.find[0] = found - start;
     if bytes >= MIB / 4 {
-        state.copy = (state.copy + (sys::now_ns() - begin) * MIB / bytes) / 2;
+        state.copy = (state.copy + (sys::spent_ns() - begin) * MIB / bytes) / 2;
     }
     Ok(Some(parts))
 }
