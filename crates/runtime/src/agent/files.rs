@@ -130,6 +130,22 @@ impl Agent {
         }
     }
 
+    /// What a process says that writes an image, or that it has gone.
+    pub(super) fn writer_event(&mut self, rank: usize) -> io::Result<()> {
+        loop {
+            let writer = self
+                .work
+                .as_ref()
+                .and_then(|work| work.ranks[rank].images.writer.as_ref());
+            let Some(writer) = writer else { return Ok(()) };
+            match writer.socket.receive() {
+                Ok((datagram, _)) => self.file_said(rank, datagram)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(_) => return self.stop_writing(rank),
+            }
+        }
+    }
+
     /// The file that was being written is complete: an older one goes.
     fn keep_file(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };

@@ -511,22 +511,6 @@ impl Agent {
         self.write_image(rank)
     }
 
-    /// What a process says that writes an image, or that it has gone.
-    fn writer_event(&mut self, rank: usize) -> io::Result<()> {
-        loop {
-            let writer = self
-                .work
-                .as_ref()
-                .and_then(|work| work.ranks[rank].images.writer.as_ref());
-            let Some(writer) = writer else { return Ok(()) };
-            match writer.socket.receive() {
-                Ok((datagram, _)) => self.file_said(rank, datagram)?,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(_) => return self.stop_writing(rank),
-            }
-        }
-    }
-
     /// What a snapshot says, or that it has gone.
     pub(super) fn snapshot_event(&mut self, rank: usize) -> io::Result<()> {
         self.writer_event(rank)?;
