@@ -44,12 +44,23 @@ fn note_mappings(
             if ours || mapping.path == "[vsyscall]" {
                 continue;
             }
+            // The kernel has nothing special to say of it, and to map it again without a reservation does no harm.
+            let is_plain =
+                !mapping.shared && (matches!(mapping.path, "" | "[heap]") || mapping.path.starts_with("[anon:"));
             let mut mapping = describe(tables, &mapping, node)?;
             match &mut former {
                 Some(former) => {
-                    let known = former.mapping(&mapping).ok_or(NEW)?;
-                    (mapping.flags, mapping.advice) = (known.flags, known.advice);
-                    mapping.may_write |= known.may_write;
+                    match former.mapping(&mapping) {
+                        Some(known) => {
+                            (mapping.flags, mapping.advice) = (known.flags, known.advice);
+                            mapping.may_write |= known.may_write;
+                        }
+                        None if is_plain => {
+                            mapping.flags |= libc::MAP_NORESERVE as u32;
+                            mapping.may_write |= 1;
+                        }
+                        None => return Err(NEW),
+                    }
                     tables.mappings.push(bytes_of(&mapping)).map_err(Trouble::memory)?;
                 }
                 None => pending = Some(mapping),
@@ -59,7 +70,7 @@ fn note_mappings(
     Ok(())
 }
 
-const NEW: Trouble = Trouble::new("it has mapped memory since", 0);
+const NEW: Trouble = Trouble::new("it has mapped memory of some kind since", 0);
 
 /// Bit in a mapping's `may_write` while the tables are made: every page is stored, whatever it came from.
 const WHOLE: u32 = 2;
