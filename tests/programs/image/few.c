@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A large heap of which little is written to from image to image, here and there, by two threads. Every page says which it is
-// and when it was written. The first rank has the heap.
+// and when it was written. Besides, a few small mappings come, go, move, grow, and cannot be read for a while. The first rank
+// has the heap.
 //   few MIB ROUNDS
 #include "image.h"
 
@@ -28,6 +29,57 @@ static void check_page(size_t page)
     for (size_t word = 0; word < WORDS; word += 73)
         CHECK(heap[page * WORDS + word] == mixed(written[page], page << 9 | word), "page %zu, word %zu is not of round %u", page,
               word, written[page]);
+}
+
+#define MAPPINGS 6
+
+static struct {
+    uint64_t *start;
+    size_t pages;
+    uint64_t seed;
+} mappings[MAPPINGS];
+
+static void check_mapping(size_t index)
+{
+    for (size_t word = 0; word < mappings[index].pages * WORDS; word += 51)
+        CHECK(mappings[index].start[word] == mixed(mappings[index].seed, word), "mapping %zu, word %zu is not of round %llu", index,
+              word, (unsigned long long)mappings[index].seed);
+}
+
+// Looks at one of them, changes it in one of five ways and writes it anew; until the round is over another one may not be read.
+static void change_mappings(long round)
+{
+    size_t index = (size_t)round % MAPPINGS;
+    uint64_t *start = mappings[index].start;
+    size_t bytes = mappings[index].pages * PAGE, new_pages = 4 + mixed(3, (uint64_t)round) % 12;
+    if (start)
+        WORKS(mprotect(start, bytes, PROT_READ | PROT_WRITE));
+    check_mapping(index);
+    if (!start || round % 5 == 0) {
+        if (start)
+            WORKS(munmap(start, bytes));
+        start = mmap(NULL, new_pages * PAGE, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | (round % 2 ? MAP_NORESERVE : 0), -1, 0);
+    } else if (round % 5 == 1) {
+        start = mremap(start, bytes, new_pages * PAGE, MREMAP_MAYMOVE);
+    } else if (round % 5 == 2) {
+        void *where = mmap(NULL, new_pages * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(where != MAP_FAILED, "%s", strerror(errno));
+        start = mremap(start, bytes, new_pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, where);
+    } else if (round % 5 == 3) {
+        WORKS(madvise(start, bytes, MADV_DONTNEED));
+        new_pages = mappings[index].pages;
+    } else {
+        WORKS(munmap(start, bytes));
+        start = mmap(start, new_pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); // there, if possible
+    }
+    CHECK(start != MAP_FAILED, "%s", strerror(errno));
+    mappings[index].start = start;
+    mappings[index].pages = new_pages;
+    mappings[index].seed = (uint64_t)round;
+    for (size_t word = 0; word < new_pages * WORDS; word++)
+        start[word] = mixed((uint64_t)round, word);
+    WORKS(mprotect(start, new_pages * PAGE, round % 3 ? PROT_READ : PROT_NONE));
 }
 
 // Both threads have pages of their own: the even ones, and the odd ones.
@@ -72,7 +124,7 @@ int main(int argc, char **argv)
         pthread_barrier_wait(&begins);
         write_some(round, 0);
         pthread_barrier_wait(&ends);
-        // Memory that comes and goes.
+        change_mappings(round);
         size_t bytes = 1000 + mixed(5, (uint64_t)round) % 100000;
         char *text = allocate(bytes);
         memset(text, (int)round, bytes);
