@@ -13,6 +13,7 @@ use resurgo_wire::image::{Datagram, IN_WAVE, Kind, TRACKED};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
 use crate::descriptors::{self, Refusal};
+use crate::file::warm;
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Socket, Text};
 use crate::{changes, gate, locks, mappings, objects, snapshot, stop, threads, timers};
@@ -234,28 +235,42 @@ fn refuse(why: &'static str) -> Refusal {
     Refusal::new(why, -1)
 }
 
+/// The file that will be written over. It is not the program's: closed before the process is copied.
+struct Former(i32);
+
+impl Drop for Former {
+    fn drop(&mut self) {
+        sys::close(self.0);
+    }
+}
+
 /// Takes the image. On success the answer has been sent.
 fn take(request: &Received) -> Result<(), Refusal> {
     let number = request.datagram.a;
     // What the agent saw of the main thread, to whom the signal went.
     let first = stop::parse_call(request.datagram.text().as_bytes()).unwrap_or((-1, 0));
     let start = sys::now_ns();
+    let file = (request.count > 0).then(|| Former(request.descriptors[0]));
+    let may_copy = file.is_some();
     let stopped = stop::all(sys::gettid(), first).map_err(refuse);
-    let copied = stopped.and_then(|()| copy(&request.datagram));
+    let copied = stopped.and_then(|()| copy(&request.datagram, file));
     objects::forget();
-    let (pid, socket) = copied?;
+    let (pid, socket, fork) = copied?;
     stop::release();
     let stall = sys::now_ns() - start;
+    let kind = if fork.is_some() { Kind::Taken } else { Kind::Copied };
     // Until it has left the rank's process group, whoever kills the rank kills the snapshot.
     let ready = talk::receive(socket, 0);
     if matches!(&ready, Ok(Some(ready)) if ready.datagram.kind == Kind::Ready) {
-        let _ = talk::send(
-            IMAGE_FD,
-            &Datagram::new(Kind::Taken, number, pid as u64, stall),
-            &[socket],
-        );
+        let _ = talk::send(IMAGE_FD, &Datagram::new(kind, number, pid as u64, stall), &[socket]);
     }
     sys::close(socket);
+    if let Some(fork) = fork {
+        warm::forked(fork);
+    }
+    if may_copy {
+        warm::make_room(number);
+    }
     match ready {
         Ok(Some(ready)) if ready.datagram.kind == Kind::Ready => Ok(()),
         Ok(Some(failed)) if failed.datagram.c == 0 => Err(refuse("some of its memory is not copied (MADV_DONTFORK)")),
@@ -267,8 +282,9 @@ fn take(request: &Received) -> Result<(), Refusal> {
     }
 }
 
-/// With all threads standing still: copies the process. Returns the copy's number and this end of its socket.
-fn copy(request: &Datagram) -> Result<(i32, i32), Refusal> {
+/// With all threads standing still: copies the process, or, if that is cheaper, what has changed since `file` was written.
+/// Returns the number of the new process, this end of its socket, and the processor time of a fork, in nanoseconds.
+fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u64>), Refusal> {
     let (number, slot, in_wave) = (request.a, request.b, request.c & IN_WAVE != 0);
     let hooks = hooks().ok_or(refuse("it has left MPI"))?;
     if gate::is_disabled() {
@@ -292,7 +308,8 @@ fn copy(request: &Datagram) -> Result<(i32, i32), Refusal> {
     timers::note().map_err(refuse)?;
     snapshot::note_actions();
     mappings::make_private().map_err(refuse)?;
-    descriptors::note(&[changes::descriptor()])?;
+    let own = file.as_ref().map_or(-1, |file| file.0);
+    descriptors::note(&[changes::descriptor(), own])?;
     let (own, others) = talk::pair().map_err(|_| refuse("it has no descriptor left for a socket"))?;
     let give_up = |why: &'static str| {
         sys::close(own);
@@ -311,7 +328,20 @@ fn copy(request: &Datagram) -> Result<(i32, i32), Refusal> {
     if request.c & TRACKED != 0 {
         changes::note(number);
     }
-    let copied = snapshot::fork(number, own, others);
+    let mut fork = None;
+    let pages = file
+        .as_ref()
+        .and_then(|file| warm::copy(&snapshot::about(number, 0), file.0));
+    drop(file);
+    let copied = match pages {
+        Some(copied) => warm::start(copied, others),
+        None => {
+            let start = sys::spent_ns();
+            let copied = snapshot::fork(number, own, others);
+            fork = Some(sys::spent_ns() - start);
+            copied
+        }
+    };
     // Where nobody waits for others it is copied while the agent accounts for what the rank has printed.
     let go = in_wave || receive_answer(number) == Some(Kind::Go);
     let pid = copied.map_err(|_| give_up("there is not enough memory or not enough processes for a copy of it"))?;
@@ -322,7 +352,7 @@ fn copy(request: &Datagram) -> Result<(i32, i32), Refusal> {
         return Err(give_up("it is talking to the process manager"));
     }
     sys::close(others);
-    Ok((pid, own))
+    Ok((pid, own, fork))
 }
 
 /// What the agent says about image `number`.

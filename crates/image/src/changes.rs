@@ -18,7 +18,8 @@ use crate::sys::{self, Errno, call};
 /// Lists of former images that are kept: the file to be written over is usually that of the third image before.
 const KEPT: usize = 4;
 /// The first of their areas.
-const AREA: usize = 12;
+const AREA: usize = work::LISTS.start;
+const _: () = assert!(work::LISTS.end - work::LISTS.start == KEPT);
 
 /// What was written to between two images.
 struct Changes {
@@ -283,6 +284,59 @@ fn add(ranges: &mut Area, start: usize, end: usize) -> Result<(), Errno> {
     ranges.push(&(end as u64).to_ne_bytes())
 }
 
+/// Bytes on the list for image `number`, and of this library, at most.
+pub fn bytes(number: u64) -> u64 {
+    let state = state();
+    let listed = state.changes.iter().filter(|changes| changes.number == number);
+    let words = listed.flat_map(|changes| changes.ranges.words().chunks_exact(2));
+    words.map(|range| range[1] - range[0]).sum::<u64>() + state.own.len() as u64
+}
+
+/// Before which image a page was last written to, asked for in ascending order of addresses.
+pub struct Latest {
+    /// The newest first: images, their lists, and how far each has been looked at.
+    lists: [(u64, &'static [u64], usize); KEPT],
+    own: Range<usize>,
+}
+
+impl Latest {
+    pub fn new() -> Latest {
+        let state = state();
+        let mut lists = state
+            .changes
+            .each_ref()
+            .map(|changes| (changes.number, changes.ranges.words(), 0));
+        lists.sort_unstable_by_key(|list| u64::MAX - list.0);
+        Latest {
+            lists,
+            own: state.own.clone(),
+        }
+    }
+
+    /// The newest image with the page at `start` on its list, 0: none; and up to where, at most `end`, the same is true.
+    pub fn look(&mut self, start: usize, end: usize) -> (u64, usize) {
+        if self.own.contains(&start) {
+            return (self.lists[0].0, end.min(self.own.end));
+        }
+        let mut end = if self.own.start > start {
+            end.min(self.own.start)
+        } else {
+            end
+        };
+        for (number, list, at) in &mut self.lists {
+            while list.get(*at + 1).is_some_and(|to| *to as usize <= start) {
+                *at += 2;
+            }
+            match list.get(*at..*at + 2) {
+                Some([from, to]) if *from as usize <= start => return (*number, end.min(*to as usize)),
+                Some([from, _]) => end = end.min(*from as usize),
+                _ => {}
+            }
+        }
+        (0, end)
+    }
+}
+
 /// What has been written to between two images, asked for in ascending order of addresses.
 pub struct Since {
     /// The lists, and how far each has been looked at.
@@ -338,5 +392,46 @@ impl Since {
             Some(to) => (true, to.min(end)),
             None => (false, next),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_list_that_has_a_page_is_found() {
+        let mut latest = Latest {
+            lists: [
+                (9, &[20, 30, 50, 60], 0),
+                (8, &[10, 40, 55, 70], 0),
+                (6, &[0, 15, 90, 95], 0),
+                (0, &[], 0),
+            ],
+            own: 75..80,
+        };
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < 100 {
+            let (number, to) = latest.look(at, 100);
+            assert!(to > at, "{at}");
+            found.push((at, number));
+            at = to;
+        }
+        let expected = [
+            (0, 6),
+            (10, 8),
+            (20, 9),
+            (30, 8),
+            (40, 0),
+            (50, 9),
+            (60, 8),
+            (70, 0),
+            (75, 9),
+            (80, 0),
+            (90, 6),
+            (95, 0),
+        ];
+        assert_eq!(found, expected);
     }
 }

@@ -10,6 +10,7 @@ use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
 use crate::descriptors::{self, Given};
+use crate::file::tables::Trouble;
 use crate::file::writer::About;
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Text};
@@ -78,8 +79,7 @@ pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
     changes::leave();
     stop::reset();
     crate::capture::reset();
-    // SAFETY: names the process for whoever lists processes.
-    let _ = unsafe { call!(libc::SYS_prctl, libc::PR_SET_NAME, c"resurgo-image".as_ptr()) };
+    name();
     let whole = mappings == mappings::checksum();
     let parted = descriptors::leave_original();
     if let Err((fd, errno)) = if whole { parted } else { Err((-1, 0)) } {
@@ -96,6 +96,21 @@ pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
     sleep(others, agent)
 }
 
+/// Names the process for whoever lists processes.
+pub fn name() {
+    // SAFETY: reads the text.
+    let _ = unsafe { call!(libc::SYS_prctl, libc::PR_SET_NAME, c"resurgo-image".as_ptr()) };
+}
+
+/// Makes what has been renamed in a directory last, if that is what is asked for.
+pub fn sync(socket: i32, request: &Received) {
+    if request.datagram.kind == Kind::Sync && request.count > 0 {
+        // SAFETY: about the directory just received.
+        let _ = unsafe { call!(libc::SYS_fsync, request.descriptors[0]) };
+        let _ = talk::send(socket, &Datagram::new(Kind::Synced, request.datagram.a, 0, 0), &[]);
+    }
+}
+
 /// Does what the agent asks for, until it closes the socket.
 fn sleep(socket: i32, agent: i32) -> ! {
     loop {
@@ -104,11 +119,7 @@ fn sleep(socket: i32, agent: i32) -> ! {
         };
         match request.datagram.kind {
             Kind::Write if request.count > 0 => write(socket, agent, &request),
-            Kind::Sync if request.count > 0 => {
-                // SAFETY: about the directory just received.
-                let _ = unsafe { call!(libc::SYS_fsync, request.descriptors[0]) };
-                let _ = talk::send(socket, &Datagram::new(Kind::Synced, request.datagram.a, 0, 0), &[]);
-            }
+            Kind::Sync => sync(socket, &request),
             _ => answer(socket, agent, &request, -1),
         }
         close_all(&request);
@@ -122,7 +133,7 @@ fn others_are_ready() -> bool {
         && matches!(talk::receive(IMAGE_FD, 0), Ok(Some(answer)) if answer.datagram.kind == Kind::Go)
 }
 
-fn close_all(request: &Received) {
+pub fn close_all(request: &Received) {
     request.descriptors[..request.count]
         .iter()
         .for_each(|fd| sys::close(*fd));
@@ -164,16 +175,27 @@ fn write(socket: i32, agent: i32, request: &Received) {
         Ok(None) => exit(0),
         Err(_) => {}
     };
+    let about = about(number, request.datagram.b as u8);
+    let written = crate::file::writer::write(file, &about, &mut look);
+    say_written(socket, number, written, start);
+}
+
+/// What a file of image `number` says of the process besides its memory.
+pub fn about(number: u64, level: u8) -> About {
     let (low, stack, thread_pointer) = crate::capture::stack();
-    let about = About {
+    About {
         number,
         entry: crate::file::resume::resume as *const () as usize,
         stack,
         thread_pointer,
-        level: request.datagram.b as u8,
+        level,
         hole: (low, stack),
-    };
-    let said = match crate::file::writer::write(file, &about, &mut look) {
+    }
+}
+
+/// Tells the agent what has become of the file of image `number`, begun at `start`.
+pub fn say_written(socket: i32, number: u64, written: Result<u64, Trouble>, start: u64) {
+    let said = match written {
         Ok(bytes) => Datagram::new(Kind::Written, number, bytes, sys::now_ns() - start),
         Err(trouble) => Datagram::new(Kind::WriteFailed, number, trouble.errno as u64, 0).with_text(trouble.what),
     };

@@ -287,6 +287,23 @@ pub unsafe fn start_service(
     unsafe { start(flags, stack, run, argument, Some((tls, ended.as_ptr() as usize))) }
 }
 
+/// Starts a process that shares nothing but the memory, and whose parent is this one's parent; else as [`start_service`].
+///
+/// # Safety
+/// As there.
+pub unsafe fn start_process(
+    stack: usize,
+    tls: usize,
+    ended: &AtomicU32,
+    run: extern "C" fn(usize) -> !,
+    argument: usize,
+) -> Result<i32, Errno> {
+    let share = libc::CLONE_VM | libc::CLONE_PARENT | libc::SIGCHLD;
+    let flags = share | libc::CLONE_SETTLS | libc::CLONE_CHILD_CLEARTID | libc::CLONE_PARENT_SETTID;
+    // SAFETY: as required.
+    unsafe { start(flags, stack, run, argument, Some((tls, ended.as_ptr() as usize))) }
+}
+
 unsafe fn start(
     flags: i32,
     stack: usize,

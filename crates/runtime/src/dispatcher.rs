@@ -414,14 +414,19 @@ impl Dispatcher {
                 }
             }
             ToDispatcher::CaughtUp { rank, life, statistics } => self.events.caught_up(rank, life, &statistics, now),
-            ToDispatcher::Checkpointed { rank, number, stall_ns } => {
+            ToDispatcher::Checkpointed {
+                rank,
+                number,
+                stall_ns,
+                is_snapshot,
+            } => {
                 let stall = Duration::from_nanos(stall_ns);
                 self.checkpoints.answered(rank, self.start.elapsed(), Ok(stall));
                 if self.writes_images {
                     self.checkpoints.is_written(rank);
                 }
                 self.suspension.image_taken(rank);
-                self.events.checkpointed(rank, number, stall);
+                self.events.checkpointed(rank, number, stall, is_snapshot);
             }
             ToDispatcher::LogGrows {
                 rank, is_scarce: true, ..

@@ -336,13 +336,15 @@ pub enum ToDispatcher {
         life: u64,
         statistics: LifeStatistics,
     },
-    /// An image of the rank can be recovered from.
+    /// There is an image of the rank.
     Checkpointed {
         rank: usize,
         /// Of the rank's images, from 1.
         number: u64,
         /// How long its threads stood still.
         stall_ns: u64,
+        /// It can be recovered from; else only once it is in its file.
+        is_snapshot: bool,
     },
     /// All ranks, or those of a group, can return to this wave.
     WaveComplete {

@@ -28,7 +28,8 @@ pub enum Kind {
     /// Agent to rank: take image `a`; its cursors go to slot `b`. Then comes the signal. `c` has [`IN_WAVE`] when the
     /// image is part of a wave for which all stand still: after [`Kind::Stopped`] the rank waits for
     /// [`Kind::Drain`], as often as it comes, and for [`Kind::Go`] before it copies itself. It has [`TRACKED`] when the image
-    /// will be written to a file in which what has not changed stays.
+    /// will be written to a file in which what has not changed stays. If that file comes beside it, the answer may be
+    /// [`Kind::Copied`].
     Checkpoint = 1,
     /// Rank to agent: all threads stand still for image `a`.
     Stopped = 2,
@@ -79,9 +80,12 @@ pub enum Kind {
     Notice = 21,
     /// Rank to agent: that is done, for the same `a`. A text says why it cannot be.
     Noticed = 22,
+    /// Rank to agent: as [`Kind::Taken`], but process `b` has only copied what has changed: it can write the image into the file
+    /// that came with the request, and that is all.
+    Copied = 23,
 }
 
-const KINDS: [Kind; 22] = [
+const KINDS: [Kind; 23] = [
     Kind::Checkpoint,
     Kind::Stopped,
     Kind::Go,
@@ -104,6 +108,7 @@ const KINDS: [Kind; 22] = [
     Kind::WantsImage,
     Kind::Notice,
     Kind::Noticed,
+    Kind::Copied,
 ];
 
 /// One datagram.
@@ -190,7 +195,7 @@ mod tests {
             assert_eq!(Datagram::decode(wrong), None);
         }
         let mut other = bytes;
-        for kind in [0, 23, u32::MAX] {
+        for kind in [0, 24, u32::MAX] {
             other[..4].copy_from_slice(&kind.to_le_bytes());
             assert_eq!(Datagram::decode(&other[..length]), None);
         }

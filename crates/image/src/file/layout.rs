@@ -2,7 +2,7 @@
 //! that page: only what has changed since is written.
 
 use super::checksum::{PAGE, Sum, sum_of};
-use super::format::{DATA_OFFSET, Extent, Header, Record, bytes_of, is_image, record_at};
+use super::format::{DATA_OFFSET, Extent, Header, Mapping, Record, bytes_of, is_image, record_at};
 use super::tables::{Tables, Trouble};
 use super::work::Area;
 use crate::changes::Since;
@@ -16,8 +16,10 @@ pub struct Former {
     since: Since,
     tables: Area,
     extents: std::ops::Range<usize>,
-    /// Of its data, one after the other.
+    mappings: std::ops::Range<usize>,
+    /// Of its data, one after the other, once they have been read.
     pub sums: Area,
+    sums_part: super::format::Part,
     pub data_length: u64,
 }
 
@@ -63,9 +65,24 @@ fn read(file: i32, offset: u64, to: &mut [u8]) -> Result<(), Errno> {
     Ok(())
 }
 
+/// A part of a file whose checksum is right.
+fn read_part(file: i32, area: usize, part: super::format::Part) -> Option<Area> {
+    let mut area = Area::new(area);
+    area.grow(usize::try_from(part.length).ok()?).ok()?;
+    read(file, part.offset, area.bytes_mut()).ok()?;
+    (sum_of(area.bytes()) == part.sum).then_some(area)
+}
+
 impl Former {
     /// What `file` holds; None: nothing that image `number` has any use for.
     pub fn read(file: i32, number: u64) -> Option<Former> {
+        let mut former = Former::find(file, number)?;
+        former.read_sums(file)?;
+        Some(former)
+    }
+
+    /// The same without the checksums of its pages, which are most of it.
+    pub fn find(file: i32, number: u64) -> Option<Former> {
         let mut page = [0u8; PAGE];
         read(file, 0, &mut page).ok()?;
         if !is_image(&page) {
@@ -73,15 +90,12 @@ impl Former {
         }
         let header: Header = record_at(&page, 0)?;
         let since = Since::new(header.tracking, header.number, number)?;
-        let part = |area: usize, part: super::format::Part| {
-            let mut area = Area::new(area);
-            area.grow(usize::try_from(part.length).ok()?).ok()?;
-            read(file, part.offset, area.bytes_mut()).ok()?;
-            (sum_of(area.bytes()) == part.sum).then_some(area)
+        let tables = read_part(file, 11, header.tables)?;
+        let table = |table: super::format::Table, size: usize| {
+            let first = table.at as usize;
+            first..first + table.count as usize * size
         };
-        let tables = part(11, header.tables)?;
-        let first = header.extents.at as usize;
-        let extents = first..first + header.extents.count as usize * size_of::<Extent>();
+        let extents = table(header.extents, size_of::<Extent>());
         let stored = tables.bytes().get(extents.clone())?.chunks_exact(size_of::<Extent>());
         let used: u64 = stored
             .filter_map(|bytes| record_at::<Extent>(bytes, 0))
@@ -94,9 +108,38 @@ impl Former {
             since,
             tables,
             extents,
-            sums: part(8, header.sums)?,
+            mappings: table(header.mappings, size_of::<Mapping>()),
+            sums: Area::new(8),
+            sums_part: header.sums,
             data_length: header.data_length,
         })
+    }
+
+    /// Reads the checksums of its pages; None: they cannot be read, or are damaged.
+    pub fn read_sums(&mut self, file: i32) -> Option<()> {
+        self.sums = read_part(file, 8, self.sums_part)?;
+        Some(())
+    }
+
+    /// What it says of a mapping that `mapping` has a part of, and is of the same kind. Asked for in ascending order.
+    pub fn mapping(&mut self, mapping: &Mapping) -> Option<Mapping> {
+        let mut table = self.mappings.clone();
+        while let Some(known) = record_at::<Mapping>(self.tables.bytes().get(table.clone())?, 0)
+            && known.start < mapping.end
+        {
+            let shared = |mapping: &Mapping| mapping.flags & libc::MAP_SHARED as u32;
+            let same = known.kind == mapping.kind
+                && known.protection == mapping.protection
+                && shared(&known) == shared(mapping);
+            if known.end > mapping.start && same {
+                return Some(known);
+            }
+            table.start += size_of::<Mapping>();
+            if known.end <= mapping.start {
+                self.mappings.start = table.start;
+            }
+        }
+        None
     }
 
     /// What it has of the memory from `start` on, at most to `end`. Asked for in ascending order.
@@ -148,6 +191,8 @@ impl Piece {
     pub const SKIP_ZEROS: u64 = 2;
     /// The first of its mapping.
     pub const FIRST: u64 = 4;
+    /// Of memory of which nobody knows when it has been written to.
+    pub const UNKNOWN: u64 = 8;
 
     pub fn new(start: usize, end: usize, offset: Option<u64>) -> Piece {
         Piece {

@@ -41,6 +41,8 @@ pub struct Expected {
     pub scattered: bool,
     /// Only parts of a file that is written over.
     pub partly: bool,
+    /// The process's memory is its own: it can have the file mapped there, and threads.
+    pub is_alone: bool,
 }
 
 pub struct Output {
@@ -76,12 +78,13 @@ impl Output {
     pub fn open(file: i32, expected: Expected) -> Result<Output, Trouble> {
         let mut buffer = Area::new(10);
         let mut way = Way::Cached;
-        if is_in_memory(file) {
+        if expected.is_alone && is_in_memory(file) {
             map(file, expected.data_end + expected.rest)?;
             way = Way::Mapped;
         } else {
             buffer.resize(2 * BATCH).map_err(Trouble::memory)?;
-            if !expected.scattered && sys::fcntl(file, libc::F_SETFL, libc::O_DIRECT as usize).is_ok() {
+            let scattered = expected.scattered || !expected.is_alone;
+            if !scattered && sys::fcntl(file, libc::F_SETFL, libc::O_DIRECT as usize).is_ok() {
                 way = Way::Direct;
             }
         }

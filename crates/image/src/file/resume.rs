@@ -4,8 +4,9 @@ use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::IMAGE_FD;
 
 use super::plan::EXIT_NOT_RESTORED;
+use super::warm;
 use crate::sys::{self, call};
-use crate::{changes, descriptors, snapshot, talk};
+use crate::{capture, changes, descriptors, snapshot, stop, talk};
 
 /// The restorer jumps here, on the stack and with the thread pointer of the header. `restorer` and `bytes`: its own memory.
 pub extern "C" fn resume(restorer: usize, bytes: usize) -> ! {
@@ -17,6 +18,10 @@ pub extern "C" fn resume(restorer: usize, bytes: usize) -> ! {
         let _ = call!(libc::SYS_munmap, restorer, bytes);
     }
     changes::forget();
+    warm::forget();
+    // Of an image that was copied by the process itself.
+    stop::reset();
+    capture::reset();
     snapshot::become_independent(sys::getppid());
     if let Err((fd, errno)) = descriptors::complete() {
         let failed = Datagram::new(Kind::Failed, 0, errno as u64, fd as u64);

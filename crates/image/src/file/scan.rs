@@ -12,42 +12,65 @@ use resurgo_wire::node_memory::NODE_MEMORY_FD;
 
 const FROM_FILE: Trouble = Trouble::new("its memory map cannot be read", 0);
 
-/// Notes all mappings and the files they are of.
-pub fn mappings(tables: &mut Tables) -> Result<(), Trouble> {
+/// Notes all mappings and the files they are of. What has been asked of each is taken from `former`, if there is one: the
+/// kernel counts all pages before it says that.
+pub fn mappings(tables: &mut Tables, former: Option<&mut Former>) -> Result<(), Trouble> {
     let node = crate::descriptors::stat(NODE_MEMORY_FD).map_err(|errno| Trouble::new("the node memory", errno))?;
-    // smaps, not maps: it also says what has been asked of each mapping.
-    let file =
-        sys::open(b"/proc/self/smaps\0", libc::O_RDONLY | libc::O_CLOEXEC).map_err(|errno| FROM_FILE.with(errno))?;
-    let mut lines = Lines::new(file);
-    let mut result = Ok(());
-    let mut pending = None;
-    while result.is_ok() {
-        let line = match lines.next_line() {
-            Ok(Some(line)) => line,
-            Ok(None) => break,
-            Err(errno) => {
-                result = Err(FROM_FILE.with(errno));
-                break;
-            }
-        };
-        if let Some(flags) = line.strip_prefix(b"VmFlags:") {
-            if let Some(mapping) = pending.take() {
-                result = add_flags(mapping, flags)
-                    .and_then(|mapping| tables.mappings.push(bytes_of(&mapping)).map_err(Trouble::memory));
-            }
-        } else if let Some(mapping) = Mapping::parse(line) {
-            let ours = (work::ZONE..work::ZONE_END).contains(&mapping.start);
-            if !ours && mapping.path != "[vsyscall]" {
-                match describe(tables, &mapping, node.st_ino) {
-                    Ok(mapping) => pending = Some(mapping),
-                    Err(trouble) => result = Err(trouble),
-                }
-            }
-        }
-    }
+    let path: &[u8] = match former {
+        Some(_) => b"/proc/self/maps\0",
+        None => b"/proc/self/smaps\0",
+    };
+    let file = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC).map_err(|errno| FROM_FILE.with(errno))?;
+    let result = note_mappings(tables, former, Lines::new(file), node.st_ino);
     sys::close(file);
     result
 }
+
+fn note_mappings(
+    tables: &mut Tables,
+    mut former: Option<&mut Former>,
+    mut lines: Lines,
+    node: u64,
+) -> Result<(), Trouble> {
+    let mut pending = None;
+    while let Some(line) = lines.next_line().map_err(|errno| FROM_FILE.with(errno))? {
+        if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+            if let Some(mapping) = pending.take() {
+                let mapping = add_flags(mapping, flags)?;
+                tables.mappings.push(bytes_of(&mapping)).map_err(Trouble::memory)?;
+            }
+        } else if let Some(mapping) = Mapping::parse(line) {
+            let ours = (work::ZONE..work::ZONE_END).contains(&mapping.start);
+            if ours || mapping.path == "[vsyscall]" {
+                continue;
+            }
+            // The kernel has nothing special to say of it, and to map it again without a reservation does no harm.
+            let is_plain =
+                !mapping.shared && (matches!(mapping.path, "" | "[heap]") || mapping.path.starts_with("[anon:"));
+            let mut mapping = describe(tables, &mapping, node)?;
+            match &mut former {
+                Some(former) => {
+                    match former.mapping(&mapping) {
+                        Some(known) => {
+                            (mapping.flags, mapping.advice) = (known.flags, known.advice);
+                            mapping.may_write |= known.may_write;
+                        }
+                        None if is_plain => {
+                            mapping.flags |= libc::MAP_NORESERVE as u32;
+                            mapping.may_write |= 1;
+                        }
+                        None => return Err(NEW),
+                    }
+                    tables.mappings.push(bytes_of(&mapping)).map_err(Trouble::memory)?;
+                }
+                None => pending = Some(mapping),
+            }
+        }
+    }
+    Ok(())
+}
+
+const NEW: Trouble = Trouble::new("it has mapped memory of some kind since", 0);
 
 /// Bit in a mapping's `may_write` while the tables are made: every page is stored, whatever it came from.
 const WHOLE: u32 = 2;
@@ -210,7 +233,7 @@ pub fn pieces(tables: &mut Tables, former: &mut Option<Former>, hole: (usize, us
             }
             for (start, end) in [(start, end.min(hole.0)), (start.max(hole.1), end)] {
                 if start < end {
-                    add(tables, former, start, end, (anonymous, whole))?;
+                    add(tables, former, (start, end), (anonymous, whole))?;
                 }
             }
             Ok(())
@@ -219,7 +242,7 @@ pub fn pieces(tables: &mut Tables, former: &mut Option<Former>, hole: (usize, us
         result = if whole && mapping.protection & libc::PROT_READ as u32 != 0 {
             read_in(&mapping).and_then(|()| each(tables, mapping.start as usize, mapping.end as usize))
         } else {
-            present(pages, tables, (mapping.start as usize, end), each)
+            present(pages, tables, (mapping.start as usize, end), !anonymous || whole, each)
         };
     }
     sys::close(pages);
@@ -267,18 +290,19 @@ pub fn protect_again(tables: &Tables) {
     }
 }
 
-/// Calls `each` for the ranges of pages that have been written to.
+/// Calls `each` for the ranges of pages that have been written to. Where pages may be `of_file` the kernel has to look at each
+/// page itself, which takes ten times as long.
 fn present(
     file: i32,
     tables: &mut Tables,
     range: (usize, usize),
+    of_file: bool,
     mut each: impl FnMut(&mut Tables, usize, usize) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
     let mut scan = Scan::new(range);
-    scan.inverted = IS_FILE | IS_ZERO;
-    scan.all_of = IS_FILE | IS_ZERO;
+    let foreign = if of_file { IS_FILE | IS_ZERO } else { IS_ZERO };
+    (scan.inverted, scan.all_of, scan.returned) = (foreign, foreign, foreign);
     scan.any_of = IS_PRESENT | IS_SWAPPED;
-    scan.returned = IS_FILE;
     let mut found = [pages::Range::NONE; AT_ONCE];
     loop {
         match scan.next(file, &mut found) {
@@ -334,8 +358,7 @@ fn present_by_entries(
 fn add(
     tables: &mut Tables,
     former: &mut Option<Former>,
-    start: usize,
-    end: usize,
+    (start, end): (usize, usize),
     (anonymous, whole): (bool, bool),
 ) -> Result<(), Trouble> {
     let mut from = start;
@@ -350,6 +373,9 @@ fn add(
         }
         if part.offset.is_none() || part.changed || whole {
             piece.flags |= Piece::WRITE;
+        }
+        if whole {
+            piece.flags |= Piece::UNKNOWN;
         }
         if anonymous {
             piece.flags |= Piece::SKIP_ZEROS;

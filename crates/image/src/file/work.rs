@@ -1,5 +1,7 @@
 //! Memory for the writer where nothing else of the process can lie next to it: it must not become part of the image.
 
+use std::ops::Range;
+
 use super::checksum::Sum;
 use crate::sys::{Errno, call};
 
@@ -95,6 +97,31 @@ impl Area {
         unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }
     }
 
+    /// Has memory for `length` bytes at hand, which a copy of the process will not have; what the area holds stays.
+    pub fn reserve(&mut self, length: usize) -> Result<(), Errno> {
+        const MADV_POPULATE_WRITE: i32 = 23;
+        let used = self.length;
+        self.grow(length.saturating_sub(used))?;
+        self.length = used;
+        for (bytes, advice) in [(self.mapped, libc::MADV_DONTFORK), (length, MADV_POPULATE_WRITE)] {
+            // SAFETY: memory of this area. Without the second, the first access to each page takes longer.
+            let advised = unsafe { call!(libc::SYS_madvise, self.start, (bytes + 4095) & !4095, advice) };
+            if advice == libc::MADV_DONTFORK {
+                advised?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives its memory back.
+    pub fn release(&mut self) {
+        if self.mapped > 0 {
+            // SAFETY: memory of this area.
+            let _ = unsafe { call!(libc::SYS_munmap, self.start, self.mapped) };
+        }
+        (self.length, self.mapped) = (0, 0);
+    }
+
     /// Forgets what it holds; the memory stays.
     pub fn clear(&mut self) {
         self.length = 0;
@@ -124,6 +151,19 @@ impl Area {
         }
         self.length = needed;
         Ok(())
+    }
+}
+
+/// The areas that stay from one image to the next: what has changed, and pages that have been copied.
+pub const LISTS: Range<usize> = 12..16;
+pub const WARM: Range<usize> = 21..32;
+
+/// Gives back what is only needed while one image is written.
+pub fn clear_scratch() {
+    for areas in [0..LISTS.start, LISTS.end..WARM.start] {
+        let (start, bytes) = (ZONE + areas.start * STRIDE, areas.len() * STRIDE);
+        // SAFETY: nobody else has memory there.
+        let _ = unsafe { call!(libc::SYS_munmap, start, bytes) };
     }
 }
 

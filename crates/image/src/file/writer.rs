@@ -9,6 +9,7 @@ use super::output::{Expected, Output};
 use super::packer::{self, Packer};
 use super::scan;
 use super::tables::{Tables, Trouble, memory_numbers};
+use super::warm;
 use super::work::{self, Area};
 use crate::changes;
 use crate::sys::call;
@@ -32,8 +33,15 @@ pub struct About {
 /// Writes the image into `file`, whose second page the agent has written, and syncs it. Of an earlier image of the same
 /// process that it holds, what has not changed stays. Returns the bytes written. `look` is called again and again.
 pub fn write(file: i32, about: &About, look: &mut dyn FnMut()) -> Result<u64, Trouble> {
+    work::clear_scratch();
     let mut tables = Tables::new();
-    let result = write_all(file, about, &mut tables, look);
+    // What has been compressed cannot be changed page by page.
+    let mut former = match about.level {
+        0 => Former::read(file, about.number),
+        _ => None,
+    };
+    let found = collect(about, &mut tables, &mut former, false, look);
+    let result = found.and_then(|header| put(file, header, &mut tables, former, (Sources::Memory, about.level), look));
     scan::protect_again(&tables);
     forget();
     result
@@ -43,27 +51,75 @@ pub fn write(file: i32, about: &About, look: &mut dyn FnMut()) -> Result<u64, Tr
 pub fn forget() {
     work::clear();
     changes::forget();
+    warm::forget();
 }
 
-fn write_all(file: i32, about: &About, tables: &mut Tables, look: &mut dyn FnMut()) -> Result<u64, Trouble> {
+/// Finds all that the file is to hold. `quickly`: what has been asked of each mapping is taken from `former`. Then
+/// [`scan::protect_again`].
+pub fn collect(
+    about: &About,
+    tables: &mut Tables,
+    former: &mut Option<Former>,
+    quickly: bool,
+    look: &mut dyn FnMut(),
+) -> Result<Header, Trouble> {
     let mut header = header(about)?;
-    scan::mappings(tables)?;
+    scan::mappings(tables, former.as_mut().filter(|_| quickly))?;
     header.vdso = vdso_sum(tables);
     look();
-    // What has been compressed cannot be changed page by page.
-    let mut former = match about.level {
-        0 => Former::read(file, about.number),
-        _ => None,
-    };
-    scan::pieces(tables, &mut former, about.hole)?;
+    scan::pieces(tables, former, about.hole)?;
     look();
     tables.note_threads()?;
     tables.note_descriptors()?;
     header.directory = tables.note_directory()?;
     tables.note_auxv()?;
+    Ok(header)
+}
 
+/// Where the pages to be written are.
+pub enum Sources {
+    /// Where the program has them.
+    Memory,
+    /// In buffers, in the order of the pieces: addresses and lengths of their parts, and which of them and how much of that
+    /// has been written.
+    Buffers(Area, usize, u64),
+}
+
+impl Sources {
+    /// Where the bytes of `piece` from `from` on are, and how many of them one after the other.
+    fn next(&self, piece: &Piece, from: u64) -> (*const u8, u64) {
+        match self {
+            Sources::Memory => ((piece.address + from) as *const u8, piece.length - from),
+            Sources::Buffers(parts, at, done) => {
+                let part = &parts.words()[*at..*at + 2];
+                ((part[0] + done) as *const u8, part[1] - done)
+            }
+        }
+    }
+
+    /// So many of them have been written or need not be.
+    fn done(&mut self, bytes: u64) {
+        if let Sources::Buffers(parts, at, done) = self {
+            *done += bytes;
+            if *done == parts.words()[*at + 1] {
+                (*at, *done) = (*at + 2, 0);
+            }
+        }
+    }
+}
+
+/// Writes what has been found.
+pub fn put(
+    file: i32,
+    mut header: Header,
+    tables: &mut Tables,
+    former: Option<Former>,
+    (mut sources, level): (Sources, u8),
+    look: &mut dyn FnMut(),
+) -> Result<u64, Trouble> {
     let former_length = former.as_ref().map_or(0, |former| former.data_length);
-    let expected = expected(tables, former_length, about.level);
+    let is_alone = matches!(sources, Sources::Memory);
+    let expected = expected(tables, former_length, level, is_alone);
     let mut sums = former.map_or(Area::new(8), |former| former.sums);
     let mut page = Area::new(9);
     page.resize(PAGE).map_err(Trouble::memory)?;
@@ -72,11 +128,19 @@ fn write_all(file: i32, about: &About, tables: &mut Tables, look: &mut dyn FnMut
     output.put_at(0, page.bytes())?;
     sums.resize(layout::sum_at(expected.data_end))
         .map_err(Trouble::memory)?;
-    let mut packer = match about.level {
+    let mut packer = match level {
         0 => None,
         level => Some(Packer::new(level)?),
     };
-    header.plain_length = put_data(tables, former_length, &mut output, &mut packer, &mut sums, look)?;
+    header.plain_length = put_data(
+        tables,
+        former_length,
+        &mut sources,
+        &mut output,
+        &mut packer,
+        &mut sums,
+        look,
+    )?;
     header.data_length = match packer {
         Some(packer) => packer.end(&mut output, &mut sums)?,
         None => header.plain_length,
@@ -98,7 +162,7 @@ fn write_all(file: i32, about: &About, tables: &mut Tables, look: &mut dyn FnMut
 }
 
 /// What will be written at most: it is not known yet which pages are zeros.
-fn expected(tables: &Tables, former_length: u64, level: u8) -> Expected {
+fn expected(tables: &Tables, former_length: u64, level: u8, is_alone: bool) -> Expected {
     const SMALL: u64 = 256 << 10;
     let partly = former_length > 0;
     let (mut count, mut bytes, mut new) = (0, 0, 0);
@@ -117,6 +181,7 @@ fn expected(tables: &Tables, former_length: u64, level: u8) -> Expected {
         rest: page_up(data_end / 64 + tables.bytes() as u64) + (1 << 20),
         scattered: partly && bytes < SMALL * count,
         partly,
+        is_alone,
     }
 }
 
@@ -125,6 +190,7 @@ fn expected(tables: &Tables, former_length: u64, level: u8) -> Expected {
 fn put_data(
     tables: &mut Tables,
     former_length: u64,
+    sources: &mut Sources,
     output: &mut Output,
     packer: &mut Option<Packer>,
     sums: &mut Area,
@@ -142,7 +208,8 @@ fn put_data(
                 from += wanted;
                 continue;
             }
-            let bytes = CHUNK.min(wanted as usize);
+            let (memory, together) = sources.next(&piece, from);
+            let bytes = CHUNK.min(wanted.min(together) as usize);
             let (to, page_sums) = match packer {
                 Some(packer) => {
                     let (to, sums) = packer.room();
@@ -153,7 +220,6 @@ fn put_data(
                     (to, sums.sums_mut(layout::sum_at(offset), bytes / PAGE))
                 }
             };
-            let memory = (piece.address + from) as *const u8;
             // SAFETY: memory that the scan has found, readable, and of nobody who runs.
             let copied = PAGE * unsafe { copy_and_sum(memory, to, page_sums, piece.has(Piece::SKIP_ZEROS)) };
             match packer {
@@ -162,7 +228,9 @@ fn put_data(
             }
             layout.lies(&piece, from, (offset, copied as u64), tables)?;
             // A page of zeros has ended it before.
-            from += if copied < bytes { copied + PAGE } else { copied } as u64;
+            let done = if copied < bytes { copied + PAGE } else { copied } as u64;
+            sources.done(done);
+            from += done;
             since_look += copied + PAGE;
             if since_look >= CHUNK {
                 since_look = 0;

@@ -26,6 +26,8 @@ pub(super) struct ImageFile {
     pub account: Account,
     /// Empty until it is complete.
     pub path: PathBuf,
+    /// See [`super::images::Image`].
+    pub delivered: u64,
     bytes: u64,
     written: u64,
     write_ns: u64,
@@ -38,6 +40,7 @@ impl ImageFile {
             slot,
             account,
             path,
+            delivered: 0,
             bytes: 0,
             written: 0,
             write_ns: 0,
@@ -46,11 +49,11 @@ impl ImageFile {
 }
 
 impl Agent {
-    /// Asks the newest snapshot to write its image, if there are to be files.
+    /// Has the newest image written, if there are to be files.
     pub(super) fn write_image(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let images = &mut work.ranks[rank].images;
-        let (Some(store), Some(image)) = (&work.store, &images.newest) else {
+        let (Some(store), Some(image)) = (&work.store, images.to_write()) else {
             return Ok(());
         };
         let number = image.number;
@@ -62,7 +65,9 @@ impl Agent {
             });
         match asked {
             Ok(()) => {
-                images.writing = Some(ImageFile::new(number, image.slot, image.account, PathBuf::new()));
+                let mut file = ImageFile::new(number, image.slot, image.account, PathBuf::new());
+                file.delivered = image.delivered;
+                images.writing = Some(file);
                 Ok(())
             }
             Err(error) => self.not_written(rank, number, error.to_string()),
@@ -71,7 +76,8 @@ impl Agent {
 
     pub(super) fn not_written(&mut self, rank: usize, number: u64, reason: String) -> io::Result<()> {
         if let Some(work) = &mut self.work {
-            work.ranks[rank].images.writing = None;
+            let images = &mut work.ranks[rank].images;
+            (images.writing, images.writer) = (None, None);
             work.store.iter().for_each(|store| store.give_up(rank));
             if work.has_waves() {
                 work.tidy_waves(work.unit(rank));
@@ -87,7 +93,8 @@ impl Agent {
     pub(super) fn file_said(&mut self, rank: usize, said: Datagram) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let images = &mut work.ranks[rank].images;
-        let (Some(store), Some(image), Some(writing)) = (&work.store, &images.newest, &mut images.writing) else {
+        let image = images.writer.as_ref().or(images.newest.as_ref());
+        let (Some(store), Some(image), Some(writing)) = (&work.store, image, &mut images.writing) else {
             return Ok(());
         };
         if said.a != writing.number {
@@ -126,6 +133,22 @@ impl Agent {
         }
     }
 
+    /// What a process says that writes an image, or that it has gone.
+    pub(super) fn writer_event(&mut self, rank: usize) -> io::Result<()> {
+        loop {
+            let writer = self
+                .work
+                .as_ref()
+                .and_then(|work| work.ranks[rank].images.writer.as_ref());
+            let Some(writer) = writer else { return Ok(()) };
+            match writer.socket.receive() {
+                Ok((datagram, _)) => self.file_said(rank, datagram)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(_) => return self.stop_writing(rank),
+            }
+        }
+    }
+
     /// The file that was being written is complete: an older one goes.
     fn keep_file(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
@@ -141,7 +164,12 @@ impl Agent {
             written: file.written,
             write_ns: file.write_ns,
         };
+        let number = file.number;
         images.files.push(file);
+        // Without a snapshot of its own the image takes the place of the one before.
+        if images.writer.take().is_some() && !images.is_waking() {
+            images.newest.take_if(|image| image.number < number);
+        }
         if in_waves {
             let unit = work.unit(rank);
             work.tidy_waves(unit);
@@ -161,7 +189,7 @@ impl Agent {
         self.send(&written)
     }
 
-    /// The snapshot that writes has gone.
+    /// The process that writes has gone.
     pub(super) fn stop_writing(&mut self, rank: usize) -> io::Result<()> {
         let writing = self
             .work

@@ -104,7 +104,7 @@ impl Agent {
         }
         for (place, rank) in waves.members.iter().copied().enumerate() {
             let asked = match wave.is_in_turn(place as u32) {
-                true => work.ranks[rank].ask_for_image(turn.wave, how),
+                true => work.ranks[rank].ask_for_image(turn.wave, how, None),
                 false => work.ranks[rank].notice(turn),
             };
             if let Err(error) = asked {

@@ -1,6 +1,7 @@
 //! Images of ranks: asking for them, accounting for what the rank had printed and said when one was taken, and lives that
 //! begin from one.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -40,14 +41,14 @@ impl Account {
     };
 }
 
-/// The newest image of a rank: a sleeping process.
+/// An image of a rank: a sleeping process.
 pub(super) struct Image {
     pub number: u64,
     /// Of the cursors in the node memory.
     pub slot: usize,
     pub account: Account,
     /// What had been delivered to the rank by then: about so many bytes of others' logs.
-    delivered: u64,
+    pub delivered: u64,
     pub socket: Socket,
 }
 
@@ -81,6 +82,8 @@ pub(super) struct Images {
     /// The present life is taking image `asked`.
     taking: Option<Taking>,
     pub newest: Option<Image>,
+    /// An image that is being written by a process that can do nothing else: it counts when its file is complete.
+    pub writer: Option<Image>,
     /// Part of a wave that is not complete.
     candidate: Option<Image>,
     /// Files that are complete, the older one first.
@@ -104,10 +107,11 @@ pub(super) struct Start {
 }
 
 impl Images {
-    /// What the next life begins from: the snapshot, else the newest file, else the beginning of the program. None: from
-    /// nowhere, what came before the lost images is forgotten.
+    /// What the next life begins from: the snapshot, or the newest file if that is newer or there is none, else the beginning of
+    /// the program. None: from nowhere, what came before the lost images is forgotten.
     pub fn choose(&self) -> Option<Start> {
-        if let Some(image) = &self.newest {
+        let in_file = self.files.last().map_or(0, |file| file.number);
+        if let Some(image) = self.newest.as_ref().filter(|image| image.number >= in_file) {
             return Some(Start {
                 number: image.number,
                 account: image.account,
@@ -160,10 +164,25 @@ impl Images {
         self.newest.as_ref().map_or(0, |image| image.number)
     }
 
+    /// What has been delivered to the rank by the newest image that a life can begin from.
+    fn delivered(&self) -> u64 {
+        let in_files = self.files.iter().map(|file| file.delivered);
+        in_files
+            .chain(self.newest.as_ref().map(|image| image.delivered))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The image whose file is being written or is to be.
+    pub fn to_write(&self) -> Option<&Image> {
+        self.writer.as_ref().or(self.newest.as_ref())
+    }
+
     /// The next slot whose cursors nobody needs.
     fn free_slot(&self) -> usize {
         let kept = self.files.iter().chain(&self.writing).map(|file| file.slot);
-        let used: Vec<usize> = kept.chain(self.newest.as_ref().map(|image| image.slot)).collect();
+        let images = self.newest.iter().chain(&self.writer).map(|image| image.slot);
+        let used: Vec<usize> = kept.chain(images).collect();
         (1..=IMAGE_SLOTS)
             .map(|step| (self.last_slot + step) % IMAGE_SLOTS)
             .find(|slot| !used.contains(slot))
@@ -254,15 +273,17 @@ impl Images {
 }
 
 impl Rank {
-    /// Asks the running process for image `number`; `how`: bits of [`Kind::Checkpoint`].
-    pub(super) fn ask_for_image(&mut self, number: u64, how: u64) -> io::Result<()> {
+    /// Asks the running process for image `number`; `how`: bits of [`Kind::Checkpoint`]; `former`: the file that the image may
+    /// be written over without a snapshot.
+    pub(super) fn ask_for_image(&mut self, number: u64, how: u64, former: Option<File>) -> io::Result<()> {
         let Some((life, socket)) = self.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?))) else {
             return Err(io::ErrorKind::Unsupported.into());
         };
         self.images.asked = number;
         let slot = self.images.free_slot();
         let request = Datagram::new(Kind::Checkpoint, number, slot as u64, how);
-        resurgo_image::ask(life.pid.as_raw(), socket, request, &[])?;
+        let beside: Vec<_> = former.iter().map(File::as_fd).collect();
+        resurgo_image::ask(life.pid.as_raw(), socket, request, &beside)?;
         self.images.last_slot = slot;
         self.images.taking = Some(Taking {
             slot,
@@ -296,12 +317,15 @@ impl Agent {
         let Some(work) = &mut self.work else { return Ok(()) };
         let phase = work.memory.phase(rank)?;
         let how = work.bit_for_files();
+        // The images of a wave must all be there before one counts.
+        let former = work.store.as_ref().filter(|_| how != 0 && !work.has_waves());
+        let former = former.and_then(|store| store.former(rank).ok());
         let this = &mut work.ranks[rank];
         let reason = match &this.life {
             _ if this.images.taking.is_some() => "it is taking one".to_string(),
             _ if this.images.writing.is_some() => "its last image is still being written".to_string(),
             Some(_) if phase == PHASE_LIVE && this.is_up_to_date() => {
-                match this.ask_for_image(this.images.asked + 1, how) {
+                match this.ask_for_image(this.images.asked + 1, how, former) {
                     Ok(()) => return Ok(()),
                     Err(error) => error.to_string(),
                 }
@@ -319,10 +343,9 @@ impl Agent {
     pub(super) fn measure_logs(&mut self) -> io::Result<()> {
         let Some(work) = &self.work else { return Ok(()) };
         let since_image = |(rank, this): (usize, &Rank)| {
-            let before = this.images.newest.as_ref().map_or(0, |image| image.delivered);
             work.memory
                 .delivered_log(rank)
-                .map(|delivered| delivered.saturating_sub(before))
+                .map(|delivered| delivered.saturating_sub(this.images.delivered()))
         };
         let bytes = work
             .ranks
@@ -399,8 +422,8 @@ impl Agent {
                 work.ranks[rank].images.delivered_while_taking(delivered);
                 Ok(())
             }
-            (Kind::Taken, Some(socket)) => match images.complete(datagram, socket) {
-                Some(image) => self.image_taken(rank, image, datagram.c),
+            (Kind::Taken | Kind::Copied, Some(socket)) => match images.complete(datagram, socket) {
+                Some(image) => self.image_taken(rank, image, datagram),
                 None => Ok(()),
             },
             (Kind::Refused, _) => {
@@ -442,10 +465,7 @@ impl Agent {
 
     /// An image is complete: the one before it goes.
     fn keep_image(&mut self, rank: usize, image: Image) -> io::Result<()> {
-        self.epoll.add(
-            &image.socket,
-            EpollEvent::new(EpollFlags::EPOLLIN, Source::Snapshot(rank).token()),
-        )?;
+        self.watch_image(rank, &image)?;
         let Some(work) = &mut self.work else { return Ok(()) };
         let (slot, number) = (image.slot, image.number);
         let images = &mut work.ranks[rank].images;
@@ -469,15 +489,34 @@ impl Agent {
         }
     }
 
-    fn image_taken(&mut self, rank: usize, image: Image, stall_ns: u64) -> io::Result<()> {
+    fn watch_image(&self, rank: usize, image: &Image) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Snapshot(rank).token());
+        Ok(self.epoll.add(&image.socket, event)?)
+    }
+
+    fn image_taken(&mut self, rank: usize, image: Image, taken: Datagram) -> io::Result<()> {
         let number = image.number;
-        self.keep_image(rank, image)?;
-        self.send(&ToDispatcher::Checkpointed { rank, number, stall_ns })?;
+        let is_snapshot = taken.kind == Kind::Taken;
+        if is_snapshot {
+            self.keep_image(rank, image)?;
+        } else {
+            self.watch_image(rank, &image)?;
+            if let Some(work) = &mut self.work {
+                work.ranks[rank].images.writer = Some(image);
+            }
+        }
+        self.send(&ToDispatcher::Checkpointed {
+            rank,
+            number,
+            stall_ns: taken.c,
+            is_snapshot,
+        })?;
         self.write_image(rank)
     }
 
     /// What a snapshot says, or that it has gone.
     pub(super) fn snapshot_event(&mut self, rank: usize) -> io::Result<()> {
+        self.writer_event(rank)?;
         loop {
             let Some(work) = &mut self.work else { return Ok(()) };
             let images = &mut work.ranks[rank].images;
@@ -546,6 +585,7 @@ impl Agent {
         let number = images.number();
         images.newest = None;
         let waking = images.waking.take().is_some();
+        let it_wrote = images.writer.is_none();
         // A rank that logs can begin elsewhere alone.
         let together = work.is_returning(rank) || !work.logs() || work.is_hierarchical();
         let reason = why.to_string();
@@ -553,7 +593,9 @@ impl Agent {
         if together {
             return self.wave_lost(rank);
         }
-        self.stop_writing(rank)?;
+        if it_wrote {
+            self.stop_writing(rank)?;
+        }
         if waking {
             self.begin_elsewhere(rank)?;
         }

@@ -90,6 +90,11 @@ impl Store {
         self.path.join(format!("rank-{rank}.spare"))
     }
 
+    /// The file over which the next image of a rank is written, if there is one.
+    pub fn former(&self, rank: usize) -> io::Result<File> {
+        File::open(self.spare(rank))
+    }
+
     /// Opens the file for the next image of a rank, and writes what only the agent knows.
     pub fn begin(&self, rank: usize, number: u64, job: &str, account: &Account) -> io::Result<File> {
         let note = json!({

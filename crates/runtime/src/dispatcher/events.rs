@@ -222,12 +222,16 @@ impl Events {
         self.stats.image_asked(rank, Instant::now());
     }
 
-    pub fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration) {
+    /// `is_snapshot`: there is a sleeping process, else it counts when its file is complete.
+    pub fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration, is_snapshot: bool) {
         self.stats.checkpointed(rank, number, stall, Instant::now());
         self.refusals[rank].since = None;
         self.record(
             "checkpointed",
-            json!({"rank": rank, "image": number, "stall_seconds": stall.as_secs_f64()}),
+            json!({
+                "rank": rank, "image": number, "stall_seconds": stall.as_secs_f64(),
+                "copy": if is_snapshot { "forked" } else { "warm_buffer" },
+            }),
         );
     }
 

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images that are copied into a buffer and written by a process that shares the memory: where a fork takes longer than copying
+the little that has been written to."""
+
+import contextlib
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+import harness
+from harness import MANY
+from survival import snapshots
+from test_image_files import damage_bit, files, from_files, kill_with_snapshots, start, until_written, written
+
+pytestmark = pytest.mark.protocol("pessimistic")
+# To fork a process with so much memory takes long enough.
+FEW = (harness.PROGRAMS / "image" / "few", 256, 250)
+
+
+@pytest.fixture(scope="module")
+def calm():
+    """What programs print undisturbed."""
+    return {}
+
+
+def undisturbed(jobs, calm, program):
+    if program not in calm:
+        calm[program] = jobs.run(2, *program).ok().out
+    return calm[program]
+
+
+@pytest.fixture
+def directory():
+    """Of memory: the files are large."""
+    with tempfile.TemporaryDirectory(prefix="resurgo-test-", dir="/dev/shm") as path:
+        yield Path(path)
+
+
+def warm(job, rank=0):
+    """The images of a rank that have been copied into a buffer and are complete."""
+    copied = {event["image"] for event in job.events
+              if event["event"] == "checkpointed" and event["rank"] == rank and event["copy"] == "warm_buffer"}
+    return [event["image"] for event in written(job, rank) if event["image"] in copied]
+
+
+def until_warm(job, count=1):
+    """Waits for so many more; false when the job is over before."""
+    before = len(warm(job))
+    return job.until(lambda: len(warm(job)) >= before + count, what=f"{count} images from a buffer", timeout=60)
+
+
+def writers(job):
+    """Processes that have the memory of a rank and write: children of the agent with nothing open but a socket and a file. They
+    are there for some milliseconds."""
+    found = []
+    with contextlib.suppress(OSError, KeyError):
+        agent = Path(f"/proc/{job.lives()[0][0]}/stat").read_text().rpartition(")")[2].split()[1]
+        for pid in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                opened = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+                if len(opened) == 2 and any(path.endswith("/rank-0.new") for path in opened):
+                    found.append(int(pid))
+    return found
+
+
+def kill_writers(job):
+    """Kills processes that write until one has left its file; false when the job is over before."""
+
+    def strike():
+        for pid in writers(job):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return any(event["event"] == "image_not_written" for event in job.events)
+
+    return job.until(strike, what="a file that is not written", timeout=60)
+
+
+def kill(job, how):
+    """Kills rank 0 in one of three ways and waits for its next life."""
+    life = job.lives().get(0, (0, 0))[1]
+    if how == "while it is written" and not job.until(lambda: writers(job), what="a process that writes", timeout=60):
+        return
+    if how == "with all that it has":
+        kill_with_snapshots(job, 0)
+    else:
+        job.kill([0])
+    job.until(lambda: job.lives().get(0, (0, 0))[1] > life, what="the next life")
+
+
+def test_a_rank_without_a_snapshot_goes_on_from_its_newest_good_file(jobs, calm, directory):
+    expected = undisturbed(jobs, calm, FEW)
+    job = start(jobs, directory, 2, *FEW, every="150ms")
+    assert until_warm(job, 3)
+    ways = [event["copy"] for event in job.events if event["event"] == "checkpointed" and event["rank"] == 0]
+    assert ways[:3] == ["forked"] * 3, ways  # they are whole
+    job.kill([0], signal.SIGSTOP)
+    time.sleep(0.5)  # what is being written is complete then
+    newest = files(directory, 0)[-1]
+    number = int(newest.name.rpartition("-")[2])
+    damage_bit(newest)
+    kill(job, "alone")
+    result = job.wait().ok()
+    assert result.out == expected and result.program_errors == b"", result.describe()
+    lost = [(event["image"], event["reason"]) for event in result.of("image_lost")]
+    assert len(lost) == 1 and lost[0][0] == number and "the checksum of its memory is wrong" in lost[0][1], result.describe()
+    assert [event["image"] for event in from_files(result)] < [number], result.describe()
+
+
+def test_a_writer_that_dies_costs_its_file_only(jobs, calm, directory):
+    expected = undisturbed(jobs, calm, FEW)
+    job = start(jobs, directory, 2, *FEW, every="150ms")
+    assert until_warm(job) and kill_writers(job)
+    kill(job, "alone")
+    result = job.wait().ok()
+    assert result.out == expected and result.program_errors == b"", result.describe()
+    reasons = {event["reason"] for event in result.of("image_not_written")}
+    assert reasons <= {"the process that wrote it has ended", "Broken pipe (os error 32)"}, reasons
+    assert result.restarts == 1 and not result.of("image_lost"), result.describe()
+
+
+@pytest.mark.parametrize("who", ["agent", pytest.param("dispatcher", marks=pytest.mark.soak)])
+def test_nothing_goes_on_without_the_agent_or_the_dispatcher(jobs, directory, who):
+    job = start(jobs, directory, 2, *FEW[:2], 100000, every="100ms")
+    assert until_warm(job) and job.until(lambda: writers(job), what="a process that writes", timeout=60)
+    ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
+    agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
+    os.kill(agents[0], signal.SIGKILL) if who == "agent" else job.process.kill()
+    job.wait(20)
+    assert not job.leftovers(5)
+
+
+WAYS = ("alone", "while it is written", "with all that it has")
+
+
+def killed_at_random(jobs, rng, calm, directory, program, kills):
+    expected = undisturbed(jobs, calm, program)
+    job = start(jobs, directory, 2, *program, every=f"{rng.choice([60, 100, 150])}ms", options=MANY)
+    ways = rng.sample(WAYS, 3)
+    for number in range(kills):
+        if not until_warm(job, rng.randint(1, 2)):
+            break
+        time.sleep(rng.uniform(0, 0.2))
+        kill(job, ways[number % 3])
+    result = job.wait().ok()
+    assert result.out == expected and result.program_errors == b"", result.describe()
+    assert warm(job) and result.restarts > 0, result.describe()
+
+
+def test_answers_are_the_same(jobs, rng, calm, directory):
+    killed_at_random(jobs, rng, calm, directory, FEW, 3)
+
+
+@pytest.mark.soak
+def test_answers_are_the_same_after_many_kills(jobs, rng, calm, directory, request):
+    for _ in range(request.config.option.rounds):
+        killed_at_random(jobs, rng, calm, directory, (*FEW[:2], 1000), request.config.option.kills or 9)
