@@ -1281,9 +1281,10 @@ mod tests {
         );
         send(&mut arena, &mut writer, 5);
         writer.stand_inside(&sender);
-        writer.cut_inside(1);
         let in_transit: Vec<(u64, usize)> = writer.outstanding.iter().copied().collect();
+        // The receiver has been copied, and goes on, before the sender is.
         receive(5);
+        writer.cut_inside(1);
         let all_are_there = |sender: &Node| {
             let lies = |(serial, slot): &(u64, usize)| sender.serial_in(0, *slot).load(Ordering::Relaxed) == serial + 1;
             in_transit.iter().all(lies)
