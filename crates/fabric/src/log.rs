@@ -245,6 +245,8 @@ pub struct Writer {
     in_transit: Vec<(u64, usize)>,
     /// What must be kept although it has been read (inside a group).
     kept: Kept,
+    /// The segment that the receiver read when the group stood still for a wave.
+    stood_at: u64,
     /// The segment that the receiver read, and the oldest wave there was, when segments were last given back inside a group.
     forgotten_at: (u64, u64),
     /// Messages begun on this channel.
@@ -286,6 +288,7 @@ impl Writer {
             cut: Place::default(),
             in_transit: Vec::new(),
             kept: Kept::default(),
+            stood_at: 0,
             forgotten_at: (0, 0),
             begun: 0,
             warm: 0,
@@ -341,11 +344,16 @@ impl Writer {
         (reference, self.place)
     }
 
-    /// This rank and the receiver, which are in one group, stand still for `wave` of it.
-    pub fn cut_inside(&mut self, node: &Node, wave: u64) {
+    /// All ranks of the group stand still for a wave: where the receiver is, is where its image will be. It goes on when it has
+    /// that, which may be before this rank has its own.
+    pub fn stand_inside(&mut self, node: &Node) {
+        self.stood_at = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
+    }
+
+    /// This rank copies itself for `wave` of its group.
+    pub fn cut_inside(&mut self, wave: u64) {
         if let Some(&(last, _)) = self.outstanding.back() {
-            let reads = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
-            self.kept.cut(wave, reads, last);
+            self.kept.cut(wave, self.stood_at, last);
         }
     }
 
@@ -735,7 +743,7 @@ impl Reader {
     }
 
     /// Inside a group the sender may use what is before this place again.
-    pub fn tell_reading(&self, node: &Node) {
+    fn tell_reading(&self, node: &Node) {
         if node.is_inside(self.source) && self.destination == node.rank {
             node.consumed(self.source, self.destination)
                 .store(self.serial, Ordering::Release);
@@ -1273,9 +1281,11 @@ mod tests {
             "segments are used again"
         );
         send(&mut arena, &mut writer, 5);
-        writer.cut_inside(&sender, 1);
+        writer.stand_inside(&sender);
         let in_transit: Vec<(u64, usize)> = writer.outstanding.iter().copied().collect();
+        // The receiver has been copied, and goes on, before the sender is.
         receive(5);
+        writer.cut_inside(1);
         let all_are_there = |sender: &Node| {
             let lies = |(serial, slot): &(u64, usize)| sender.serial_in(0, *slot).load(Ordering::Relaxed) == serial + 1;
             in_transit.iter().all(lies)

@@ -77,11 +77,9 @@ fn note_cursors(number: u64, slot: u64) {
         let serial = incoming.as_ref().map_or(0, |incoming| incoming.reader.serial());
         engine.node.image_cursor(slot, source).store(serial, Ordering::Release);
     }
-    for writer in engine.outgoing.iter_mut().flatten() {
-        if engine.node.is_inside(writer.destination()) {
-            writer.cut_inside(&engine.node, number);
-        }
-    }
+    let inside = |writer: &&mut Box<Writer>| engine.node.is_inside(writer.destination());
+    let writers = engine.outgoing.iter_mut().flatten().filter(inside);
+    writers.for_each(|writer| writer.cut_inside(number));
     engine
         .node
         .own(nm::arena::RECORD_CURSORS + slot * 8)
@@ -102,9 +100,13 @@ fn announce() {
 /// Takes everything that the channels to this rank hold, unless logs keep it for who returns. All ranks stand still, so
 /// nothing is added but answers to what is taken: they are announced, too.
 fn drain() -> u64 {
-    let Some(engine) = engine().filter(|engine| !engine.node.logs) else {
+    let Some(engine) = engine() else { return 0 };
+    if engine.node.logs {
+        let inside = |writer: &&mut Box<Writer>| engine.node.is_inside(writer.destination());
+        let writers = engine.outgoing.iter_mut().flatten().filter(inside);
+        writers.for_each(|writer| writer.stand_inside(&engine.node));
         return 0;
-    };
+    }
     let mut moved = 0;
     for source in 0..engine.node.size {
         if engine.node.channel(source, engine.node.rank).load(Ordering::Acquire) == 0 {
@@ -203,8 +205,13 @@ impl Engine {
         if all {
             return self.record.cut_off(&self.node);
         }
-        let incoming = self.incoming.iter().flatten();
-        incoming.for_each(|incoming| incoming.reader.tell_reading(&self.node));
+        let own = self.node.rank;
+        for source in (0..self.node.ranks()).filter(|other| self.node.is_inside(*other)) {
+            let reading = self.incoming[source]
+                .as_ref()
+                .map_or(0, |incoming| incoming.reader.serial());
+            self.node.consumed(source, own).store(reading, Ordering::Release);
+        }
     }
 
     fn find_in_transit(&mut self) {
