@@ -6,7 +6,7 @@
 //! begins with what the channel memories have.
 
 use crate::engine::monotonic_ns;
-use crate::log::{Envelope, KINDS, Kind, Message, Pieces};
+use crate::log::{Envelope, KINDS, Message, Pieces};
 use crate::node::Node;
 use crate::padding;
 use resurgo_protocol::Rank;
@@ -232,7 +232,11 @@ impl ChannelMemories {
             destination: destination as Rank,
             ssn,
             envelope: to_wire(message.envelope, message.total),
-            unset: if again { unset(&message) } else { Default::default() },
+            unset: if again {
+                padding::of(&message).ranges()
+            } else {
+                Default::default()
+            },
             bytes: &[],
         };
         if !self.departures.may_leave(memory, rclock) {
@@ -418,17 +422,6 @@ impl ChannelMemories {
         }
         self.diverged.take()
     }
-}
-
-/// What is not compared.
-fn unset(message: &Message) -> wire::Unset {
-    if message.envelope.kind != Kind::Untagged {
-        return Default::default();
-    }
-    let mut header = [0; padding::HEADER];
-    let header = &mut header[..message.total.min(padding::HEADER)];
-    Pieces::new(message.iov).copy_next(header);
-    padding::ranges(header)
 }
 
 fn to_wire(envelope: Envelope, total: usize) -> wire::Envelope {

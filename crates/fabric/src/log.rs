@@ -928,12 +928,6 @@ impl Reader {
         unsafe { pieces.compare(self.segment.add(self.place + HEADER + self.before), bytes, differs) }
     }
 
-    /// First bytes of the payload of the entry `peek` returned. Only for own logs.
-    pub fn beginning(&self, bytes: usize) -> &[u8] {
-        // SAFETY: as above; every entry has room for a header's worth of bytes behind it.
-        unsafe { std::slice::from_raw_parts(self.segment.add(self.place + HEADER + self.before), bytes) }
-    }
-
     /// Steps over an entry of `bytes` payload bytes.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {

@@ -10,6 +10,8 @@
 //! size is compared whole. The structures of 64 bytes and more may be followed by the description of a datatype, which counts
 //! to their size.
 
+use crate::log::{Kind, Message, Pieces};
+
 /// Bytes of the header of an active message.
 pub const HEADER: usize = 24;
 
@@ -28,6 +30,15 @@ pub const NONE: Unset = Unset {
 };
 
 impl Unset {
+    /// The same as offsets in the message, each from and up to.
+    pub fn ranges(&self) -> [(u16, u16); 4] {
+        let mut ranges = [(0, 0); 4];
+        for (range, &(from, to)) in ranges.iter_mut().zip(self.structure.iter().chain([&self.offer])) {
+            *range = ((HEADER + from) as u16, (HEADER + to) as u16);
+        }
+        ranges
+    }
+
     /// True for an offset that nobody has set.
     pub fn contains(&self, at: usize) -> bool {
         let inside = |&(from, to): &(usize, usize)| (HEADER + from..HEADER + to).contains(&at);
@@ -64,8 +75,20 @@ const LOCK_REQUEST: u8 = 28;
 /// The kind of message that offers its data for reading.
 const OFFER: u8 = 4;
 
-/// What to leave out of an untagged message that begins with `header`.
-pub fn unset(header: &[u8]) -> Unset {
+/// What to leave out of a message. (Of the message that is sent, as a log may have it in pieces, the first of which tells nothing:
+/// in one with another header that header differs.)
+pub fn of(message: &Message) -> Unset {
+    if message.envelope.kind != Kind::Untagged {
+        return NONE;
+    }
+    let mut header = [0; HEADER];
+    let header = &mut header[..message.total.min(HEADER)];
+    Pieces::new(message.iov).copy_next(header);
+    unset(header)
+}
+
+/// The same of an untagged message that begins with `header`.
+fn unset(header: &[u8]) -> Unset {
     let &[handler, kind, size, ..] = header else {
         return NONE;
     };
@@ -92,19 +115,10 @@ pub fn unset(header: &[u8]) -> Unset {
         .map_or(NONE, |&(_, _, _, structure)| Unset { structure, offer })
 }
 
-/// The offsets that [`Unset`] leaves out of a message that begins with `header`, each from and up to.
-pub fn ranges(header: &[u8]) -> [(u16, u16); 4] {
-    let Unset { structure, offer } = unset(header);
-    let mut ranges = [(0, 0); 4];
-    for (range, &(from, to)) in ranges.iter_mut().zip(structure.iter().chain([&offer])) {
-        *range = ((HEADER + from) as u16, (HEADER + to) as u16);
-    }
-    ranges
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::Envelope;
 
     fn message(handler: u8, size: u8) -> [u8; HEADER] {
         let mut header = [0; HEADER];
@@ -129,7 +143,8 @@ mod tests {
             let mut header = message(handler, size);
             for kind in [0, OFFER] {
                 header[1] = kind;
-                let (unset, ranges) = (unset(&header), ranges(&header));
+                let unset = unset(&header);
+                let ranges = unset.ranges();
                 let in_ranges = |at| {
                     ranges
                         .iter()
@@ -146,5 +161,32 @@ mod tests {
         assert!((0..200).all(|at| !unset(&message(24, 48)).contains(at)));
         assert!((0..200).all(|at| !unset(&[19, 2]).contains(at)));
         assert!(unset(&message(28, 16)).contains(HEADER + 14) && !unset(&message(28, 16)).contains(HEADER + 12));
+    }
+
+    #[test]
+    fn a_message_in_small_pieces_tells_as_much() {
+        let mut bytes = message(31, 16).to_vec();
+        bytes.resize(HEADER + 16, 1);
+        let iov: Vec<libc::iovec> = bytes
+            .chunks_mut(7)
+            .map(|piece| libc::iovec {
+                iov_base: piece.as_mut_ptr().cast(),
+                iov_len: piece.len(),
+            })
+            .collect();
+        let message = |kind| Message {
+            envelope: Envelope {
+                kind,
+                flags: 0,
+                tag: 0,
+                data: 0,
+            },
+            iov: &iov,
+            total: HEADER + 16,
+            piggyback: &[],
+        };
+        assert!(of(&message(Kind::Untagged)).contains(HEADER + 12));
+        assert!(!of(&message(Kind::Untagged)).contains(HEADER + 11));
+        assert!(!of(&message(Kind::Tagged)).contains(HEADER + 12));
     }
 }

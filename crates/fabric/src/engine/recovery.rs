@@ -130,10 +130,7 @@ impl Engine {
         if first.total != message.total as u64 {
             self.differs(destination, ssn, first, message, "its length");
         }
-        let unset = match first.envelope.kind {
-            Kind::Untagged => padding::unset(reader.beginning(first.bytes.min(padding::HEADER))),
-            _ => padding::NONE,
-        };
+        let unset = padding::of(&message);
         let mut progress = Progress { done: 0, started: true };
         let mut entry = Some(first);
         while let Some(piece) = entry {
