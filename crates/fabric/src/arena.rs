@@ -17,6 +17,8 @@ const RESERVED: usize = 2;
 /// How much the log grows between two words about it to the agent (16 MiB), but never more than a sixteenth of its bound when
 /// it is half full.
 const STEP: usize = 256;
+/// With so much at hand (256 MiB) nothing is told.
+const PLENTY: usize = 4096;
 /// Least time between two calls for images of a rank that waits for room.
 const CALL_AGAIN_NS: u64 = 20_000_000;
 
@@ -101,7 +103,9 @@ impl Arena {
         let bound = node.layout.log_segments;
         let is_scarce = !node.spill && free * 2 < bound;
         let step = if is_scarce { STEP.min(bound / 16) } else { STEP };
-        if self.retains && self.grown >= step {
+        // Memory that has been used before, or was asked for at the start, costs nothing more; images take a while.
+        let at_hand = self.free.len() + self.populated.saturating_sub(self.taken);
+        if self.retains && self.grown >= step && (is_scarce || at_hand < PLENTY) {
             self.tell_of_growth(is_scarce);
         }
         self.take_any(node)
