@@ -15,6 +15,7 @@ import harness
 sys.path.insert(0, str(harness.ROOT / "bench"))
 
 import figures.common as common  # noqa: E402
+import node_memory  # noqa: E402
 import svg  # noqa: E402
 
 FIGURES = ["mpich-v-7", "mpich-v-8", "mpich-v-9", "causal-6", "causal-7", "causal-8", "causal-10", "gao-3", "gao-4", "gao-5", "gao-6"]
@@ -119,3 +120,11 @@ def test_pictures_have_every_point(tmp_path):
     panel = svg.Panel("a < b", "ranks", "ms", {"one": [(1, 0.5), (2, 20), (16, 400)], "two": [(2, 3)]}, True)
     svg.write(tmp_path / "picture.svg", "title & more", [panel, svg.Panel("flat", "x", "y", {"one": [("a", 0)]})])
     assert len(xml.parse(tmp_path / "picture.svg").getroot().findall(".//{*}circle")) == 5
+
+
+def test_counters_are_where_the_benchmarks_look_for_them():
+    layout = (harness.ROOT / "crates/wire/src/node_memory.rs").read_text()
+    assert f"pub const VERSION: u32 = {node_memory.VERSION};" in layout
+    assert f"pub const CONTROL_STRIDE: usize = {node_memory.CONTROL_STRIDE};" in layout
+    for name, offset in node_memory.FIELDS.items():
+        assert f"pub const {name.upper()}: usize = {offset};" in layout, name
