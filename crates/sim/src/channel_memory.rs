@@ -18,12 +18,11 @@ use crate::program::{Job, Program};
 use crate::queue::Queue;
 use crate::random::Random;
 use crate::subject::Subject;
+use crate::trace::Trace;
 use crate::world::{Failure, Options, Outcome, Report};
 
 /// Events after the last failure by which every rank must have finished.
 const PATIENCE: u64 = 200_000;
-/// Lines of trace that a failure shows.
-const TRACE_LINES: usize = 60;
 /// Most deliveries of one completion-queue read, as MPICH asks for.
 const READ_ENTRIES: u64 = 8;
 
@@ -123,7 +122,7 @@ struct World {
     /// Ranks like to crash while they join and replay.
     spiteful: bool,
     crashes: u64,
-    trace: Option<VecDeque<String>>,
+    trace: Trace,
 }
 
 /// Runs `seed`. With `trace`, what comes back carries the last events.
@@ -131,7 +130,7 @@ pub(crate) fn simulate(seed: u64, options: Options, trace: bool) -> Result<Repor
     let mut world = World::new(seed, options, trace);
     world.run().map_err(|violation| Failure {
         violation,
-        trace: world.trace.unwrap_or_default().into(),
+        trace: world.trace.take(),
     })
 }
 
@@ -141,7 +140,6 @@ impl World {
         let size = random.between(2, MAX_RANKS as u64) as usize;
         let memories = random.between(1, 3) as usize;
         let job = Job::random(size, &mut random);
-        let pick = |random: &mut Random, of: [u64; 4]| of[random.below(4) as usize];
         let process = || Process {
             incarnation: 0,
             up: false,
@@ -162,14 +160,14 @@ impl World {
             checkers: Checkers::new(size, Tolerate::Node, false, false),
             memories: (0..memories).map(|_| ChannelMemory::default()).collect(),
             ranks: (0..size).map(|_| process()).collect(),
-            pace: pick(&mut random, [1, 3, 10, 30]),
-            latency: pick(&mut random, [1, 5, 20, 60]),
-            repair: pick(&mut random, [1, 10, 50, 150]),
-            crash_one_in: pick(&mut random, [15, 50, 150, 400]),
+            pace: random.pick([1, 3, 10, 30]),
+            latency: random.pick([1, 5, 20, 60]),
+            repair: random.pick([1, 10, 50, 150]),
+            crash_one_in: random.pick([15, 50, 150, 400]),
             failures_left: random.below(9),
             spiteful: random.one_in(3),
             crashes: 0,
-            trace: trace.then(VecDeque::new),
+            trace: Trace::new(trace),
             random,
         };
         world.note(|| format!("{size} ranks, {memories} channel memories"));
@@ -182,13 +180,7 @@ impl World {
     }
 
     fn note(&mut self, line: impl FnOnce() -> String) {
-        let (now, Some(trace)) = (self.now, &mut self.trace) else {
-            return;
-        };
-        if trace.len() == TRACE_LINES {
-            trace.pop_front();
-        }
-        trace.push_back(format!("{now:>6} {}", line()));
+        self.trace.note(self.now, line);
     }
 
     fn schedule(&mut self, after: u64, event: Event) {
@@ -238,7 +230,7 @@ impl World {
             from_images: 0,
             fallbacks: 0,
             piggybacks: Piggybacks::default(),
-            trace: self.trace.take().unwrap_or_default().into(),
+            trace: self.trace.take(),
         })
     }
 

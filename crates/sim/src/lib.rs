@@ -20,6 +20,7 @@ mod queue;
 pub mod random;
 pub mod study;
 pub mod subject;
+mod trace;
 mod waves;
 mod world;
 

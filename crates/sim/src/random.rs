@@ -24,6 +24,11 @@ impl Random {
         low + self.below(high - low + 1)
     }
 
+    /// One of them.
+    pub fn pick(&mut self, of: [u64; 4]) -> u64 {
+        of[self.below(4) as usize]
+    }
+
     /// True once in `n` times.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0

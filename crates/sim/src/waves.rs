@@ -11,8 +11,6 @@ mod checkers;
 mod groups;
 mod rank;
 
-use std::collections::VecDeque;
-
 use resurgo_protocol::Rank;
 use resurgo_protocol::chandy_lamport::Waves;
 use resurgo_protocol::group::{Groups, Turn, Writing};
@@ -23,6 +21,7 @@ use crate::mutation::Mutation;
 use crate::program::Job;
 use crate::queue::Queue;
 use crate::random::Random;
+use crate::trace::Trace;
 use crate::world::{Failure, Options, Outcome, Report, Setting};
 use agent::Agent;
 use channel::Channel;
@@ -33,8 +32,6 @@ use rank::{Memory, Phase, Piece, Process};
 const PATIENCE: u64 = 50_000;
 /// The same where ranks compute for long while others look for messages.
 const PATIENCE_IN_GROUPS: u64 = 300_000;
-/// Lines of trace that a failure shows.
-const TRACE_LINES: usize = 60;
 
 /// From the agent to a process. Numbers are those of waves.
 #[derive(Debug, Clone, Copy)]
@@ -153,7 +150,7 @@ struct World {
     spiteful: bool,
     messages: u64,
     report: Report,
-    trace: Option<VecDeque<String>>,
+    trace: Trace,
 }
 
 /// Runs `seed`. With `trace`, what comes back carries the last events.
@@ -161,12 +158,12 @@ pub(crate) fn simulate(seed: u64, options: Options, trace: bool) -> Result<Repor
     let mut world = World::new(seed, options, trace);
     match world.run() {
         Ok(()) => Ok(Report {
-            trace: world.trace.unwrap_or_default().into(),
+            trace: world.trace.take(),
             ..world.report
         }),
         Err(violation) => Err(Failure {
             violation,
-            trace: world.trace.unwrap_or_default().into(),
+            trace: world.trace.take(),
         }),
     }
 }
@@ -176,7 +173,6 @@ impl World {
         let mut random = Random::new(crate::random::mix(seed, 2));
         let size = random.between(2, MAX_RANKS as u64) as usize;
         let job = Job::random(size, &mut random).with_barrier();
-        let pick = |random: &mut Random, of: [u64; 4]| of[random.below(4) as usize];
         let non_blocking = options.setting == Setting::ChandyLamport;
         let grain = if non_blocking { random.between(1, 4) } else { 0 };
         let in_groups = options.setting == Setting::Group;
@@ -201,10 +197,10 @@ impl World {
             announced: vec![vec![0; size]; size],
             room: random.between(1, 6) as usize,
             longest: random.between(1, 5),
-            pace: pick(&mut random, [1, 3, 10, 30]),
-            latency: pick(&mut random, [1, 5, 20, 60]),
-            between_waves: pick(&mut random, [10, 30, 80, 200]),
-            crash_one_in: pick(&mut random, [15, 50, 150, 400]),
+            pace: random.pick([1, 3, 10, 30]),
+            latency: random.pick([1, 5, 20, 60]),
+            between_waves: random.pick([10, 30, 80, 200]),
+            crash_one_in: random.pick([15, 50, 150, 400]),
             failures_left: random.below(10),
             calm: random.below(500),
             spiteful: random.one_in(2),
@@ -222,7 +218,7 @@ impl World {
                 piggybacks: Piggybacks::default(),
                 trace: Vec::new(),
             },
-            trace: trace.then(VecDeque::new),
+            trace: Trace::new(trace),
             random,
             job,
             size,
@@ -234,13 +230,7 @@ impl World {
     }
 
     fn note(&mut self, line: impl FnOnce() -> String) {
-        let (now, Some(trace)) = (self.now, &mut self.trace) else {
-            return;
-        };
-        if trace.len() == TRACE_LINES {
-            trace.pop_front();
-        }
-        trace.push_back(format!("{now:>6} {}", line()));
+        self.trace.note(self.now, line);
     }
 
     fn schedule(&mut self, after: u64, event: Event) {

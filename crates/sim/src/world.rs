@@ -1,7 +1,5 @@
 //! The run: events in order of time, failures, and the end.
 
-use std::collections::VecDeque;
-
 use resurgo_protocol::causal::Reduction;
 use resurgo_protocol::group::Groups;
 use resurgo_protocol::hierarchical::Kept;
@@ -20,11 +18,10 @@ use crate::program::Job;
 use crate::queue::Queue;
 use crate::random::Random;
 use crate::subject::Subject;
+use crate::trace::Trace;
 
 /// Events after the last failure by which every rank must have finished.
 const PATIENCE: u64 = 200_000;
-/// Lines of trace that a failure shows.
-const TRACE_LINES: usize = 60;
 
 /// What is tolerated, and what fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -283,7 +280,7 @@ pub(crate) struct World {
     pub fallbacks: u64,
     crashes: u64,
     logger_crashes: u64,
-    trace: Option<VecDeque<String>>,
+    trace: Trace,
 }
 
 /// Runs `seed`. With `trace`, what comes back carries the last events.
@@ -297,7 +294,7 @@ pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Fail
     let mut world = World::new(seed, options, trace);
     world.run().map_err(|violation| Failure {
         violation,
-        trace: world.trace.unwrap_or_default().into(),
+        trace: world.trace.take(),
     })
 }
 
@@ -320,7 +317,6 @@ impl World {
         let mut random = Random::new(crate::random::mix(seed, 1));
         let size = random.between(2, MAX_RANKS as u64) as usize;
         let job = Job::random(size, &mut random);
-        let pick = |random: &mut Random, of: [u64; 4]| of[random.below(4) as usize];
         let ranks = (0..size as Rank)
             .map(|rank| {
                 let first = causal.map(|causal| causal.first(rank, size));
@@ -372,11 +368,11 @@ impl World {
             declared: vec![(1, 0); size],
             whole: vec![true; size],
             lost: None,
-            pace: pick(&mut random, [1, 3, 10, 30]),
-            latency: pick(&mut random, [1, 5, 20, 60]),
-            logger_latency: pick(&mut random, [1, 5, 20, 60]),
-            repair: pick(&mut random, [1, 10, 50, 150]),
-            crash_one_in: pick(&mut random, [15, 50, 150, 400]),
+            pace: random.pick([1, 3, 10, 30]),
+            latency: random.pick([1, 5, 20, 60]),
+            logger_latency: random.pick([1, 5, 20, 60]),
+            repair: random.pick([1, 10, 50, 150]),
+            crash_one_in: random.pick([15, 50, 150, 400]),
             failures_left: random.below(8),
             ruthless: random.one_in(6),
             spiteful: random.one_in(3),
@@ -391,15 +387,15 @@ impl World {
             fallbacks: 0,
             crashes: 0,
             logger_crashes: 0,
-            trace: trace.then(VecDeque::new),
+            trace: Trace::new(trace),
             random,
         };
         if !world.random.one_in(4) {
-            world.image_one_in = Some(pick(&mut world.random, [4, 15, 50, 150]));
-            world.image_time = pick(&mut world.random, [1, 10, 50, 200]);
+            world.image_one_in = Some(world.random.pick([4, 15, 50, 150]));
+            world.image_time = world.random.pick([1, 10, 50, 200]);
             world.quiet = world.random.one_in(2);
             // So that there are images when it comes.
-            world.calm = pick(&mut world.random, [0, 0, 200, 600]);
+            world.calm = world.random.pick([0, 0, 200, 600]);
         }
         world.note(|| format!("{size} ranks"));
         for rank in 0..size as Rank {
@@ -425,12 +421,7 @@ impl World {
     }
 
     pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
-        if let Some(trace) = &mut self.trace {
-            if trace.len() == TRACE_LINES {
-                trace.pop_front();
-            }
-            trace.push_back(format!("{:>6} {}", self.now, line()));
-        }
+        self.trace.note(self.now, line);
     }
 
     fn run(&mut self) -> Result<Report, Violation> {
@@ -496,7 +487,7 @@ impl World {
             from_images: self.from_images,
             fallbacks: self.fallbacks,
             piggybacks: self.piggybacks,
-            trace: self.trace.take().unwrap_or_default().into(),
+            trace: self.trace.take(),
         })
     }
 
