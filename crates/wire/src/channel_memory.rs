@@ -24,7 +24,7 @@ use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::Admission;
 
 pub use crate::event_logger::{Error, KEY_BYTES, VERSION};
-use crate::event_logger::{Hello, Reader, put_hello};
+use crate::event_logger::{Hello, Reader, put_hello, put_reason, split};
 
 /// Most payload bytes of one frame.
 pub const MAX_PIECE: usize = 128 << 10;
@@ -33,8 +33,6 @@ const MESSAGE_HEAD: usize = 1 + 4 + 8 + ENVELOPE_BYTES + size_of::<Unset>();
 const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8;
 /// Most bytes of a frame after its length.
 const MAX_FRAME: usize = MESSAGE_HEAD + MAX_PIECE;
-/// Most bytes of the text of a Refused.
-const MAX_REASON: usize = 512;
 /// A Served whose read has not been reported.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -177,12 +175,7 @@ impl Frame<'_> {
                     out.extend_from_slice(&messages.to_le_bytes());
                 }
             }
-            Self::Refused { reason } => {
-                let end = (0..=reason.len().min(MAX_REASON))
-                    .rev()
-                    .find(|end| reason.is_char_boundary(*end));
-                out.extend_from_slice(&reason.as_bytes()[..end.unwrap_or(0)]);
-            }
+            Self::Refused { reason } => put_reason(out, reason),
             Self::Message {
                 destination,
                 ssn,
@@ -244,32 +237,11 @@ impl Frame<'_> {
 
     /// Takes the first frame off `bytes`: the frame and the bytes used, or nothing while it is not whole.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Error> {
-        let Some((length, rest)) = bytes.split_first_chunk::<4>() else {
+        let Some((kind, reader)) = split(bytes, MAX_FRAME, &NAMES)? else {
             return Ok(None);
         };
-        let length = u32::from_le_bytes(*length) as usize;
-        if length > MAX_FRAME {
-            return Err(Error::FrameTooLong { bytes: length as u64 });
-        }
-        if length == 0 {
-            return Err(Error::UnknownKind { kind: 0 });
-        }
-        let is_known = |kind: u8| (1..=NAMES.len() as u8).contains(&kind);
-        let Some((&kind, fields)) = rest.get(..length).and_then(<[u8]>::split_first) else {
-            // A stranger is told from the first byte of kind, not after it has sent what it announced.
-            return match rest.first() {
-                Some(&kind) if !is_known(kind) => Err(Error::UnknownKind { kind }),
-                _ => Ok(None),
-            };
-        };
-        if !is_known(kind) {
-            return Err(Error::UnknownKind { kind });
-        }
-        let reader = Reader {
-            frame: NAMES[kind as usize - 1],
-            bytes: fields,
-        };
-        Ok(Some((decode_fields(kind, reader)?, 4 + length)))
+        let used = 5 + reader.bytes.len();
+        Ok(Some((decode_fields(kind, reader)?, used)))
     }
 }
 
@@ -292,15 +264,9 @@ fn decode_fields(kind: u8, mut reader: Reader<'_>) -> Result<Frame<'_>, Error> {
             }
             Frame::Welcome(Admission { reported, received })
         }
-        5 => {
-            let text = std::mem::take(&mut reader.bytes);
-            if text.len() > MAX_REASON {
-                return Err(reader.malformed());
-            }
-            // The text ends up in messages for people: nothing in it may steer a terminal.
-            let reason = String::from_utf8_lossy(text).replace(|c: char| c.is_control(), " ");
-            Frame::Refused { reason }
-        }
+        5 => Frame::Refused {
+            reason: reader.reason()?,
+        },
         6 => Frame::Message {
             destination: reader.u32()?,
             ssn: reader.u64()?,

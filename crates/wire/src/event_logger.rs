@@ -124,6 +124,20 @@ pub enum Frame {
     },
 }
 
+const NAMES: [&str; 11] = [
+    "Hello",
+    "Challenge",
+    "Proof",
+    "Welcome",
+    "Refused",
+    "Log",
+    "Ack",
+    "Query",
+    "Answer",
+    "NotWhole",
+    "Clocks",
+];
+
 impl Frame {
     const fn kind(&self) -> u8 {
         match self {
@@ -143,7 +157,7 @@ impl Frame {
 
     /// The frame's name in messages.
     pub const fn name(&self) -> &'static str {
-        name_of(self.kind())
+        NAMES[self.kind() as usize - 1]
     }
 
     /// Appends the frame with its length. A Log or Answer has at most [`MAX_RECORDS`] records.
@@ -165,12 +179,7 @@ impl Frame {
                 out.extend_from_slice(&acknowledged.unwrap_or(0).to_le_bytes());
             }
             Self::Welcome { stored } | Self::NotWhole { stored } => out.extend_from_slice(&stored.to_le_bytes()),
-            Self::Refused { reason } => {
-                let end = (0..=reason.len().min(MAX_REASON))
-                    .rev()
-                    .find(|end| reason.is_char_boundary(*end));
-                out.extend_from_slice(&reason.as_bytes()[..end.unwrap_or(0)]);
-            }
+            Self::Refused { reason } => put_reason(out, reason),
             Self::Log {
                 first_rclock,
                 deliveries,
@@ -207,31 +216,11 @@ impl Frame {
 
     /// Takes the first frame off `bytes`: the frame and the bytes used, or nothing while it is not whole.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Error> {
-        let Some((length, rest)) = bytes.split_first_chunk::<4>() else {
+        let Some((kind, reader)) = split(bytes, MAX_FRAME, &NAMES)? else {
             return Ok(None);
         };
-        let length = u32::from_le_bytes(*length) as usize;
-        if length > MAX_FRAME {
-            return Err(Error::FrameTooLong { bytes: length as u64 });
-        }
-        if length == 0 {
-            return Err(Error::UnknownKind { kind: 0 });
-        }
-        let Some((&kind, fields)) = rest.get(..length).and_then(<[u8]>::split_first) else {
-            // A stranger is told from the first byte of kind, not after it has sent what it announced.
-            return match rest.first() {
-                Some(&kind) if !(1..=11).contains(&kind) => Err(Error::UnknownKind { kind }),
-                _ => Ok(None),
-            };
-        };
-        let frame = Self::decode_fields(
-            kind,
-            Reader {
-                frame: name_of(kind),
-                bytes: fields,
-            },
-        )?;
-        Ok(Some((frame, 4 + length)))
+        let used = 5 + reader.bytes.len();
+        Ok(Some((Self::decode_fields(kind, reader)?, used)))
     }
 
     fn decode_fields(kind: u8, mut reader: Reader<'_>) -> Result<Self, Error> {
@@ -253,15 +242,9 @@ impl Frame {
                 }
             }
             4 => Self::Welcome { stored: reader.u64()? },
-            5 => {
-                let text = std::mem::take(&mut reader.bytes);
-                if text.len() > MAX_REASON {
-                    return Err(reader.malformed());
-                }
-                // The text ends up in messages for people: nothing in it may steer a terminal.
-                let reason = String::from_utf8_lossy(text).replace(|c: char| c.is_control(), " ");
-                Self::Refused { reason }
-            }
+            5 => Self::Refused {
+                reason: reader.reason()?,
+            },
             6 => Self::Log {
                 first_rclock: reader.u64()?,
                 deliveries: reader.entries(DELIVERY_BYTES, |reader| Ok((reader.record()?, reader.u64()?)))?,
@@ -276,10 +259,9 @@ impl Frame {
                 records: reader.entries(RECORD_BYTES, Reader::record)?,
             },
             10 => Self::NotWhole { stored: reader.u64()? },
-            11 => Self::Clocks {
+            _ => Self::Clocks {
                 clocks: reader.entries(CLOCK_BYTES, |reader| Ok((reader.u32()?, reader.u64()?)))?,
             },
-            kind => return Err(Error::UnknownKind { kind }),
         };
         if !reader.bytes.is_empty() {
             return Err(reader.malformed());
@@ -288,21 +270,38 @@ impl Frame {
     }
 }
 
-const fn name_of(kind: u8) -> &'static str {
-    match kind {
-        1 => "Hello",
-        2 => "Challenge",
-        3 => "Proof",
-        4 => "Welcome",
-        5 => "Refused",
-        6 => "Log",
-        7 => "Ack",
-        8 => "Query",
-        9 => "Answer",
-        10 => "NotWhole",
-        11 => "Clocks",
-        _ => "unknown",
+/// The first frame of `bytes`, if it is whole: its kind, from 1, and its fields. `names`: of all kinds.
+pub(crate) fn split<'a>(
+    bytes: &'a [u8],
+    most: usize,
+    names: &[&'static str],
+) -> Result<Option<(u8, Reader<'a>)>, Error> {
+    let Some((length, rest)) = bytes.split_first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > most {
+        return Err(Error::FrameTooLong { bytes: length as u64 });
     }
+    if length == 0 {
+        return Err(Error::UnknownKind { kind: 0 });
+    }
+    // A stranger is told from the first byte of kind, not after it has sent what it announced.
+    let Some((&kind, fields)) = rest.split_first() else {
+        return Ok(None);
+    };
+    let Some(&frame) = (kind as usize).checked_sub(1).and_then(|index| names.get(index)) else {
+        return Err(Error::UnknownKind { kind });
+    };
+    let reader = |bytes| Reader { frame, bytes };
+    Ok(fields.get(..length - 1).map(|fields| (kind, reader(fields))))
+}
+
+pub(crate) fn put_reason(out: &mut Vec<u8>, reason: &str) {
+    let end = (0..=reason.len().min(MAX_REASON))
+        .rev()
+        .find(|end| reason.is_char_boundary(*end));
+    out.extend_from_slice(&reason.as_bytes()[..end.unwrap_or(0)]);
 }
 
 pub(crate) fn put_hello(out: &mut Vec<u8>, hello: &Hello) {
@@ -385,6 +384,16 @@ impl Reader<'_> {
             incarnation: self.u64()?,
             nonce: self.array()?,
         })
+    }
+
+    /// The rest of a Refused.
+    pub fn reason(&mut self) -> Result<String, Error> {
+        let text = std::mem::take(&mut self.bytes);
+        if text.len() > MAX_REASON {
+            return Err(self.malformed());
+        }
+        // The text ends up in messages for people: nothing in it may steer a terminal.
+        Ok(String::from_utf8_lossy(text).replace(|c: char| c.is_control(), " "))
     }
 
     fn record(&mut self) -> Result<Recorded, Error> {
