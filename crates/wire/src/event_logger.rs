@@ -23,6 +23,7 @@ mod logger_side;
 pub use client::{Client, ClientEvent, Identity};
 pub use logger_side::{LoggerSide, Request};
 
+use crate::output::Output;
 use resurgo_protocol::{Rank, Recorded};
 
 /// Changes whenever the meaning of any byte changes.
@@ -443,8 +444,7 @@ pub(crate) fn proof(key: &Bytes32, side: Side, hello: &Hello, epoch: u64, nonce:
 struct Buffers {
     input: Vec<u8>,
     used: usize,
-    output: Vec<u8>,
-    gone: usize,
+    output: Output,
 }
 
 impl Buffers {
@@ -463,23 +463,15 @@ impl Buffers {
     }
 
     fn send(&mut self, frame: &Frame) {
-        frame.encode(&mut self.output);
+        frame.encode(self.output.end());
     }
 
     fn output(&self) -> &[u8] {
-        &self.output[self.gone..]
+        self.output.bytes()
     }
 
     fn sent(&mut self, bytes: usize) {
-        self.gone += bytes;
-        assert!(self.gone <= self.output.len(), "{bytes} bytes sent, fewer were to go");
-        if self.gone == self.output.len() {
-            self.output.clear();
-            self.gone = 0;
-        } else if self.gone > self.output.len() / 2 {
-            self.output.drain(..self.gone);
-            self.gone = 0;
-        }
+        self.output.sent(bytes);
     }
 }
 

@@ -10,4 +10,5 @@ pub mod counters;
 pub mod event_logger;
 pub mod image;
 pub mod node_memory;
+mod output;
 pub mod piggyback;
