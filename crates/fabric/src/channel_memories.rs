@@ -9,6 +9,7 @@ use crate::engine::monotonic_ns;
 use crate::log::{Envelope, KINDS, Message, Pieces};
 use crate::node::Node;
 use crate::padding;
+use crate::socket::Socket;
 use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::{Admission, Departures, memory_of};
 use resurgo_wire::channel_memory::{
@@ -20,8 +21,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// File descriptors from here on are used, so that the program's own numbers do not depend on how many there are.
-const LOWEST_FD: i32 = 64;
 /// A channel memory that does not answer for so long to a rank that begins is lost.
 const PATIENCE_NS: u64 = 30_000_000_000;
 /// Bytes for which there is room in each read.
@@ -51,117 +50,43 @@ pub struct Diverged {
     pub now: (Envelope, u64),
 }
 
-fn last_error() -> io::Error {
-    io::Error::last_os_error()
-}
-
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
 /// One connection.
 struct Link {
-    socket: i32,
+    socket: Socket,
     input: Input,
     output: Output,
     /// It has said that all is stored.
     synced: bool,
 }
 
-impl Drop for Link {
-    fn drop(&mut self) {
-        // SAFETY: the own socket.
-        unsafe { libc::close(self.socket) };
-    }
-}
-
 impl Link {
     fn connect(node: &Node, port: u16) -> io::Result<Link> {
-        // SAFETY: plain socket calls with structures on the stack.
-        unsafe {
-            let low = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-            if low < 0 {
-                return Err(last_error());
-            }
-            // Where the limit of open files is that low, any number must do.
-            let socket = match libc::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST_FD) {
-                high if high < 0 => low,
-                high => {
-                    libc::close(low);
-                    high
-                }
-            };
-            let link = Link {
-                socket,
-                input: Input::default(),
-                output: Output::default(),
-                synced: false,
-            };
-            let mut address: libc::sockaddr_in = std::mem::zeroed();
-            address.sin_family = libc::AF_INET as u16;
-            address.sin_port = port.to_be();
-            address.sin_addr.s_addr = u32::from_ne_bytes(node.channel_memory_address.octets());
-            let bytes = std::mem::size_of_val(&address) as u32;
-            if libc::connect(socket, (&raw const address).cast(), bytes) != 0 {
-                return Err(last_error());
-            }
-            let yes: i32 = 1;
-            libc::setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const yes).cast(), 4);
-            Ok(link)
-        }
+        // Where the limit of open files is that low, any number must do.
+        let socket = Socket::new()?.out_of_the_way().unwrap_or_else(|low| low);
+        Ok(Link {
+            socket: socket.connect(node.channel_memory_address, port)?,
+            input: Input::default(),
+            output: Output::default(),
+            synced: false,
+        })
     }
 
     /// Hands to the kernel what it takes now. True: that was all.
     fn send(&mut self) -> io::Result<bool> {
         while !self.output.is_empty() {
-            let bytes = self.output.bytes();
-            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            // SAFETY: sends from the slice.
-            let sent = unsafe { libc::send(self.socket, bytes.as_ptr().cast(), bytes.len(), flags) };
-            if sent < 0 {
-                let error = last_error();
-                match error.kind() {
-                    io::ErrorKind::WouldBlock => return Ok(false),
-                    io::ErrorKind::Interrupted => continue,
-                    _ => return Err(error),
-                }
-            }
-            self.output.sent(sent as usize);
+            let Some(sent) = self.socket.send(self.output.bytes())? else {
+                return Ok(false);
+            };
+            self.output.sent(sent);
         }
         Ok(true)
     }
 
     /// Takes what has come. False: nothing.
     fn receive(&mut self) -> io::Result<bool> {
-        let room = self.input.room(READ_BYTES);
-        // SAFETY: receives into the slice.
-        let got = unsafe { libc::recv(self.socket, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT) };
-        match got {
-            0 => Err(io::Error::other("it closed the connection")),
-            got if got < 0 => {
-                let error = last_error();
-                if is_passing(&error) { Ok(false) } else { Err(error) }
-            }
-            got => {
-                self.input.came(got as usize);
-                Ok(true)
-            }
-        }
-    }
-
-    /// Waits until there is something to read, or room to write if that is wanted.
-    fn wait(&self, nanoseconds: u64, writes: bool) {
-        let mut waiting = libc::pollfd {
-            fd: self.socket,
-            events: if writes { libc::POLLOUT } else { libc::POLLIN },
-            revents: 0,
-        };
-        let timeout = libc::timespec {
-            tv_sec: (nanoseconds / 1_000_000_000) as i64,
-            tv_nsec: (nanoseconds % 1_000_000_000) as i64,
-        };
-        // SAFETY: polls one descriptor.
-        unsafe { libc::ppoll(&mut waiting, 1, &timeout, std::ptr::null()) };
+        let got = self.socket.receive(self.input.room(READ_BYTES))?;
+        self.input.came(got.unwrap_or(0));
+        Ok(got.is_some())
     }
 }
 
@@ -295,7 +220,7 @@ impl ChannelMemories {
             match self.links[memory].send() {
                 Ok(true) => return,
                 // A channel memory waits for nobody, so this does not last.
-                Ok(false) => self.links[memory].wait(100_000_000, true),
+                Ok(false) => self.links[memory].socket.wait(100_000_000, true),
                 Err(_) => broken(),
             }
         }
@@ -385,7 +310,7 @@ impl ChannelMemories {
 
     /// Waits until the own channel memory says something, at most so long.
     pub fn wait(&self, nanoseconds: u64) {
-        self.links[self.own].wait(nanoseconds, false);
+        self.links[self.own].socket.wait(nanoseconds, false);
     }
 
     /// The same as [`Self::look`] in some of many calls, as it costs system calls.
@@ -416,7 +341,7 @@ impl ChannelMemories {
         for memory in 0..self.links.len() {
             while !self.links[memory].synced {
                 if !self.hear(node, memory) && !self.receive(memory) {
-                    self.links[memory].wait(100_000_000, false);
+                    self.links[memory].socket.wait(100_000_000, false);
                 }
             }
         }
@@ -449,7 +374,7 @@ fn greet(node: &Node, port: u16) -> Result<(Link, Admission), String> {
     let mut nonce = [0u8; 32];
     // SAFETY: fills the array.
     if unsafe { libc::getrandom(nonce.as_mut_ptr().cast(), nonce.len(), 0) } != nonce.len() as isize {
-        return Err(last_error().to_string());
+        return Err(io::Error::last_os_error().to_string());
     }
     let mut link = Link::connect(node, port).map_err(|error| format!("{address}:{port}: {error}"))?;
     let identity = Identity {
@@ -470,7 +395,7 @@ fn greet(node: &Node, port: u16) -> Result<(Link, Admission), String> {
         }
         let sent = link.send().map_err(|error| error.to_string())?;
         if !link.receive().map_err(|error| error.to_string())? {
-            link.wait(100_000_000, !sent);
+            link.socket.wait(100_000_000, !sent);
         }
         if monotonic_ns() - since > PATIENCE_NS {
             return Err(format!("{address}:{port}: no answer for 30 seconds"));

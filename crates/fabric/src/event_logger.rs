@@ -6,6 +6,7 @@
 
 use crate::engine::monotonic_ns;
 use crate::node::Node;
+use crate::socket::Socket;
 use resurgo_protocol::{Rank, Recorded};
 use resurgo_wire::counters::Cost;
 use resurgo_wire::event_logger::{Client, ClientEvent, Delivery, Error, Identity};
@@ -13,8 +14,6 @@ use resurgo_wire::node_memory::{self as nm, control};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-/// File descriptors from here on are used, so that the program's own numbers stay what they are without a logger.
-const LOWEST_FD: i32 = 64;
 /// An event logger that says nothing for so long to a rank that waits for it is lost for good.
 const PATIENCE_NS: u64 = 30_000_000_000;
 /// Between two attempts to connect again.
@@ -26,6 +25,12 @@ enum Broken {
     Gone(String),
     /// The event logger refuses this rank.
     Refused(String),
+}
+
+impl From<std::io::Error> for Broken {
+    fn from(error: std::io::Error) -> Self {
+        Broken::Gone(error.to_string())
+    }
 }
 
 impl From<Error> for Broken {
@@ -43,15 +48,8 @@ fn last_error() -> std::io::Error {
 
 /// One connection.
 struct Link {
-    socket: i32,
+    socket: Socket,
     client: Client,
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        // SAFETY: the own socket.
-        unsafe { libc::close(self.socket) };
-    }
 }
 
 impl Link {
@@ -70,74 +68,24 @@ impl Link {
             acknowledged,
             epoch,
         });
-        // SAFETY: plain socket calls with structures on the stack.
-        unsafe {
-            let low = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-            if low < 0 {
-                return Err(last_error());
-            }
-            let socket = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST_FD);
-            libc::close(low);
-            if socket < 0 {
-                return Err(last_error());
-            }
-            let link = Link { socket, client };
-            let mut address: libc::sockaddr_in = std::mem::zeroed();
-            address.sin_family = libc::AF_INET as u16;
-            address.sin_port = port.to_be();
-            address.sin_addr.s_addr = u32::from_ne_bytes(node.event_logger_address.octets());
-            let bytes = std::mem::size_of_val(&address) as u32;
-            // The dispatcher listens as long as the job lasts, so this does not wait.
-            if libc::connect(socket, (&raw const address).cast(), bytes) != 0 {
-                return Err(last_error());
-            }
-            let yes: i32 = 1;
-            libc::setsockopt(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const yes).cast(), 4);
-            Ok(link)
-        }
+        let socket = Socket::new()?.out_of_the_way().map_err(|_| last_error())?;
+        let socket = socket.connect(node.event_logger_address, port)?;
+        Ok(Link { socket, client })
     }
 
     /// Sends what is to go and takes what has come, without waiting.
     fn exchange(&mut self) -> Result<(), Broken> {
         while !self.client.output().is_empty() {
-            let bytes = self.client.output();
-            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            // SAFETY: sends from the slice.
-            let sent = unsafe { libc::send(self.socket, bytes.as_ptr().cast(), bytes.len(), flags) };
-            if sent < 0 {
-                match last_error().kind() {
-                    std::io::ErrorKind::WouldBlock => break,
-                    std::io::ErrorKind::Interrupted => continue,
-                    _ => return Err(Broken::Gone(last_error().to_string())),
-                }
-            }
-            self.client.sent(sent as usize);
+            let Some(sent) = self.socket.send(self.client.output())? else {
+                break;
+            };
+            self.client.sent(sent);
         }
         let mut bytes = [0u8; 16 << 10];
-        // SAFETY: receives into the array.
-        let got = unsafe { libc::recv(self.socket, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
-        match got {
-            0 => Err(Broken::Gone("it closed the connection".to_string())),
-            got if got < 0 => match last_error().kind() {
-                std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted => Ok(()),
-                _ => Err(Broken::Gone(last_error().to_string())),
-            },
-            got => {
-                self.client.receive(&bytes[..got as usize]);
-                Ok(())
-            }
+        if let Some(got) = self.socket.receive(&mut bytes)? {
+            self.client.receive(&bytes[..got]);
         }
-    }
-
-    /// Waits until there is something to read, at most so long.
-    fn wait(&self, milliseconds: i32) {
-        let mut waiting = libc::pollfd {
-            fd: self.socket,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: polls one descriptor.
-        unsafe { libc::poll(&mut waiting, 1, milliseconds) };
+        Ok(())
     }
 }
 
@@ -255,7 +203,7 @@ impl EventLogger {
                 }
             }
             if link.client.output().is_empty() {
-                link.wait(100);
+                link.socket.wait(100_000_000, false);
             }
             if monotonic_ns() - since > PATIENCE_NS {
                 return Err(Broken::Gone("no answer for 30 seconds".to_string()));
@@ -372,7 +320,7 @@ impl EventLogger {
     /// Waits until the own logger says something, at most so long.
     pub fn wait(&mut self, milliseconds: i32) {
         match &self.links[0] {
-            Some(link) => link.wait(milliseconds),
+            Some(link) => link.socket.wait(milliseconds as u64 * 1_000_000, false),
             // SAFETY: sleeps.
             None => unsafe {
                 libc::usleep(1000 * milliseconds as u32);

@@ -21,6 +21,7 @@ mod ofi;
 mod padding;
 mod record;
 mod rma;
+mod socket;
 
 use ofi::{Call, FiProvider};
 use std::cell::UnsafeCell;

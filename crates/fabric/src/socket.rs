@@ -1,0 +1,104 @@
+//! A connection of this rank to a server of the job.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+/// File descriptors from here on are used, so that the program's own numbers do not depend on how many there are.
+const LOWEST_FD: i32 = 64;
+
+/// Closed when it is dropped.
+pub struct Socket(i32);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // SAFETY: the own socket.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+impl Socket {
+    /// Under any number.
+    pub fn new() -> io::Result<Socket> {
+        // SAFETY: makes a descriptor.
+        match unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) } {
+            socket if socket < 0 => Err(io::Error::last_os_error()),
+            socket => Ok(Socket(socket)),
+        }
+    }
+
+    /// The same under a number that is out of the program's way; itself where the limit of open files is too low for that.
+    pub fn out_of_the_way(self) -> Result<Socket, Socket> {
+        // SAFETY: makes a descriptor.
+        match unsafe { libc::fcntl(self.0, libc::F_DUPFD_CLOEXEC, LOWEST_FD) } {
+            socket if socket < 0 => Err(self),
+            socket => Ok(Socket(socket)),
+        }
+    }
+
+    /// The server listens as long as the job lasts, so this does not wait.
+    pub fn connect(self, address: Ipv4Addr, port: u16) -> io::Result<Socket> {
+        // SAFETY: plain socket calls with structures on the stack.
+        unsafe {
+            let mut to: libc::sockaddr_in = std::mem::zeroed();
+            to.sin_family = libc::AF_INET as u16;
+            to.sin_port = port.to_be();
+            to.sin_addr.s_addr = u32::from_ne_bytes(address.octets());
+            let bytes = std::mem::size_of_val(&to) as u32;
+            if libc::connect(self.0, (&raw const to).cast(), bytes) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let yes: i32 = 1;
+            libc::setsockopt(self.0, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const yes).cast(), 4);
+        }
+        Ok(self)
+    }
+
+    /// Hands bytes to the kernel; how many it took. None: none now.
+    pub fn send(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        loop {
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // SAFETY: sends from the slice.
+            let sent = unsafe { libc::send(self.0, bytes.as_ptr().cast(), bytes.len(), flags) };
+            if sent >= 0 {
+                return Ok(Some(sent as usize));
+            }
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::WouldBlock => return Ok(None),
+                io::ErrorKind::Interrupted => {}
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Takes what has come; how many bytes. None: none now. An error too when the other side has closed it.
+    pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
+        // SAFETY: receives into the slice.
+        match unsafe { libc::recv(self.0, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT) } {
+            0 => Err(io::Error::other("it closed the connection")),
+            got if got > 0 => Ok(Some(got as usize)),
+            _ => {
+                let error = io::Error::last_os_error();
+                match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                    _ => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Waits until there is something to read, or room to write if that is wanted; at most so long.
+    pub fn wait(&self, nanoseconds: u64, writes: bool) {
+        let mut waiting = libc::pollfd {
+            fd: self.0,
+            events: if writes { libc::POLLOUT } else { libc::POLLIN },
+            revents: 0,
+        };
+        let timeout = libc::timespec {
+            tv_sec: (nanoseconds / 1_000_000_000) as i64,
+            tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+        };
+        // SAFETY: polls one descriptor.
+        unsafe { libc::ppoll(&mut waiting, 1, &timeout, std::ptr::null()) };
+    }
+}
