@@ -14,21 +14,19 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_protocol::Rank;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::open_nameless;
-use crate::server_process::{Beginning, ServerProcess, begin, say};
+use crate::server_process::{Beginning, ServerProcess, accept, begin, listen, say};
 use connection::{Connection, Heard};
 use store::{Store, Trouble};
 
 /// The hidden verb.
 pub const VERB: &str = "channel-memory";
-/// Pause after a connection could not be accepted (out of file descriptors).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Reads from one connection before others have their turn.
 const READS: usize = 16;
 
@@ -72,18 +70,12 @@ pub type Process = ServerProcess<Settings, Report>;
 
 /// A channel memory that is not running yet. `spill`: where its file lies, if it has one.
 pub fn make(settings: Settings, bind: SocketAddr, spill: Option<&OsStr>) -> Result<Process, String> {
-    let listener = TcpListener::bind(bind)
-        .and_then(|listener| {
-            // A connection that vanishes between poll and accept must not block.
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        })
-        .map_err(|error| {
-            format!(
-                "a channel memory cannot listen on {bind}: {error}{}",
-                crate::hint(&error)
-            )
-        })?;
+    let listener = listen(bind).map_err(|error| {
+        format!(
+            "a channel memory cannot listen on {bind}: {error}{}",
+            crate::hint(&error)
+        )
+    })?;
     let file = spill.map(open_nameless).transpose().map_err(|error| {
         format!(
             "a channel memory cannot make its spill file: {error}{}",
@@ -167,17 +159,11 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        match self.listener.accept() {
-            // Room for an old and a new connection of every rank, and some strangers.
-            Ok((stream, _)) if self.connections.len() < 2 * self.settings.size + 64 => {
-                if let Ok(connection) = Connection::new(stream, self.settings.size, self.settings.key) {
-                    self.next += 1;
-                    self.connections.insert(self.next, connection);
-                }
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+        if let Some(stream) = accept(&self.listener, self.connections.len(), self.settings.size)
+            && let Ok(connection) = Connection::new(stream, self.settings.size, self.settings.key)
+        {
+            self.next += 1;
+            self.connections.insert(self.next, connection);
         }
     }
 

@@ -21,12 +21,11 @@ use resurgo_protocol::causal::Event;
 use resurgo_protocol::{EventLogger, Rank};
 use resurgo_wire::event_logger::{Delivery, LOGGER};
 
+use crate::server_process;
 use connection::{Connection, Heard};
 use journal::Journal;
 pub use process::{Process, Report, VERB, make, run};
 
-/// Pause after a connection could not be accepted (out of file descriptors).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Least time between two words about stable clocks to whoever has not logged anything itself.
 const SPREAD: Duration = Duration::from_millis(1);
 /// How often a logger tries to connect to another.
@@ -59,11 +58,7 @@ pub struct Settings {
 
 /// Listens for ranks. Port 0 takes a free one.
 pub fn listen(bind: SocketAddr) -> Result<TcpListener, Error> {
-    let failed = |source| Error::Listen { address: bind, source };
-    let listener = TcpListener::bind(bind).map_err(failed)?;
-    // A connection that vanishes between poll and accept must not block.
-    listener.set_nonblocking(true).map_err(failed)?;
-    Ok(listener)
+    server_process::listen(bind).map_err(|source| Error::Listen { address: bind, source })
 }
 
 /// A running event logger.
@@ -165,18 +160,12 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        match self.listener.accept() {
-            // Room for an old and a new connection of every rank, and some strangers.
-            Ok((stream, _)) if self.connections.len() < 2 * self.settings.size + 64 => {
-                let epoch = self.logger.epoch();
-                if let Ok(connection) = Connection::new(stream, self.settings.size, epoch, self.settings.key) {
-                    self.next += 1;
-                    self.connections.insert(self.next, connection);
-                }
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+        let size = self.settings.size;
+        if let Some(stream) = server_process::accept(&self.listener, self.connections.len(), size)
+            && let Ok(connection) = Connection::new(stream, size, self.logger.epoch(), self.settings.key)
+        {
+            self.next += 1;
+            self.connections.insert(self.next, connection);
         }
     }
 

@@ -1,5 +1,6 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use resurgo_protocol::channel_memory::Admission;
 use resurgo_wire::channel_memory::{Envelope, Frame, Greeting, Identity, Input, Output};
