@@ -1,0 +1,272 @@
+//! The receiver's side of a channel.
+
+use super::*;
+
+/// Reads one channel's log from its beginning.
+pub struct Reader {
+    pub source: usize,
+    destination: usize,
+    pub(super) segment: *const u8,
+    slot: usize,
+    serial: u64,
+    pub(super) place: usize,
+    /// The segment's bytes when it was recycled by its owner and had to be read from the spill file.
+    pub(super) copy: Option<Box<[u8]>>,
+    /// Bytes between the header and the payload of the entry that was found last.
+    before: usize,
+    /// The beginning of the piggyback of the message to come.
+    ahead: Vec<u8>,
+}
+
+impl Reader {
+    pub fn new(source: usize, destination: usize) -> Self {
+        Reader {
+            source,
+            destination,
+            segment: std::ptr::null(),
+            slot: 0,
+            serial: 0,
+            place: 0,
+            copy: None,
+            before: 0,
+            ahead: Vec::new(),
+        }
+    }
+
+    /// The process has returned to a wave: the channel begins with what is sent next.
+    pub fn restart(&mut self) {
+        (self.segment, self.place) = (std::ptr::null(), 0);
+    }
+
+    /// Goes to the segment that `reference` names.
+    fn enter(&mut self, node: &Node, reference: u64) {
+        (self.serial, self.slot) = nm::dereference(reference);
+        self.copy = None;
+        self.segment = node.segment(self.source, self.slot);
+        self.place = ALIGN;
+    }
+
+    /// Inside a group the sender may use what is before this place again.
+    fn tell_reading(&self, node: &Node) {
+        if node.is_inside(self.source) && self.destination == node.rank {
+            node.consumed(self.source, self.destination)
+                .store(self.serial, Ordering::Release);
+        }
+    }
+
+    /// Messages that begin before the segment being read. Call after a `peek` that found something.
+    pub fn begun_before(&self) -> u64 {
+        // SAFETY: the start of the segment or of its copy.
+        unsafe { atomic(self.segment) }.load(Ordering::Relaxed)
+    }
+
+    /// Goes to the first segment of a channel that has one.
+    pub fn open(&mut self, node: &Node) {
+        if self.segment.is_null() {
+            self.enter(
+                node,
+                node.channel(self.source, self.destination).load(Ordering::Acquire),
+            );
+            if !self.in_memory(node) {
+                self.copy_from_spill(node);
+            }
+        }
+    }
+
+    /// Another reader at the same place. Only for own logs.
+    pub fn again(&self) -> Reader {
+        let copy = self.copy.clone();
+        Reader {
+            segment: copy.as_ref().map_or(self.segment, |copy| copy.as_ptr()),
+            copy,
+            ahead: Vec::new(),
+            ..*self
+        }
+    }
+
+    /// False when the owner has recycled the slot since: what was read from it must be read again from the file.
+    #[inline]
+    fn in_memory(&self, node: &Node) -> bool {
+        !node.spill
+            || self.copy.is_some()
+            || node.serial_in(self.source, self.slot).load(Ordering::Acquire) == self.serial + 1
+    }
+
+    /// The next entry, or None when the sender has published nothing more. What comes ahead of a message is stepped over and
+    /// kept for [`Self::piggyback`].
+    #[inline]
+    pub fn peek(&mut self, node: &Node) -> Option<Entry> {
+        loop {
+            match self.peek_any(node)? {
+                entry if entry.envelope.kind == Kind::Ahead => self.take_ahead(node, entry),
+                entry => return Some(entry),
+            }
+        }
+    }
+
+    #[cold]
+    fn take_ahead(&mut self, node: &Node, entry: Entry) {
+        let (from, bytes) = (entry.total as usize, entry.bytes);
+        let mut ahead = std::mem::take(&mut self.ahead);
+        ahead.resize(from + bytes, 0);
+        // SAFETY: room was just made.
+        unsafe { self.copy_payload(node, 0, ahead[from..].as_mut_ptr(), bytes) };
+        self.ahead = ahead;
+        self.advance(bytes);
+    }
+
+    /// Replaces `bytes` by the piggyback of the message whose first entry `peek` returned.
+    #[inline]
+    pub fn piggyback(&mut self, node: &Node, entry: &Entry, bytes: &mut Vec<u8>) {
+        bytes.clear();
+        if entry.began_ahead {
+            bytes.append(&mut self.ahead);
+        }
+        let from = bytes.len();
+        bytes.resize(from + entry.piggyback, 0);
+        // It stands between the header and what is the payload otherwise.
+        let before = std::mem::take(&mut self.before);
+        // SAFETY: room was just made.
+        unsafe { self.copy_payload(node, 0, bytes[from..].as_mut_ptr(), entry.piggyback) };
+        self.before = before;
+    }
+
+    /// Where the next entry stands or will stand, in one word: for [`Self::at`].
+    pub fn reached(&self) -> u64 {
+        nm::reference(self.serial, self.slot) << 10 | (self.place / ALIGN) as u64
+    }
+
+    /// A reader of a channel that goes on at `place`, as [`Self::reached`] gave it; 0: the beginning.
+    pub fn at(source: usize, destination: usize, node: &Node, place: u64) -> Reader {
+        let mut reader = Reader::new(source, destination);
+        if place != 0 {
+            reader.enter(node, place >> 10);
+            reader.place = (place & 0x3ff) as usize * ALIGN;
+        }
+        reader
+    }
+
+    /// The next entry of any kind.
+    #[inline]
+    pub fn peek_any(&mut self, node: &Node) -> Option<Entry> {
+        loop {
+            if self.segment.is_null() {
+                let reference = node.channel(self.source, self.destination).load(Ordering::Acquire);
+                if reference == 0 {
+                    return None;
+                }
+                self.enter(node, reference);
+            }
+            // SAFETY: `place` is the start of an entry or of a cleared mark inside the segment (or its copy).
+            let (word, tag, total, data) = unsafe {
+                let entry = self.segment.add(self.place);
+                let word = atomic(entry).load(Ordering::Acquire);
+                let field = |at: usize| atomic(entry.add(at)).load(Ordering::Relaxed);
+                if word == 0 {
+                    (0, 0, 0, 0)
+                } else {
+                    (word, field(8), field(16), field(24))
+                }
+            };
+            if !self.in_memory(node) {
+                self.copy_from_spill(node);
+                continue;
+            }
+            if word == 0 {
+                return None;
+            }
+            let kind = KINDS[(word & 0xff) as usize - 1];
+            if kind == Kind::Jump {
+                if !node.logs {
+                    node.consumed(self.source, self.destination)
+                        .fetch_add(1, Ordering::SeqCst);
+                    crate::doorbell::wake(node, self.source);
+                }
+                self.enter(node, total);
+                self.tell_reading(node);
+                continue;
+            }
+            // The same bits are the sender's wave where there are waves and no piggybacks.
+            let carried = if node.piggybacking { word } else { 0 };
+            let piggyback = (carried >> PIGGYBACK_SHIFT) as usize & 0x7fff;
+            self.before = padded(piggyback);
+            return Some(Entry {
+                piggyback,
+                began_ahead: carried & BEGAN_AHEAD != 0,
+                envelope: Envelope {
+                    kind,
+                    flags: (word >> 8) as u8,
+                    tag,
+                    data,
+                },
+                total,
+                bytes: (word >> 32) as usize,
+                mark: (word >> 16) as u16,
+            });
+        }
+    }
+
+    /// Copies `bytes` of the payload of the entry `peek` returned to `to`, from its byte `from` on.
+    ///
+    /// # Safety
+    /// `to` has room for `bytes`; `from + bytes` is not more than the entry's bytes.
+    #[inline]
+    pub unsafe fn copy_payload(&mut self, node: &Node, from: usize, to: *mut u8, bytes: usize) {
+        loop {
+            // SAFETY: the payload lies inside the segment (or its copy).
+            unsafe {
+                std::ptr::copy_nonoverlapping(self.segment.add(self.place + HEADER + self.before + from), to, bytes);
+            }
+            fence(Ordering::Acquire);
+            if self.in_memory(node) {
+                return;
+            }
+            self.copy_from_spill(node);
+        }
+    }
+
+    /// Calls `differs` with every offset at which the payload of the entry `peek` returned is not as the next bytes of
+    /// `pieces`. Only for own logs.
+    pub fn compare(&mut self, pieces: &mut Pieces, bytes: usize, differs: impl FnMut(usize)) {
+        // SAFETY: an own segment is recycled by nobody else meanwhile.
+        unsafe { pieces.compare(self.segment.add(self.place + HEADER + self.before), bytes, differs) }
+    }
+
+    /// Steps over an entry of `bytes` payload bytes.
+    #[inline]
+    pub fn advance(&mut self, bytes: usize) {
+        self.place = (self.place + HEADER + self.before + bytes + ALIGN - 1) & !(ALIGN - 1);
+        self.before = 0;
+    }
+
+    fn copy_from_spill(&mut self, node: &Node) {
+        let number = node.spilled_to(self.source, self.serial).load(Ordering::Acquire);
+        assert!(number != 0, "a recycled segment is in the spill file");
+        let mut copy = vec![0u8; SEGMENT + 8].into_boxed_slice();
+        if let Err(error) = crate::arena::read_spilled(number - 1, &mut copy[..SEGMENT]) {
+            node.report(&format!(
+                "cannot read the message log back from the spill file: {error}"
+            ));
+        }
+        self.segment = copy.as_ptr();
+        self.copy = Some(copy);
+    }
+
+    /// The segment being read: serial and slot.
+    pub fn position(&self) -> (u64, usize) {
+        (self.serial, self.slot)
+    }
+
+    /// Where the next entry is read, as a reference and an offset; reference 0: nothing has been read.
+    pub fn place(&self) -> (u64, usize) {
+        if self.segment.is_null() {
+            return (0, 0);
+        }
+        (nm::reference(self.serial, self.slot), self.place)
+    }
+
+    /// Serial of the segment being read; what lies before it is not needed any more. 0 before the first entry.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+}

@@ -1,0 +1,473 @@
+//! The sender's side of a channel.
+
+use super::*;
+use resurgo_protocol::chandy_lamport::Place;
+use resurgo_protocol::hierarchical::Kept;
+use std::collections::VecDeque;
+
+/// The place where the next entry of a channel goes.
+pub struct Writer {
+    destination: usize,
+    segment: *mut u8,
+    place: usize,
+    /// Segments of this channel, oldest first, the open one included: serial and slot.
+    pub(super) outstanding: VecDeque<(u64, usize)>,
+    consumed: u64,
+    /// Where the channel was at this rank's cut.
+    cut: Place,
+    /// Slots of segments that have been read and are part of what is in transit in a wave: its number beside each.
+    in_transit: Vec<(u64, usize)>,
+    /// What must be kept although it has been read (inside a group).
+    kept: Kept,
+    /// The segment that the receiver read when the group stood still for a wave.
+    stood_at: u64,
+    /// The segment that the receiver read, and the oldest wave there was, when segments were last given back inside a group.
+    forgotten_at: (u64, u64),
+    /// Messages begun on this channel.
+    begun: u64,
+    /// Up to where the open segment, and the one that will come next, have been prefetched while nothing else was to do.
+    warm: usize,
+    warm_next: usize,
+}
+
+/// A published or held entry's mark, to be stored later.
+#[derive(Clone, Copy)]
+pub struct HeldMark {
+    place: *const u8,
+    mark: u64,
+}
+
+impl HeldMark {
+    pub fn publish(self) {
+        // SAFETY: the place of an entry in an own segment that is not recycled while a mark is held.
+        unsafe { atomic(self.place) }.store(self.mark, Ordering::Release);
+    }
+}
+
+/// How far a message has been written.
+#[derive(Clone, Copy, Default)]
+pub struct Progress {
+    pub done: usize,
+    pub started: bool,
+}
+
+impl Writer {
+    pub fn new(destination: usize) -> Self {
+        Writer {
+            destination,
+            segment: std::ptr::null_mut(),
+            place: 0,
+            outstanding: Default::default(),
+            consumed: 0,
+            cut: Place::default(),
+            in_transit: Vec::new(),
+            kept: Kept::default(),
+            stood_at: 0,
+            forgotten_at: (0, 0),
+            begun: 0,
+            warm: 0,
+            warm_next: 0,
+        }
+    }
+
+    /// Continues a log that a former life began, behind everything `reader` has read: `begun` messages, in these segments.
+    pub fn behind(destination: usize, reader: &Reader, begun: u64, segments: VecDeque<(u64, usize)>) -> Self {
+        let mut writer = Writer::new(destination);
+        writer.begun = begun;
+        writer.outstanding = segments;
+        if !reader.segment.is_null() {
+            assert!(reader.copy.is_none(), "the open segment of a channel is never spilled");
+            writer.segment = reader.segment.cast_mut();
+            writer.place = reader.place;
+        }
+        writer
+    }
+
+    pub fn destination(&self) -> usize {
+        self.destination
+    }
+
+    /// Messages begun on this channel.
+    pub fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// The process has returned to a wave: the channel has no segments, and goes on.
+    pub fn restart(&mut self) {
+        (self.segment, self.place) = (std::ptr::null_mut(), 0);
+        (self.consumed, self.warm, self.warm_next) = (0, 0, 0);
+        self.outstanding.clear();
+        (self.cut, self.in_transit) = (Place::default(), Vec::new());
+    }
+
+    /// After [`Writer::restart`]: goes on at `place` of the segment `last` names, behind what was in transit, which begins in
+    /// segment `first`; the agent numbers segments one after another, and slots like them.
+    pub fn find(&mut self, node: &Node, first: u64, last: u64, place: usize) {
+        let ((first, _), (last, slot)) = (nm::dereference(first), nm::dereference(last));
+        self.outstanding = (first..=last).map(|serial| (serial, serial as usize)).collect();
+        (self.segment, self.place) = (node.segment(node.rank, slot), place);
+    }
+
+    /// This rank copies itself for `wave`: where the channel ends, as a reference and an offset.
+    pub fn cut(&mut self, wave: u64) -> (u64, usize) {
+        let (segment, reference) = match self.outstanding.back() {
+            Some(&(serial, slot)) => (serial, nm::reference(serial, slot)),
+            None => (0, 0),
+        };
+        self.cut = Place { wave, segment };
+        (reference, self.place)
+    }
+
+    /// All ranks of the group stand still for a wave: where the receiver is, is where its image will be. It goes on when it has
+    /// that, which may be before this rank has its own.
+    pub fn stand_inside(&mut self, node: &Node) {
+        self.stood_at = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
+    }
+
+    /// This rank copies itself for `wave` of its group.
+    pub fn cut_inside(&mut self, wave: u64) {
+        if let Some(&(last, _)) = self.outstanding.back() {
+            self.kept.cut(wave, self.stood_at, last);
+        }
+    }
+
+    /// The group has returned to the wave of the image that this writer is part of, and the log ends where it did. Calls `each`
+    /// with the slot of every segment that is still needed.
+    pub fn returned_inside(&mut self, node: &Node, mut each: impl FnMut(usize)) {
+        self.kept.forget_before(node.oldest_wave());
+        let kept = &self.kept;
+        self.outstanding.retain(|(serial, _)| kept.is_needed(*serial, u64::MAX));
+        self.outstanding.iter().for_each(|(_, slot)| each(*slot));
+        self.forgotten_at = (0, 0);
+        (self.warm, self.warm_next) = (0, 0);
+    }
+
+    /// Something has been written.
+    pub fn has_begun(&self) -> bool {
+        !self.segment.is_null()
+    }
+
+    /// The log ends here: what has been written behind this place is void. The segment is still there, because no receiver
+    /// has an image that has read beyond this place.
+    pub fn cut_off(&self) {
+        // SAFETY: the place of a mark in an own segment.
+        unsafe { atomic(self.segment.add(self.place)) }.store(0, Ordering::Release);
+    }
+
+    /// True when the channel may take another segment (without retention a channel is bounded).
+    pub fn has_room(&mut self, arena: &mut Arena, node: &Node) -> bool {
+        if arena.retains() || !self.is_full() {
+            return true;
+        }
+        self.reclaim(arena, node);
+        self.outstanding.len() < Arena::WINDOW
+    }
+
+    /// The next entry needs another segment.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.segment.is_null() || self.place + HEADER > PAYLOAD_END
+    }
+
+    /// Segments that a message of `bytes` may need besides the open one.
+    #[inline]
+    pub fn segments_for(&self, bytes: usize) -> usize {
+        if !self.is_full() && self.place + HEADER + bytes <= PAYLOAD_END {
+            return 0;
+        }
+        segments_for(bytes)
+    }
+
+    /// Gives back the segments that nobody can ask for again.
+    pub fn reclaim(&mut self, arena: &mut Arena, node: &Node) {
+        if arena.retains() {
+            self.forget(arena, node);
+            return;
+        }
+        let consumed = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
+        if node.chandy_lamport {
+            return self.reclaim_beside_waves(arena, node, consumed);
+        }
+        while self.consumed < consumed {
+            self.consumed += 1;
+            let (_, slot) = self
+                .outstanding
+                .pop_front()
+                .expect("only segments handed over are consumed");
+            arena.free(node, slot);
+        }
+    }
+
+    /// The same where ranks copy themselves while others go on.
+    fn reclaim_beside_waves(&mut self, arena: &mut Arena, node: &Node, consumed: u64) {
+        // In this order: what the receiver has read since its cut is seen with the cut.
+        let (receiver, over) = (node.cut_of(self.destination), node.waves().over);
+        self.in_transit.retain(|(wave, slot)| {
+            let needed = *wave > over;
+            if !needed {
+                arena.free(node, *slot);
+            }
+            needed
+        });
+        while self.consumed < consumed {
+            self.consumed += 1;
+            let (serial, slot) = self
+                .outstanding
+                .pop_front()
+                .expect("only segments handed over are consumed");
+            if receiver.is_needed(serial, self.cut, over) {
+                self.in_transit.push((receiver.wave, slot));
+            } else {
+                arena.free(node, slot);
+            }
+        }
+    }
+
+    /// With retention: the receiver's oldest usable image has read beyond them.
+    fn forget(&mut self, arena: &mut Arena, node: &Node) {
+        if node.is_inside(self.destination) {
+            return self.forget_inside(arena, node);
+        }
+        let needed = node.needed_from(node.rank, self.destination);
+        let mut forgotten = self
+            .outstanding
+            .iter()
+            .take_while(|(serial, _)| *serial < needed)
+            .count();
+        if forgotten == 0 {
+            return;
+        }
+        assert!(
+            forgotten < self.outstanding.len(),
+            "a receiver cannot have read beyond the open segment"
+        );
+        // The channel begins behind them before they are used for anything else.
+        let (serial, slot) = self.outstanding[forgotten];
+        node.channel(node.rank, self.destination)
+            .store(nm::reference(serial, slot), Ordering::Release);
+        while forgotten > 0 {
+            if let Some((serial, slot)) = self.outstanding.pop_front() {
+                arena.forget(node, serial, slot);
+            }
+            forgotten -= 1;
+        }
+    }
+
+    /// Inside a group: the receiver has read them, and no wave has them in transit.
+    fn forget_inside(&mut self, arena: &mut Arena, node: &Node) {
+        let reads = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
+        let oldest = node.oldest_wave();
+        if std::mem::replace(&mut self.forgotten_at, (reads, oldest)) == (reads, oldest) {
+            return;
+        }
+        self.kept.forget_before(oldest);
+        let last = self.outstanding.len().saturating_sub(1);
+        let is_needed =
+            |(index, (serial, _)): (usize, &(u64, usize))| index == last || self.kept.is_needed(*serial, reads);
+        if let Some(index) = self.outstanding.iter().enumerate().position(is_needed)
+            && index > 0
+        {
+            // The channel begins behind them before they are used for anything else.
+            let (serial, slot) = self.outstanding[index];
+            node.channel(node.rank, self.destination)
+                .store(nm::reference(serial, slot), Ordering::Release);
+        }
+        let outstanding = std::mem::take(&mut self.outstanding);
+        for (index, segment) in outstanding.into_iter().enumerate() {
+            if index == last || self.kept.is_needed(segment.0, reads) {
+                self.outstanding.push_back(segment);
+            } else {
+                arena.give_back(node, segment.0, segment.1);
+            }
+        }
+    }
+
+    /// Moves to a fresh segment; false when the channel may not have one now.
+    fn next_segment(&mut self, arena: &mut Arena, node: &Node) -> bool {
+        self.reclaim(arena, node);
+        if !arena.retains() && self.outstanding.len() >= Arena::WINDOW {
+            return false;
+        }
+        let Some((reference, slot)) = arena.take(node) else {
+            return false;
+        };
+        let fresh = node.segment(node.rank, slot);
+        // SAFETY: start of an own segment, and the place of its first entry.
+        unsafe {
+            atomic(fresh).store(self.begun, Ordering::Relaxed);
+            atomic(fresh.add(ALIGN)).store(0, Ordering::Relaxed);
+        }
+        if self.segment.is_null() {
+            node.channel(node.rank, self.destination)
+                .store(reference, Ordering::Release);
+        } else {
+            // SAFETY: 64 bytes are always left at `place`.
+            unsafe {
+                let entry = self.segment.add(self.place);
+                atomic(entry.add(16)).store(reference, Ordering::Relaxed);
+                atomic(entry).store(mark(Kind::Jump, 0, 0, 0), Ordering::Release);
+            }
+            arena.closed(node, self.segment);
+        }
+        self.outstanding.push_back((nm::dereference(reference).0, slot));
+        self.segment = fresh;
+        self.place = ALIGN;
+        self.warm = std::mem::take(&mut self.warm_next);
+        true
+    }
+
+    /// Writes as much of the message as there is room for and publishes it piece by piece; with `hold` the first mark is
+    /// not stored but returned. `after` is called behind every published piece. True in the answer: all is written.
+    pub fn append(
+        &mut self,
+        arena: &mut Arena,
+        node: &Node,
+        message: Message,
+        progress: &mut Progress,
+        hold: bool,
+    ) -> (bool, Option<HeldMark>) {
+        let Message { envelope, total, .. } = message;
+        let mut pieces = Pieces::new(message.iov);
+        pieces.skip(progress.done);
+        let mut held = None;
+        let mut piggyback = if progress.started { &[] } else { message.piggyback };
+        let began_ahead = piggyback.len() > INLINE;
+        if began_ahead {
+            let (ahead, inline) = piggyback.split_at(piggyback.len() - INLINE);
+            if !self.append_ahead(arena, node, ahead) {
+                return (false, held);
+            }
+            piggyback = inline;
+        }
+        while !progress.started || progress.done < total {
+            // A first piece in the last line of a segment would carry nothing but its header: fine for small messages.
+            let before = padded(piggyback.len());
+            let is_full = self.is_full() || self.place + HEADER + before > PAYLOAD_END;
+            if is_full && !self.next_segment(arena, node) {
+                return (false, held);
+            }
+            let room = PAYLOAD_END - self.place - HEADER - before;
+            let bytes = (total - progress.done).min(room).min(PIECE);
+            // SAFETY: the entry and the next mark lie inside the own segment: payload ends at PAYLOAD_END at the latest.
+            unsafe {
+                let entry = self.segment.add(self.place);
+                std::ptr::copy_nonoverlapping(piggyback.as_ptr(), entry.add(HEADER), piggyback.len());
+                if arena.retains() && bytes > AHEAD {
+                    self.copy_ahead(&mut pieces, self.place + HEADER + before, bytes);
+                } else {
+                    pieces.copy_to(entry.add(HEADER + before), bytes);
+                }
+                let next = (self.place + HEADER + before + bytes + ALIGN - 1) & !(ALIGN - 1);
+                atomic(self.segment.add(next)).store(0, Ordering::Relaxed);
+                let word = if progress.started {
+                    atomic(entry.add(16)).store(progress.done as u64, Ordering::Relaxed);
+                    mark(Kind::More, 0, arena.mark, bytes)
+                } else {
+                    atomic(entry.add(8)).store(envelope.tag, Ordering::Relaxed);
+                    atomic(entry.add(16)).store(total as u64, Ordering::Relaxed);
+                    atomic(entry.add(24)).store(envelope.data, Ordering::Relaxed);
+                    self.begun += 1;
+                    let began_ahead = if began_ahead { BEGAN_AHEAD } else { 0 };
+                    let piggyback = (piggyback.len() as u64) << PIGGYBACK_SHIFT;
+                    mark(envelope.kind, envelope.flags, arena.mark, bytes) | piggyback | began_ahead
+                };
+                if hold && !progress.started {
+                    held = Some(HeldMark {
+                        place: entry,
+                        mark: word,
+                    });
+                } else {
+                    atomic(entry).store(word, Ordering::Release);
+                }
+                self.place = next;
+            }
+            piggyback = &[];
+            progress.started = true;
+            progress.done += bytes;
+            if arena.retains() && progress.done == total {
+                self.prefetch(bytes);
+            }
+            if !hold && progress.done < total {
+                crate::doorbell::ring(node, self.destination);
+            }
+        }
+        (true, held)
+    }
+
+    /// The beginning of a long piggyback.
+    #[cold]
+    pub(super) fn append_ahead(&mut self, arena: &mut Arena, node: &Node, bytes: &[u8]) -> bool {
+        let mut done = 0;
+        while done < bytes.len() {
+            if self.is_full() && !self.next_segment(arena, node) {
+                return false;
+            }
+            let run = (bytes.len() - done).min(PAYLOAD_END - self.place - HEADER);
+            // SAFETY: the entry and the next mark lie inside the own segment: its bytes end at PAYLOAD_END at the latest.
+            unsafe {
+                let entry = self.segment.add(self.place);
+                std::ptr::copy_nonoverlapping(bytes[done..].as_ptr(), entry.add(HEADER), run);
+                let next = (self.place + HEADER + run + ALIGN - 1) & !(ALIGN - 1);
+                atomic(self.segment.add(next)).store(0, Ordering::Relaxed);
+                atomic(entry.add(16)).store(done as u64, Ordering::Relaxed);
+                atomic(entry).store(mark(Kind::Ahead, 0, 0, run), Ordering::Release);
+                self.place = next;
+            }
+            done += run;
+        }
+        true
+    }
+}
+
+impl Writer {
+    /// Copies the next `bytes` bytes to `place` of the open segment. A retained log writes to memory that is in no cache: the
+    /// processor fetches some of it while it copies what came before.
+    ///
+    /// # Safety
+    /// `bytes` from `place` on lie inside the segment.
+    unsafe fn copy_ahead(&self, pieces: &mut Pieces, place: usize, bytes: usize) {
+        let end = place + bytes;
+        for from in (place..end).step_by(AHEAD / 2) {
+            let run = (end - from).min(AHEAD / 2);
+            let fetched = (from + AHEAD) & !(ALIGN - 1);
+            prefetch(self.segment, fetched, fetched + run);
+            // SAFETY: inside of what the caller gives.
+            unsafe { pieces.copy_to(self.segment.add(from), run) };
+        }
+    }
+
+    /// A retained log always writes to memory that is in no cache: asks for the lines that a next message like this one
+    /// would take while nobody waits for them.
+    #[inline]
+    fn prefetch(&self, bytes: usize) {
+        let end = (self.place + HEADER + bytes.min(PREFETCH)).min(SEGMENT);
+        prefetch(self.segment, self.place.max(self.warm), end);
+    }
+
+    /// The same for a few lines further on each time, while this rank waits for somebody else.
+    #[inline]
+    pub fn warm_up(&mut self, arena: &Arena, node: &Node) {
+        if self.segment.is_null() {
+            return;
+        }
+        let from = self.warm.max(self.place);
+        if from < SEGMENT {
+            self.warm = from + WARM;
+            prefetch(self.segment, from, self.warm);
+        } else if self.warm_next < SEGMENT
+            && let Some(slot) = arena.next_slot()
+        {
+            prefetch(node.segment(node.rank, slot), self.warm_next, self.warm_next + WARM);
+            self.warm_next += WARM;
+        }
+    }
+}
+
+/// Asks for lines of an own segment in order to write to them.
+#[inline]
+fn prefetch(segment: *mut u8, from: usize, to: usize) {
+    for line in (from..to.min(SEGMENT)).step_by(ALIGN) {
+        // SAFETY: inside the segment; a prefetch changes nothing.
+        unsafe { std::arch::asm!("prefetchw [{}]", in(reg) segment.add(line), options(nostack, preserves_flags)) };
+    }
+}
