@@ -7,7 +7,7 @@
 
 use crate::log::{Kind, Reader};
 use crate::node::Node;
-use resurgo_protocol::causal::{Contradiction, Event, Gathering, Reduction};
+use resurgo_protocol::causal::{Contradiction, Event, Gathering, Piggyback, Reduction};
 use resurgo_protocol::{Rank, Recorded};
 use resurgo_wire::node_memory::{KNOWLEDGE_EVENTS, arena, control};
 use resurgo_wire::piggyback;
@@ -162,24 +162,21 @@ fn coming(
     add: &mut impl FnMut(Event) -> Result<(), String>,
 ) -> Result<(), String> {
     let mut reader = Reader::at(source, rank, node, place);
-    let mut bytes = Vec::new();
+    let (mut bytes, mut carried) = (Vec::new(), Piggyback::default());
     while let Some(entry) = reader.peek(node) {
         if entry.envelope.kind != Kind::More {
             reader.piggyback(node, &entry, &mut bytes);
-            let (_, carried) = decode(reduction, source as Rank, &bytes)?;
-            carried.events.into_iter().try_for_each(&mut *add)?;
+            decode(reduction, source as Rank, &bytes, &mut carried)?;
+            carried.events.iter().copied().try_for_each(&mut *add)?;
         }
         reader.advance(entry.bytes);
     }
     Ok(())
 }
 
-pub fn decode(
-    reduction: Reduction,
-    source: Rank,
-    bytes: &[u8],
-) -> Result<(u64, resurgo_protocol::causal::Piggyback), String> {
-    piggyback::decode(reduction, bytes)
+/// What a message from `source` carries, in place of what `piggyback` was; the clock of the sender.
+pub fn decode(reduction: Reduction, source: Rank, bytes: &[u8], piggyback: &mut Piggyback) -> Result<u64, String> {
+    piggyback::decode_into(reduction, bytes, piggyback)
         .map_err(|error| format!("a message from rank {source} carries what it must not: {error}"))
 }
 

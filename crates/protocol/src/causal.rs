@@ -20,7 +20,7 @@ pub use collection::{Answer, Collection};
 pub use gathering::{Contradiction, Gathering};
 
 use crate::{Determinant, Rank, Recorded};
-use reduction::{LogOn, Sequences, Store};
+use reduction::{Known, LogOn, Sequences, Store};
 
 /// How piggybacks are kept small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +86,10 @@ pub struct Causal {
     told_stable: Vec<Vec<u64>>,
     /// The events of this rank's former lives are being collected.
     collecting: bool,
+    /// See [`Known::raised`]; empty between calls.
+    raised: Vec<(Rank, u64)>,
+    /// What a peer knew before a message of its; of no use between calls.
+    before: Vec<u64>,
 }
 
 impl Causal {
@@ -109,6 +113,8 @@ impl Causal {
             begun: vec![true; size],
             told_stable: vec![vec![0; size]; told_to],
             collecting: false,
+            raised: Vec::new(),
+            before: Vec::new(),
         }
     }
 
@@ -140,33 +146,44 @@ impl Causal {
     /// What the message that now leaves for `to` must carry. Messages arrive in this order, or [`Self::connected`] is
     /// called. Nothing waits.
     pub fn piggyback(&mut self, to: Rank) -> Piggyback {
+        let mut piggyback = Piggyback::default();
+        self.carry(to, &mut piggyback);
+        piggyback
+    }
+
+    /// The same, in place of what `piggyback` was.
+    pub fn carry(&mut self, to: Rank, piggyback: &mut Piggyback) {
+        piggyback.events.clear();
+        piggyback.stable.clear();
         if to == self.rank {
-            return Piggyback::default();
+            return;
         }
         let known = row(&mut self.exchanged, to);
         for (known, stable) in known.iter_mut().zip(&self.stable) {
             *known = (*known).max(*stable);
         }
         let itself = self.begun[to as usize];
-        let events = self.store.get().lacking(to, itself, &self.latest, known);
+        let (last, raised) = (&mut known[..], &mut self.raised);
+        let store = self.store.get();
+        store.lacking(
+            to,
+            itself,
+            &self.latest,
+            &mut Known { last, raised },
+            &mut piggyback.events,
+        );
         known.clone_from(&self.latest);
-        Piggyback {
-            events,
-            stable: self.news_of_stable(to),
-        }
+        self.news_of_stable(to, &mut piggyback.stable);
     }
 
-    fn news_of_stable(&mut self, to: Rank) -> Vec<(Rank, u64)> {
+    fn news_of_stable(&mut self, to: Rank, news: &mut Vec<(Rank, u64)>) {
         let Some(told) = self.told_stable.get_mut(to as usize) else {
-            return Vec::new();
+            return;
         };
-        let news = (0..).zip(&self.stable).zip(&*told);
-        let news = news
-            .filter(|((_, stable), told)| stable > told)
-            .map(|((rank, stable), _)| (rank, *stable));
-        let news = news.collect();
+        let each = (0..).zip(&self.stable).zip(&*told);
+        let each = each.filter(|((_, stable), told)| stable > told);
+        news.extend(each.map(|((rank, stable), _)| (rank, *stable)));
         told.clone_from(&self.stable);
-        news
     }
 
     /// What came with a message from `from`: to be taken in when it arrives, whenever it is delivered. A life that collects
@@ -192,18 +209,18 @@ impl Causal {
             return Err(Error::UnknownRank { rank, size });
         }
         let crosses = self.store.get().crosses();
-        let before = crosses.then(|| row(&mut self.exchanged, from).clone());
+        if crosses {
+            self.before.clone_from(row(&mut self.exchanged, from));
+        }
         for event in &piggyback.events {
             self.learn(from, *event)?;
         }
-        if let Some(before) = before {
-            let known = &mut self.exchanged[from as usize];
-            let raised = (0..).zip(before).zip(&*known);
-            let raised = raised
-                .filter(|((_, before), known)| before < known)
-                .map(|(raised, _)| raised);
-            let raised = raised.collect();
-            self.store.get().follow(known, raised);
+        if crosses {
+            let (last, raised) = (&mut self.exchanged[from as usize][..], &mut self.raised);
+            let each = (0..).zip(self.before.iter().copied()).zip(&*last);
+            let each = each.filter(|((_, before), known)| before < known);
+            raised.extend(each.map(|(raised, _)| raised));
+            self.store.get().follow(&mut Known { last, raised });
         }
         self.past_is_stable(from, &piggyback.events)?;
         self.raise_stable(piggyback.stable.iter().copied());

@@ -62,15 +62,25 @@ pub fn encode(reduction: Reduction, clock: u64, piggyback: &Piggyback, out: &mut
 
 /// What [`encode`] made: the sender's clock, and the rest. What it allocates is in proportion to `bytes`.
 pub fn decode(reduction: Reduction, bytes: &[u8]) -> Result<(u64, Piggyback), Error> {
+    let mut piggyback = Piggyback::default();
+    let clock = decode_into(reduction, bytes, &mut piggyback)?;
+    Ok((clock, piggyback))
+}
+
+/// The same in place of what `piggyback` was; of no use after an error.
+pub fn decode_into(reduction: Reduction, bytes: &[u8], piggyback: &mut Piggyback) -> Result<u64, Error> {
+    let Piggyback { events, stable } = piggyback;
+    events.clear();
+    stable.clear();
     let mut reader = Reader {
         bytes,
         all: bytes.len(),
     };
     let clock = reader.number()?;
     let count = reader.count(2)?;
-    let stable = (0..count).map(|_| Ok((reader.rank()?, reader.number()?)));
-    let stable = stable.collect::<Result<Vec<_>, Error>>()?;
-    let mut events = Vec::new();
+    for _ in 0..count {
+        stable.push((reader.rank()?, reader.number()?));
+    }
     match reduction {
         Reduction::Vcausal | Reduction::Manetho => {
             for _ in 0..reader.count(3)? {
@@ -92,7 +102,7 @@ pub fn decode(reduction: Reduction, bytes: &[u8]) -> Result<(u64, Piggyback), Er
         let bytes = reader.bytes.len();
         return Err(Error::TrailingBytes { bytes });
     }
-    Ok((clock, Piggyback { events, stable }))
+    Ok(clock)
 }
 
 fn put(out: &mut Vec<u8>, mut number: u64) {

@@ -4,7 +4,7 @@
 use super::*;
 use crate::event_logger::Found;
 use crate::knowledge::{self, Knowledge};
-use resurgo_protocol::causal::{Causal, Event, Reduction};
+use resurgo_protocol::causal::{Causal, Event, Piggyback, Reduction};
 use resurgo_protocol::{Determinant, Rank};
 use resurgo_wire::event_logger::Delivery;
 use resurgo_wire::piggyback;
@@ -26,9 +26,10 @@ pub struct Causality {
     pub collected: Vec<Recorded>,
     /// What the event logger had of it.
     pub found: Option<Found>,
-    /// Room for one piggyback each way.
+    /// Room for one piggyback each way, and for what it says: nothing is allocated for a message.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
+    piggyback: Piggyback,
     news: Vec<Event>,
     exchanged_at: u64,
     /// Per rank, the stable clock told to the own event logger, where ranks tell it.
@@ -80,6 +81,7 @@ impl Causality {
             found,
             outgoing: Vec::new(),
             incoming: Vec::new(),
+            piggyback: Piggyback::default(),
             news: Vec::new(),
             exchanged_at: 0,
             told_logger: if told_logger { vec![0; size] } else { Vec::new() },
@@ -160,10 +162,11 @@ impl Engine {
         let (Some(causality), Some(protocol)) = (&mut self.causality, &self.protocol) else {
             return Vec::new();
         };
-        let piggyback = causality.causal.piggyback(destination as Rank);
+        let piggyback = &mut causality.piggyback;
+        causality.causal.carry(destination as Rank, piggyback);
         let mut bytes = std::mem::take(&mut causality.outgoing);
         bytes.clear();
-        piggyback::encode(causality.reduction, protocol.rclock(), &piggyback, &mut bytes);
+        piggyback::encode(causality.reduction, protocol.rclock(), piggyback, &mut bytes);
         self.node.add(Cost::Piggybacks, 1);
         self.node.add(Cost::PiggybackBytes, bytes.len() as u64);
         match piggyback.events.len() {
@@ -186,11 +189,11 @@ impl Engine {
             return 0;
         };
         let node = &self.node;
-        let mut bytes = std::mem::take(&mut causality.incoming);
-        reader.piggyback(node, entry, &mut bytes);
-        let (clock, piggyback) = knowledge::decode(causality.reduction, source as Rank, &bytes)
+        let bytes = &mut causality.incoming;
+        reader.piggyback(node, entry, bytes);
+        let mut piggyback = std::mem::take(&mut causality.piggyback);
+        let clock = knowledge::decode(causality.reduction, source as Rank, bytes, &mut piggyback)
             .unwrap_or_else(|reason| node.report(&reason));
-        causality.incoming = bytes;
         let latest = causality.causal.latest();
         let mut news = std::mem::take(&mut causality.news);
         news.clear();
@@ -205,7 +208,7 @@ impl Engine {
         }
         // Before anything can depend on it.
         causality.publish(node, &news);
-        causality.news = news;
+        (causality.news, causality.piggyback) = (news, piggyback);
         node.most(Cost::LargestGraph, causality.causal.kept() as u64);
         clock
     }

@@ -17,18 +17,18 @@ pub(super) trait Reduce {
     /// Drops, of each rank, the events up to its clock in `stable`.
     fn forget(&mut self, stable: &[u64]);
 
-    /// The events above `known` in the order of the reduction, and without `to`'s own where it knows `itself`. `latest` is
-    /// the last event of each rank that is known here; `known`, the last that `to` is known to know, is raised to what
-    /// follows from the graph.
-    fn lacking(&self, to: Rank, itself: bool, latest: &[u64], known: &mut [u64]) -> Vec<Event>;
+    /// Puts the events above `known` into `found`, which is empty, in the order of the reduction, and without `to`'s own where
+    /// it knows `itself`. `latest` is the last event of each rank that is known here; `known`, the last that `to` is known to
+    /// know, is raised to what follows from the graph.
+    fn lacking(&self, to: Rank, itself: bool, latest: &[u64], known: &mut Known, found: &mut Vec<Event>);
 
     /// More follows from the graph about what a peer knows than it has said or been told: [`Self::follow`].
     fn crosses(&self) -> bool {
         false
     }
 
-    /// A peer's `known` has been raised, of these ranks from so much: raises it to what follows from the graph.
-    fn follow(&self, _known: &mut [u64], _raised: Vec<(Rank, u64)>) {}
+    /// A peer's `known` has been raised: raises it to what follows from the graph.
+    fn follow(&self, _known: &mut Known) {}
 
     /// All events, in the order of the reduction.
     fn all(&self) -> Vec<Event>;
@@ -38,6 +38,14 @@ pub(super) trait Reduce {
 
     /// Events that are kept.
     fn len(&self) -> usize;
+}
+
+/// What a peer is known to know.
+pub(super) struct Known<'a> {
+    /// Per rank, its last event.
+    pub last: &'a mut [u64],
+    /// Ranks of which that has been raised, and from how much. Memory that lasts: nothing is allocated for a message.
+    pub raised: &'a mut Vec<(Rank, u64)>,
 }
 
 /// Per receiver the sequence of its events, without those that are stable.
@@ -73,14 +81,14 @@ impl Reduce for Sequences {
     }
 
     /// Whoever knows an event knows its past.
-    fn follow(&self, known: &mut [u64], mut raised: Vec<(Rank, u64)>) {
-        while let Some((receiver, above)) = raised.pop() {
-            let upto = known[receiver as usize];
+    fn follow(&self, known: &mut Known) {
+        while let Some((receiver, above)) = known.raised.pop() {
+            let upto = known.last[receiver as usize];
             for event in self.above(receiver, above).take_while(|event| event.rclock <= upto) {
                 let source = event.record.source;
-                if event.antecedent > known[source as usize] {
-                    let above = std::mem::replace(&mut known[source as usize], event.antecedent);
-                    raised.push((source, above));
+                let last = &mut known.last[source as usize];
+                if event.antecedent > *last {
+                    known.raised.push((source, std::mem::replace(last, event.antecedent)));
                 }
             }
         }
@@ -94,19 +102,19 @@ impl Reduce for Sequences {
         }
     }
 
-    fn lacking(&self, to: Rank, itself: bool, latest: &[u64], known: &mut [u64]) -> Vec<Event> {
+    fn lacking(&self, to: Rank, itself: bool, latest: &[u64], known: &mut Known, found: &mut Vec<Event>) {
         if itself {
-            let above = std::mem::replace(&mut known[to as usize], latest[to as usize]);
+            let above = std::mem::replace(&mut known.last[to as usize], latest[to as usize]);
             if self.crosses {
-                self.follow(known, vec![(to, above)]);
+                known.raised.push((to, above));
+                self.follow(known);
             }
         }
-        let lacking = (0..).zip(&*known).zip(latest);
-        lacking
-            .filter(|((_, known), latest)| known < latest)
-            .flat_map(|((receiver, known), _)| self.above(receiver, *known))
-            .copied()
-            .collect()
+        for ((receiver, known), latest) in (0..).zip(&*known.last).zip(latest) {
+            if known < latest {
+                found.extend(self.above(receiver, *known));
+            }
+        }
     }
 
     fn all(&self) -> Vec<Event> {
@@ -136,13 +144,13 @@ impl Reduce for LogOn {
         self.0.retain(|event| event.rclock > stable[event.receiver as usize]);
     }
 
-    fn lacking(&self, to: Rank, itself: bool, latest: &[u64], known: &mut [u64]) -> Vec<Event> {
+    fn lacking(&self, to: Rank, itself: bool, latest: &[u64], known: &mut Known, found: &mut Vec<Event>) {
+        let known = &mut *known.last;
         if itself {
             known[to as usize] = latest[to as usize];
         }
         let each = latest.iter().zip(&*known);
         let mut left: u64 = each.map(|(latest, known)| latest - known).sum();
-        let mut found = Vec::new();
         for event in self.0.iter().rev() {
             if left == 0 {
                 break;
@@ -158,7 +166,6 @@ impl Reduce for LogOn {
             *source = event.antecedent.max(*source);
         }
         found.reverse();
-        found
     }
 
     fn all(&self) -> Vec<Event> {
