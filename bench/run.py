@@ -19,6 +19,7 @@ import memory
 import oversubscribed
 import pingpong
 import programs
+import protocols
 import recovery
 from contenders import Failed, prepare
 from report import summary, write_results
@@ -32,6 +33,7 @@ MEASUREMENTS = {
     "memory": memory,
     "kills": kills,
     "images": images,
+    "protocols": protocols,
 }
 
 

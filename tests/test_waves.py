@@ -129,13 +129,15 @@ def test_threads_in_mpi(jobs, program, rng, kills, protocol):
     assert began_from_images(result), result.describe()
 
 
-def test_waves_that_follow_a_return_at_once(jobs, program, protocol):
+def test_waves_that_follow_a_return_at_once(jobs, program, rng, protocol):
     """On a crowded machine a thread that has just returned is asked for the next wave while others of its rank have hardly begun."""
     calm = jobs.calm(3, *program("image/openmp"))
     crowd = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(4)]
     try:
-        options = [*MANY, "--checkpoint-every", "10ms", "--fault", "random,seed=1,mean=60ms,count=16"]
-        result = jobs.run(3, *program("image/openmp"), protocol=protocol, options=options).ok()
+        job = start(jobs, protocol, 3, *program("image/openmp"), period="10ms")
+        job.until_event("wave_complete")
+        print(storm(job, rng, 16, 1.0))
+        result = job.wait().ok()
     finally:
         for process in crowd:
             process.kill()
