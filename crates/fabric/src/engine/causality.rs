@@ -9,9 +9,11 @@ use resurgo_protocol::{Determinant, Rank};
 use resurgo_wire::event_logger::Delivery;
 use resurgo_wire::piggyback;
 
-/// Time between two exchanges with the event logger, unless there is much to say: nobody waits for it.
-const EXCHANGE_US: u64 = 300;
-const MUCH: usize = 512;
+/// Time between two exchanges with the event logger, unless there is much to say: nobody waits for it. What it acknowledges is
+/// carried no more, which matters when events are carried to more than one.
+const EXCHANGE_US: u64 = 1000;
+const EXCHANGE_SOON_US: u64 = 300;
+const MUCH: usize = 2048;
 /// A bound of what a message carries beside what events take: the clock and three counts.
 const HEAD: usize = 64;
 /// Bytes that room is asked for before a message is sent; what is more finds room or ends the job.
@@ -32,6 +34,8 @@ pub struct Causality {
     piggyback: Piggyback,
     news: Vec<Event>,
     exchanged_at: u64,
+    /// Messages that have left since then, and events that they have carried.
+    carried: (usize, usize),
     /// Per rank, the stable clock told to the own event logger, where ranks tell it.
     told_logger: Vec<u64>,
 }
@@ -84,6 +88,7 @@ impl Causality {
             piggyback: Piggyback::default(),
             news: Vec::new(),
             exchanged_at: 0,
+            carried: (0, 0),
             told_logger: if told_logger { vec![0; size] } else { Vec::new() },
         }
     }
@@ -167,6 +172,8 @@ impl Engine {
         let mut bytes = std::mem::take(&mut causality.outgoing);
         bytes.clear();
         piggyback::encode(causality.reduction, protocol.rclock(), piggyback, &mut bytes);
+        let (messages, events) = causality.carried;
+        causality.carried = (messages + 1, events + piggyback.events.len());
         self.node.add(Cost::Piggybacks, 1);
         self.node.add(Cost::PiggybackBytes, bytes.len() as u64);
         match piggyback.events.len() {
@@ -221,10 +228,16 @@ impl Engine {
         };
         let now = ticks();
         let much = self.logger.as_ref().is_some_and(|logger| logger.pending() >= MUCH);
-        if !much && now - causality.exchanged_at < self.ticks_per_us * EXCHANGE_US {
+        let (messages, events) = causality.carried;
+        let pause = if events > messages {
+            EXCHANGE_SOON_US
+        } else {
+            EXCHANGE_US
+        };
+        if !much && now - causality.exchanged_at < self.ticks_per_us * pause {
             return false;
         }
-        causality.exchanged_at = now;
+        (causality.exchanged_at, causality.carried) = (now, (0, 0));
         true
     }
 }
