@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other protocols: ping-pong and kernels without faults, and what one late crash costs."""
+
+import math
+from functools import partial
+from statistics import median
+
+import kills
+from contenders import AUTO, DEFAULT, RESURGO, TCP, Contender, Failed, Job, Rounds, run
+from pingpong import BANDWIDTH, LATENCY, ROOM, half_round_trips, size_name
+from report import Section, number, spread
+
+SLOW, WITHIN = 2.0, 60.0  # times the faster mode; seconds
+LATENCY_BOUND, BANDWIDTH_BOUND, KERNEL_BOUND, LATE_BOUND = 1.15, 0.9, 1.03, 0.1
+KERNELS = (("cg", 2), ("cg", 4), ("lu", 2), ("lu", 4), ("ft", 2), ("ft", 4), ("bt", 4))
+# One rank is killed when nine tenths of this are done, which is after a few images.
+LATE = ("cg", 1024, 9000)
+QUICK_LATE = ("cg", 512, 4000)
+RANKS = 4
+
+
+def contender(protocol, *options, name=None):
+    return Contender(name or protocol, (RESURGO, "run", "-q", "--protocol", protocol, *options))
+
+
+PROTOCOLS = (
+    contender("causal"),
+    contender("causal", "--tolerate", "node", name="causal, node"),
+    contender("chandy-lamport"),
+    contender("group"),
+    contender("hierarchical"),
+    AUTO,
+)
+LOGGING = ("causal", "causal, node", "hierarchical", "auto")
+
+
+def measure(quick):
+    section = Section("protocols", "The other protocols", quick)
+    rounds = Rounds(quick)
+    pingpong(section, rounds, 2 if quick else 7)
+    kernels(section, rounds, ("S", 2) if quick else ("W", 5))
+    late(section, rounds, QUICK_LATE if quick else LATE, "500ms" if quick else "5s", 1 if quick else 3)
+    section.note = rounds.note()
+    return section
+
+
+def pingpong(section, rounds, repetitions):
+    contenders = [DEFAULT, *(one.with_options(one.name, *ROOM) if one.name in LOGGING else one for one in PROTOCOLS)]
+    runs = rounds.go(contenders, repetitions, half_round_trips)
+    sizes = LATENCY | BANDWIDTH
+    times = {name: {size: median(one[size] for one in values) for size in sizes} for name, values in runs.items()}
+    ratios = {name: {size: by[size] / times[DEFAULT.name][size] for size in sizes} for name, by in times.items()}
+    for name, by in ratios.items():
+        if name == DEFAULT.name:
+            continue
+        worst = max(LATENCY, key=by.get)
+        section.figure(f"{name}: latency up to 4 KiB (worst: {size_name(worst)})", f"≤ {LATENCY_BOUND:.2f} ×",
+                       f"{by[worst]:.2f} ×", by[worst] <= LATENCY_BOUND)
+        worst = max(BANDWIDTH, key=by.get)
+        section.figure(f"{name}: bandwidth from 64 KiB (worst: {size_name(worst)})", f"≥ {BANDWIDTH_BOUND:.2f} ×",
+                       f"{1 / by[worst]:.2f} ×", 1 / by[worst] >= BANDWIDTH_BOUND)
+    names = [one.name for one in contenders]
+    head = ["half round trip, µs", names[0], *(f"{name} / {names[0]}" for name in names[1:])]
+    rows = [[size_name(size), number(times[names[0]][size]), *(f"{ratios[name][size]:.2f}" for name in names[1:])] for size in LATENCY]
+    section.table(head, rows)
+    head = ["bandwidth, GB/s", *head[1:]]
+    rows = [[size_name(size), number(size / 1e3 / times[names[0]][size]), *(f"{1 / ratios[name][size]:.2f}" for name in names[1:])]
+            for size in BANDWIDTH]
+    section.table(head, rows)
+    section.text("Logs in memory that the ranks have touched before (`--log-prefault`).")
+
+
+def kernels(section, rounds, how):
+    size_class, repetitions = how
+    rows = []
+    for kernel, ranks in KERNELS:
+        def seconds(contender, kernel=kernel, ranks=ranks):
+            return run(contender, ranks, kernel, size_class)[1:]
+
+        modes = {mode: once(mode, ranks, kernel, size_class) for mode in (DEFAULT, TCP)}
+        rivals = [mode for mode, taken in modes.items() if taken <= SLOW * min(modes.values())]
+        times = rounds.go((*rivals, *PROTOCOLS), repetitions, seconds)
+        base = min((mode.name for mode in rivals), key=lambda name: median(times[name]))
+        row = [f"{kernel} {size_class}", ranks, *(spread(times[mode.name]) if mode in rivals else number(modes[mode]) for mode in modes)]
+        for one in PROTOCOLS:
+            section.at_most(f"{kernel} {size_class}, {ranks} ranks: {one.name} against {base}", KERNEL_BOUND, times[one.name], times[base])
+            row.append(f"{median(times[one.name]) / median(times[base]):.3f}")
+        rows.append(row)
+    section.table(["kernel", "ranks", f"{DEFAULT.name}, s", f"{TCP.name}, s", *(f"{one.name} / faster" for one in PROTOCOLS)], rows)
+    section.text(f"From launch to end. A mode of MPICH that takes more than {SLOW:g} × the other's time is run once; inf: not finished after {WITHIN:g} s.")
+
+
+def once(contender, ranks, *program):
+    with Job(contender, ranks, *program) as job:
+        try:
+            return job.wait(WITHIN)
+        except Failed:
+            return math.inf
+
+
+def late(section, rounds, program, period, repetitions):
+    """What a crash costs is the time to solution with it, less that without."""
+    auto = AUTO.with_options("auto", *kills.ENDURING, "--checkpoint-every", period)
+    modes = rounds.go((DEFAULT, TCP), 1, lambda one: run(one, RANKS, *program)[1:])
+    plain = min((DEFAULT, TCP), key=lambda one: median(modes[one.name]))
+    calm = rounds.go((plain, auto), repetitions, lambda one: run(one, RANKS, *program)[1:])
+    answers = set()
+
+    def solution(one):
+        blows = [(0.9 * median(calm[one.name]), 1)]
+        way = partial(kills.with_resurgo if one is auto else kills.by_hand, one, program, blows)
+        for _ in range(5):
+            seconds, struck, answer, others = way()
+            answers.add(answer)
+            if struck:
+                return seconds, others
+        raise Failed(f"{one.name}: it is over before the kill, which comes after nine tenths of its usual time")
+
+    struck = rounds.go((plain, auto), repetitions, solution)
+    assert len(answers) == 1, f"different answers: {answers}"
+    cost = {one.name: median(struck[one.name]) - median(calm[one.name]) for one in (plain, auto)}
+    ratio = cost[auto.name] / cost[plain.name]
+    line = " ".join(map(str, program))
+    section.figure(f"{line}, {RANKS} ranks, one killed at 90 %, images every {period}: auto's cost against {plain.name} from scratch",
+                   f"≤ {LATE_BOUND:g} ×", f"{ratio:.3f} ×", ratio <= LATE_BOUND)
+    head = [f"{line}, {RANKS} ranks", "undisturbed, s", "one rank killed at 90 %, s", "cost of the crash, s"]
+    section.table(head, [[one.name, spread(calm[one.name]), spread(struck[one.name]), number(cost[one.name])] for one in (plain, auto)])
