@@ -55,6 +55,11 @@ VARIANTS = (
     Variant("group", "group-based", "group"),
     Variant("channel-memory", "MPICH-V1", "channel-memory", images=False),
 )
+# The two versions of MPICH-Vcl of which Bouteiller 2006 compares the behaviour under faults. Files go below the job's own directory.
+LOCAL = Variant("chandy-lamport, store and local copies", "MPICH-Vcl with local copies", "chandy-lamport", ("--checkpoint-dir", "images"))
+STORE = Variant("chandy-lamport, store only", "MPICH-Vcl without local copies", "chandy-lamport",
+                ("--checkpoint-dir", "images", "--local-copies", "off"))
+STORED = (LOCAL, STORE)
 LOGGING = ("pessimistic", "causal")  # protocols that keep what is sent
 
 
@@ -70,10 +75,10 @@ class Setting:
     def counts(self, usual, quick):
         return self.ranks or (quick if self.quick else usual)
 
-    def variants(self, result, where=lambda variant: True):
-        """Those that are wanted and that this binary offers; what it does not is noted in `result`."""
+    def variants(self, result, where=lambda variant: True, more=()):
+        """Those of all and of `more` that are wanted and that this binary offers; what it does not is noted in `result`."""
         protocols, options = offered()
-        wanted = [v for v in VARIANTS if where(v) and (not self.protocols or v.protocol in self.protocols)]
+        wanted = [v for v in (*VARIANTS, *more) if where(v) and (not self.protocols or v.protocol in self.protocols)]
         taken, missing = [], {}
         for variant in wanted:
             unknown = [option for option in variant.needs if option not in options]
