@@ -41,7 +41,8 @@ class Variant:
 def causal(reduction, loggers):
     options = ("--tolerate", "node", "--reduction", reduction, "--event-loggers", str(loggers))
     name = f"{reduction}, {'an' if loggers else 'no'} event logger"
-    return Variant(name, f"{reduction} {'with' if loggers else 'without'} EL", "causal", options)
+    # Images would be kept on the node that is lost.
+    return Variant(name, f"{reduction} {'with' if loggers else 'without'} EL", "causal", options, images=False)
 
 
 CAUSAL = tuple(causal(reduction, loggers) for loggers in (1, 0) for reduction in ("vcausal", "manetho", "logon"))

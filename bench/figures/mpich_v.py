@@ -210,7 +210,7 @@ def findings_of_copies(result, stopped, panel):
     ends = [stopped.get(variant.name, float("inf")) for variant in STORED]
     told = "; ".join(f"{variant.name}: {'no stop' if end == float('inf') else f'stops at {end:g} a minute'}" for variant, end in zip(STORED, ends))
     result.finding("with local copies Chandy-Lamport makes progress at higher fault rates than with the store alone", told,
-                   None if min(ends) == float("inf") else ends[0] > ends[1])
+                   None if ends[0] == ends[1] else ends[0] > ends[1])
     local, store = (dict(panel[variant.name]) for variant in STORED)
     frequency = [frequency for frequency in local if frequency in store][-1]
     result.finding("and is slowed down less", f"{frequency} a minute: {local[frequency]:+.0f} % with local copies, {store[frequency]:+.0f} % without",
