@@ -517,10 +517,15 @@ impl Agent {
         let Some(returning) = &mut work.waves[unit].returning else {
             return Ok(());
         };
+        let before = returning.attempts();
         let turn = returning.ended(place);
         if returning.attempts() > ATTEMPTS {
             let reason = "the ranks could not be brought back to their last wave".to_string();
-            return self.send(&ToDispatcher::Failed { reason });
+            // Once, not for every rank that ends now.
+            return match before > ATTEMPTS {
+                true => Ok(()),
+                false => self.send(&ToDispatcher::Failed { reason }),
+            };
         }
         self.take_turn(unit, turn)
     }
