@@ -236,6 +236,16 @@ class Job:
                     found[int(rank[1])] = pid
         return found
 
+    def copies(self, rank):
+        """Pids of the images of a rank that sleep."""
+        found = []
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                sleeps = Path(f"/proc/{pid}/comm").read_text() == "resurgo-image\n"
+                if sleeps and re.search(rb"(?:^|\0)PMI_RANK=%d\0" % rank, Path(f"/proc/{pid}/environ").read_bytes()):
+                    found.append(pid)
+        return found
+
     def kill(self, pid):
         """SIGKILL to a process of this job; False when it is no longer there."""
         with contextlib.suppress(OSError):

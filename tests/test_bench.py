@@ -93,6 +93,16 @@ def test_a_figure_of_real_processes(jobs, tmp_path):
     assert "pessimistic" not in text.split("## What the paper saw")[0]
 
 
+@pytest.mark.slow
+def test_faults_with_and_without_local_copies(jobs, tmp_path):
+    result = bench(jobs, "paper", "mpich-v-9", "--quick", "--protocols", "chandy-lamport", "--out", tmp_path, timeout=300)
+    rows, text = outcome(tmp_path, "mpich-v-9")
+    assert result.ok() and "with local copies Chandy-Lamport makes progress" in text
+    for variant in (common.LOCAL, common.STORE):
+        seconds = {row["faults_per_minute"]: row["seconds"] for row in rows if row["contender"] == variant.name}
+        assert float(seconds["0"]) > 0 and "120" in seconds, rows
+
+
 def test_a_simulated_figure(jobs, tmp_path):
     bench(jobs, "paper", "causal-10", "--quick", "--ranks", "4,16", "--out", tmp_path).ok()
     rows, text = outcome(tmp_path, "causal-10")
@@ -112,6 +122,8 @@ def test_what_the_binary_does_not_offer_is_left_out(monkeypatch):
     result = common.Result(())
     taken = common.Setting(protocols=["none", "causal", "blocking"]).variants(result)
     assert [variant.name for variant in taken] == ["none"]
+    stored = common.Setting().variants(common.Result(()), lambda variant: variant.images, common.STORED)
+    assert not {variant.name for variant in stored} & {common.LOCAL.name, common.STORE.name}
     assert "`--protocol blocking`" in result.left_out
     assert any("--reduction" in what for what in result.left_out), "causal is there, its reductions are not"
 

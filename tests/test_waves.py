@@ -180,21 +180,24 @@ def test_kills_while_all_return(jobs, program, rng, victims, protocol):
     assert began_from_images(result), result.describe()
 
 
-def strike_the_returning(job, rng, most):
-    """Kills a rank when there is a wave, and then up to two that have begun to return to it: they do not know their new
-    processes' groups yet, or wait for the others. Returns how many of these were hit."""
+def strike_the_returning(job, rng, most, written=0):
+    """Kills a rank when there is a wave, and so many files have been written since the last return, and then up to two that have
+    begun to return to it: they do not know their new processes' groups yet, or wait for the others. Returns how many of these
+    were hit."""
     hits, blows, struck = 0, 0, set()
     end = time.monotonic() + PATIENCE
     while not job.over() and hits < most and time.monotonic() < end:
-        started, waves, wave, returned, failed = {}, 0, 0, 0, 0
+        started, files, wave, returned, failed = {}, 0, 0, 0, 0
         for index, event in enumerate(job.events):
             match event["event"]:
                 case "started":
                     started[event["rank"]] = (index, event["pid"])
                 case "wave_complete":
                     wave = index
+                case "image_written":
+                    files += 1
                 case "returned":
-                    returned = index
+                    returned, files = index, 0
                 case "failed":
                     failed = index
         fresh = [life for life in started.values() if life[0] > failed and life not in struck]
@@ -203,7 +206,7 @@ def strike_the_returning(job, rng, most):
                 blows += 1
                 hits += 1
                 strike(struck, rng.choice(fresh))
-        elif wave > returned and len(fresh) == len(started):
+        elif wave > returned and files >= written and len(fresh) == len(started):
             blows = 0
             time.sleep(rng.uniform(0, 0.01))
             strike(struck, rng.choice(fresh))

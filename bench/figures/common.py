@@ -41,7 +41,8 @@ class Variant:
 def causal(reduction, loggers):
     options = ("--tolerate", "node", "--reduction", reduction, "--event-loggers", str(loggers))
     name = f"{reduction}, {'an' if loggers else 'no'} event logger"
-    return Variant(name, f"{reduction} {'with' if loggers else 'without'} EL", "causal", options)
+    # Images would be kept on the node that is lost.
+    return Variant(name, f"{reduction} {'with' if loggers else 'without'} EL", "causal", options, images=False)
 
 
 CAUSAL = tuple(causal(reduction, loggers) for loggers in (1, 0) for reduction in ("vcausal", "manetho", "logon"))
@@ -55,6 +56,11 @@ VARIANTS = (
     Variant("group", "group-based", "group"),
     Variant("channel-memory", "MPICH-V1", "channel-memory", images=False),
 )
+# The two versions of MPICH-Vcl of which Bouteiller 2006 compares the behaviour under faults. Files go below the job's own directory.
+LOCAL = Variant("chandy-lamport, store and local copies", "MPICH-Vcl with local copies", "chandy-lamport", ("--checkpoint-dir", "images"))
+STORE = Variant("chandy-lamport, store only", "MPICH-Vcl without local copies", "chandy-lamport",
+                ("--checkpoint-dir", "images", "--local-copies", "off"))
+STORED = (LOCAL, STORE)
 LOGGING = ("pessimistic", "causal")  # protocols that keep what is sent
 
 
@@ -70,10 +76,10 @@ class Setting:
     def counts(self, usual, quick):
         return self.ranks or (quick if self.quick else usual)
 
-    def variants(self, result, where=lambda variant: True):
-        """Those that are wanted and that this binary offers; what it does not is noted in `result`."""
+    def variants(self, result, where=lambda variant: True, more=()):
+        """Those of all and of `more` that are wanted and that this binary offers; what it does not is noted in `result`."""
         protocols, options = offered()
-        wanted = [v for v in VARIANTS if where(v) and (not self.protocols or v.protocol in self.protocols)]
+        wanted = [v for v in (*VARIANTS, *more) if where(v) and (not self.protocols or v.protocol in self.protocols)]
         taken, missing = [], {}
         for variant in wanted:
             unknown = [option for option in variant.needs if option not in options]

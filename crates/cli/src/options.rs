@@ -81,6 +81,8 @@ pub struct Options {
     /// Level of zstd.
     pub checkpoint_compress: Option<u8>,
     pub checkpoint_keep: bool,
+    /// Images stay in memory beside their files.
+    pub local_copies: bool,
     /// Go on with the job of this command line if it has been suspended.
     pub resume_if_any: bool,
     pub time_limit: Option<TimeLimit>,
@@ -154,6 +156,7 @@ const OPTIONS: &[(&str, usize)] = &[
     ("checkpoint-dir", 1),
     ("checkpoint-compress", 1),
     ("checkpoint-keep", 0),
+    ("local-copies", 1),
     ("resume-if-any", 0),
     ("time-limit", 1),
     ("checkpoint-at", 1),
@@ -201,6 +204,7 @@ const IN_ENVIRONMENT: &[&str] = &[
     "checkpoint-dir",
     "checkpoint-compress",
     "checkpoint-keep",
+    "local-copies",
     "resume-if-any",
     "time-limit",
     "checkpoint-at",
@@ -299,6 +303,7 @@ impl Options {
             checkpoint_directory: None,
             checkpoint_compress: None,
             checkpoint_keep: false,
+            local_copies: true,
             resume_if_any: false,
             time_limit: None,
             checkpoint_at: Vec::new(),
@@ -591,6 +596,20 @@ fn check(options: &mut Options) -> Result<(), String> {
     if options.checkpoint_compress.is_some() && options.checkpoint_directory.is_none() {
         return Err("--checkpoint-compress is for image files: it needs --checkpoint-dir".to_string());
     }
+    if !options.local_copies {
+        if options.protocol == PROTOCOL_NONE || options.tolerate_node {
+            return Err(
+                "--local-copies off needs images, which neither --protocol none nor --tolerate node has".to_string(),
+            );
+        }
+        if options.checkpoint_directory.is_none() {
+            return Err(
+                "--local-copies off needs --checkpoint-dir: without files, the copies in memory are all images there are; add \
+                 --checkpoint-dir DIR, or keep them"
+                    .to_string(),
+            );
+        }
+    }
     for (given, name) in [
         (options.resume_if_any, "--resume-if-any"),
         (options.time_limit.is_some(), "--time-limit"),
@@ -639,6 +658,7 @@ fn check_memories(options: &Options, size: usize) -> Result<(), String> {
         (options.checkpoint_period != Period::Never, "--checkpoint-every"),
         (!options.checkpoint_at.is_empty(), "--checkpoint-at"),
         (options.checkpoint_directory.is_some(), "--checkpoint-dir"),
+        (!options.local_copies, "--local-copies off"),
     ] {
         if given {
             return Err(format!(
@@ -865,6 +885,13 @@ fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
         "checkpoint-dir" => options.checkpoint_directory = Some(PathBuf::from(value)),
         "checkpoint-compress" => options.checkpoint_compress = Some(parse_compression(value)?),
         "checkpoint-keep" => options.checkpoint_keep = true,
+        "local-copies" => {
+            options.local_copies = match value {
+                "on" => true,
+                "off" => false,
+                _ => return Err(format!("{value:?} is neither on nor off")),
+            }
+        }
         "resume-if-any" => options.resume_if_any = true,
         "checkpoint-at" => options.checkpoint_at.push(value.to_string()),
         "time-limit" => {
@@ -1026,6 +1053,31 @@ mod tests {
     }
 
     #[test]
+    fn local_copies_are_on_unless_said() {
+        assert!(options("--checkpoint-dir d ./a").local_copies && options("--local-copies on ./a").local_copies);
+        for protocol in [
+            "auto",
+            "pessimistic",
+            "causal",
+            "blocking",
+            "chandy-lamport",
+            "group",
+            "hierarchical",
+        ] {
+            let options = options(&format!(
+                "-n 4 --protocol {protocol} --local-copies off --checkpoint-dir d ./a"
+            ));
+            assert!(!options.local_copies, "{protocol}");
+        }
+        let variable = |name: &str| (name == "RESURGO_LOCAL_COPIES").then(|| "off".into());
+        let words = |line: &str| line.split_whitespace().map(OsString::from).collect();
+        match parse(words("--checkpoint-dir d ./a"), variable) {
+            Ok(Request::Run(options)) => assert!(!options.local_copies),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
     fn levels_of_compression() {
         for (value, level) in [("zstd", 1), ("zstd:1", 1), ("zstd:19", 19)] {
             let options = options(&format!("--checkpoint-dir d --checkpoint-compress {value} ./a"));
@@ -1057,6 +1109,18 @@ mod tests {
             ("--checkpoint-dir d --checkpoint-compress zstd:20 ./a", "from 1 to 19"),
             ("--checkpoint-dir d --checkpoint-compress zstd3 ./a", "from 1 to 19"),
             ("--checkpoint-compress zstd ./a", "needs --checkpoint-dir"),
+            ("--local-copies no --checkpoint-dir d ./a", "neither on nor off"),
+            ("--local-copies off ./a", "add --checkpoint-dir DIR"),
+            (
+                "--local-copies off --protocol chandy-lamport ./a",
+                "add --checkpoint-dir DIR",
+            ),
+            ("--local-copies off --protocol none ./a", "needs images"),
+            (
+                "--local-copies off --tolerate node --checkpoint-dir d ./a",
+                "needs images",
+            ),
+            ("--local-copies off --protocol channel-memory ./a", "no images"),
             ("--log-memroy 3M ./a", "did you mean --log-memory?"),
             ("-gnev A B ./a", "did you mean -genv?"),
             ("--xyzzy ./a", "--help lists them"),

@@ -221,6 +221,7 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         checkpoint_directory: checkpoint_directory.map(PathBuf::into_os_string),
         checkpoint_compress: options.checkpoint_compress,
         checkpoint_keep: options.checkpoint_keep,
+        local_copies: options.local_copies,
         open_files,
         fixed_addresses: options.protocol != PROTOCOL_NONE,
         message_faults: Vec::new(),

@@ -63,6 +63,10 @@ pub struct Job {
     pub checkpoint_compress: Option<u8>,
     /// Image files stay when the job has ended well.
     pub checkpoint_keep: bool,
+    /// Images stay in memory beside their files, so that only a rank that has lost its own reads one (MPICH-V/CL's copies on
+    /// local disks; Bouteiller 2006, §III.E). Without files they always do.
+    #[serde(default = "yes")]
+    pub local_copies: bool,
     /// Soft and hard limit of open files that ranks get.
     pub open_files: (u64, u64),
     /// How ranks are put into groups that are copied one after the other (group).
@@ -77,6 +81,10 @@ pub struct Job {
     pub message_faults: Vec<(usize, u64)>,
     /// (rank, messages): an image of the rank is taken after so many sends and deliveries.
     pub image_at_messages: Vec<(usize, u64)>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Job {

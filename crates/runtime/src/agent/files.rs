@@ -167,13 +167,14 @@ impl Agent {
         let number = file.number;
         images.files.push(file);
         // Without a snapshot of its own the image takes the place of the one before.
-        if images.writer.take().is_some() && !images.is_waking() {
-            images.newest.take_if(|image| image.number < number);
+        if images.writer.take().is_some() {
+            images.end_snapshot(number);
         }
         if in_waves {
             let unit = work.unit(rank);
             work.tidy_waves(unit);
             work.forget_before_waves(unit)?;
+            self.end_copies_in_files(rank);
             self.send(&written)?;
             return self.writing_ended(rank);
         }
@@ -186,7 +187,29 @@ impl Agent {
             let oldest = &images.files[0];
             work.memory.set_oldest_image(rank, oldest.slot, oldest.number)?;
         }
+        self.end_copies_in_files(rank);
         self.send(&written)
+    }
+
+    /// Without local copies: snapshots end as soon as nobody needs them. In a wave that is when all have written their images,
+    /// since a wave of which one cannot be written is none in files.
+    pub(super) fn end_copies_in_files(&mut self, rank: usize) {
+        let Some(work) = self.work.as_mut().filter(|work| !work.job.local_copies) else {
+            return;
+        };
+        let (ranks, in_files) = if work.has_waves() {
+            let unit = work.unit(rank);
+            (
+                work.waves[unit].members.clone(),
+                work.waves_in_files(unit).first().copied(),
+            )
+        } else {
+            let files = &work.ranks[rank].images.files;
+            (vec![rank], files.last().map(|file| file.number))
+        };
+        for rank in ranks {
+            work.ranks[rank].images.end_snapshot(in_files.unwrap_or(0));
+        }
     }
 
     /// The process that writes has gone.

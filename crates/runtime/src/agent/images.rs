@@ -242,6 +242,18 @@ impl Images {
         self.files.iter().any(|file| file.number == number)
     }
 
+    /// A life can begin from image `number`.
+    pub fn has(&self, number: u64) -> bool {
+        self.number() == number || self.has_file(number)
+    }
+
+    /// The snapshot ends if it is of image `number` or an older one, and not about to make a life.
+    pub fn end_snapshot(&mut self, number: u64) {
+        if !self.is_waking() {
+            self.newest.take_if(|image| image.number <= number);
+        }
+    }
+
     pub fn is_writing(&self, number: u64) -> bool {
         self.writing.as_ref().is_some_and(|file| file.number == number)
     }
@@ -528,6 +540,7 @@ impl Agent {
                     if let Some(mut life) = images.waking.take() {
                         life.pid = pid;
                         self.life_woken(rank, life, number)?;
+                        self.end_copies_in_files(rank);
                     }
                 }
                 Ok((datagram, _)) if datagram.kind == Kind::Failed => self.snapshot_lost(rank, datagram.text())?,
@@ -590,11 +603,11 @@ impl Agent {
         let together = work.is_returning(rank) || !work.logs() || work.is_hierarchical();
         let reason = why.to_string();
         self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
-        if together {
-            return self.wave_lost(rank);
-        }
         if it_wrote {
             self.stop_writing(rank)?;
+        }
+        if together {
+            return self.wave_lost(rank, number);
         }
         if waking {
             self.begin_elsewhere(rank)?;

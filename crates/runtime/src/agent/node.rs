@@ -366,6 +366,7 @@ pub(super) mod tests {
             checkpoint_directory: None,
             checkpoint_compress: None,
             checkpoint_keep: false,
+            local_copies: true,
             open_files: (1024, 1024),
             fixed_addresses: true,
             message_faults: Vec::new(),

@@ -141,7 +141,7 @@ impl Work {
 
 impl Work {
     /// The waves of a unit of which every rank has its image in a file, the newest first.
-    fn waves_in_files(&self, unit: usize) -> Vec<u64> {
+    pub(super) fn waves_in_files(&self, unit: usize) -> Vec<u64> {
         let first = self
             .of_unit(unit)
             .take(1)
@@ -155,39 +155,60 @@ impl Work {
         first.map(|file| file.number).filter(all_have).collect()
     }
 
-    /// Chooses the wave that all ranks begin from: the last one that is asleep, else the last one in files, else the
-    /// beginning of the program. What they do not begin from is forgotten. Returns its number, and those of waves in files
-    /// that have turned out to be of no use, with the reasons.
+    /// The newest wave of a unit of which every rank has its image, asleep or in a file.
+    fn newest_wave(&self, unit: usize) -> Option<u64> {
+        let has_in_transit = |number: u64| {
+            let mut stores = self.store.iter();
+            !self.is_non_blocking()
+                || self.waves[0].in_transit.0 == number
+                || stores.any(|store| store.in_transit(number).exists())
+        };
+        let all_have =
+            |number: &u64| self.of_unit(unit).all(|rank| rank.images.has(*number)) && has_in_transit(*number);
+        let first = &self.of_unit(unit).next()?.images;
+        let in_files = first.files.iter().map(|file| file.number);
+        let numbers = in_files.chain(first.newest.as_ref().map(|image| image.number));
+        numbers.filter(all_have).max()
+    }
+
+    /// Chooses the wave that all ranks begin from: the last one, of which those begin from their files whose images do not
+    /// sleep any more; without one, the beginning of the program. What they do not begin from is forgotten. Returns its number,
+    /// and those of waves that have turned out to be of no use, with the reasons.
     fn choose_wave(&mut self, unit: usize) -> (u64, Vec<(u64, String)>) {
-        let newest = self.of_unit(unit).map(|rank| rank.images.number()).next().unwrap_or(0);
-        let sleeps = newest > 0 && self.of_unit(unit).all(|rank| rank.images.number() == newest);
         let mut lost = Vec::new();
-        self.waves[unit].chosen = newest;
-        if !sleeps {
-            self.waves[unit].writing = None;
-            for rank in self.waves[unit].members.clone() {
-                let this = &mut self.ranks[rank];
-                if this.images.writing.is_some() {
-                    self.store.iter().for_each(|store| store.give_up(rank));
+        let mut chosen = 0;
+        while let Some(wave) = self.newest_wave(unit) {
+            match self.read_in_transit(wave) {
+                Ok(()) => {
+                    chosen = wave;
+                    break;
                 }
-                this.images.forget();
+                Err(error) => lost.push((wave, format!("what was in transit cannot be read: {error}"))),
             }
-            self.waves[unit].chosen = 0;
-            while let Some(wave) = self.waves_in_files(unit).first().copied() {
-                match self.read_in_transit(wave) {
-                    Ok(()) => {
-                        self.waves[unit].chosen = wave;
-                        break;
-                    }
-                    Err(error) => lost.push((wave, format!("what was in transit cannot be read: {error}"))),
-                }
-                self.drop_files(unit, |number| number >= wave);
-            }
-            // What comes after it may be something else this time.
-            let chosen = self.waves[unit].chosen;
-            self.drop_files(unit, |number| number > chosen);
+            self.drop_files(unit, |number| number >= wave);
+            self.forget_snapshots(unit, |number| number < wave);
         }
-        (self.waves[unit].chosen, lost)
+        // What comes after it may be something else this time.
+        self.drop_files(unit, |number| number > chosen);
+        self.forget_snapshots(unit, |number| number == chosen);
+        let waves = &mut self.waves[unit];
+        waves.writing.take_if(|writing| writing.number() != chosen);
+        waves.chosen = chosen;
+        (chosen, lost)
+    }
+
+    /// Forgets all snapshots of a unit but those of the waves that stay, and what they write.
+    fn forget_snapshots(&mut self, unit: usize, stays: impl Fn(u64) -> bool) {
+        for rank in self.waves[unit].members.clone() {
+            let images = &mut self.ranks[rank].images;
+            if images.newest.as_ref().is_some_and(|image| stays(image.number)) {
+                continue;
+            }
+            if images.writing.is_some() {
+                self.store.iter().for_each(|store| store.give_up(rank));
+            }
+            images.forget();
+        }
     }
 
     /// Finds in its file what was in transit in `wave`, if that is not known.
@@ -496,10 +517,15 @@ impl Agent {
         let Some(returning) = &mut work.waves[unit].returning else {
             return Ok(());
         };
+        let before = returning.attempts();
         let turn = returning.ended(place);
         if returning.attempts() > ATTEMPTS {
             let reason = "the ranks could not be brought back to their last wave".to_string();
-            return self.send(&ToDispatcher::Failed { reason });
+            // Once, not for every rank that ends now.
+            return match before > ATTEMPTS {
+                true => Ok(()),
+                false => self.send(&ToDispatcher::Failed { reason }),
+            };
         }
         self.take_turn(unit, turn)
     }
@@ -540,6 +566,11 @@ impl Agent {
             }
         }
         for rank in members.iter().copied() {
+            if self.work.as_ref().is_some_and(|work| work.waits_for_ends(rank)) {
+                // The snapshot of one before it has just died: all begin once more.
+                self.ended_for_return(rank)?;
+                continue;
+            }
             let fault = self.work.as_ref().map_or(0, |work| work.ranks[rank].fault_at_messages);
             if let Err(error) = self.start_life(rank, fault) {
                 return self.not_started_again(rank, &error);
@@ -580,11 +611,14 @@ impl Agent {
         Ok(())
     }
 
-    /// The snapshot of `rank` is gone, and with it the wave.
-    pub(super) fn wave_lost(&mut self, rank: usize) -> io::Result<()> {
+    /// The snapshot of `rank` is gone, and with it wave `number` if the rank has no file of it.
+    pub(super) fn wave_lost(&mut self, rank: usize, number: u64) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         let unit = work.unit(rank);
         if !work.is_returning(rank) {
+            if work.ranks[rank].images.has_file(number) {
+                return Ok(());
+            }
             // But not what the ranks are doing for the next one.
             let members = work.waves[unit].members.clone();
             self.give_up_writing(unit, "the process that was to write it has ended")?;
@@ -592,8 +626,7 @@ impl Agent {
                 self.forget_newest(rank)?;
             }
         } else if work.ranks[rank].life.is_none() {
-            // It was to be woken from it. The other snapshots tell the numbers of the processes that they have made, and are
-            // forgotten then.
+            // It was to be woken from it. The other snapshots tell the numbers of the processes that they have made.
             return self.ended_for_return(rank);
         }
         Ok(())
