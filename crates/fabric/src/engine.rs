@@ -155,6 +155,8 @@ pub struct Engine {
     /// With the ticks at which each was held.
     held: VecDeque<(u32, HeldMark, u64)>,
     waiting: VecDeque<Waiting>,
+    /// Waits in the replay so far.
+    waits: u32,
     /// Room for small messages that are deferred.
     buffer: Buffer,
     /// Per source, messages taken from its channel (without a logging protocol; waves announce them).
@@ -296,6 +298,7 @@ impl Engine {
             memories,
             held: VecDeque::new(),
             waiting: VecDeque::new(),
+            waits: 0,
             buffer: Buffer::default(),
             taken: vec![0; size],
             matching: Matching::default(),

@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -225,6 +225,9 @@ pub mod control {
     pub const COLLECTING_NS: usize = 840;
     /// `u64` deferred messages in the rank's buffer (group).
     pub const BUFFERED: usize = 848;
+    /// `u64` while the rank waits in its replay for a message, 0 otherwise: 1 + its source in the low 16 bits; above, 24 bits how often
+    /// it has looked for it; above, 24 bits the number of the wait.
+    pub const WAITS_FOR: usize = 856;
 
     /// `u64` what the agent has forwarded of the rank's standard output in earlier lives and not yet seen again in this one,
     /// in bytes: the rank makes no new delivery before it is 0. Written by the agent.

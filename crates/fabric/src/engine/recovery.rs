@@ -216,6 +216,14 @@ impl Engine {
         self.not_deterministic(&format!("rank {} looked for messages at other times", self.node.rank))
     }
 
+    #[cold]
+    pub(super) fn waits_in_vain(&self, source: usize) -> ! {
+        let own = self.node.rank;
+        self.not_deterministic(&format!(
+            "rank {source} did not send what it had sent to rank {own}: each waits for another's message"
+        ))
+    }
+
     fn not_deterministic(&self, what: &str) -> ! {
         let text = format!(
             "the program is not piecewise deterministic: in its replay {what}. Messages must not depend on measured time, \

@@ -117,10 +117,16 @@ impl Engine {
             return;
         }
         let mut incoming = self.incoming[source].take().expect("made above");
+        self.waits = self.waits.wrapping_add(1);
+        let mut vain = Vain::default();
         while incoming.reader.peek(&self.node).is_none() {
+            if vain.look(&self.node, self.waits, source) {
+                self.waits_in_vain(source);
+            }
             self.pump_logger();
             self.pause_for(&mut incoming);
         }
+        self.node.set(control::WAITS_FOR, 0);
         self.incoming[source] = Some(incoming);
     }
 
@@ -149,6 +155,65 @@ impl Engine {
     }
 }
 
+/// A wait in a replay, which would last for ever if all that are waited for wait too, in a ring: some of them does not repeat what it
+/// has sent.
+#[derive(Default)]
+struct Vain {
+    looks: u64,
+    /// The ranks of the ring but this one, with what they said of their waits.
+    ring: Vec<(usize, u64)>,
+}
+
+const SOURCE_BITS: u32 = 16;
+const LOOKS_BITS: u32 = 24;
+const LOOKS: u64 = (1 << LOOKS_BITS) - 1;
+/// Looks between two walks around the ring.
+const WALK: u64 = 16;
+
+impl Vain {
+    /// Says that this rank has looked again, in its wait number `wait`, and found nothing from `source`. True: nothing will come.
+    ///
+    /// That is certain when every rank of the ring has looked in vain, twice, since all of them were seen to wait: no message was on
+    /// its way then, and none has been sent since.
+    fn look(&mut self, node: &Node, wait: u32, source: usize) -> bool {
+        self.looks += 1;
+        let word =
+            (source as u64 + 1) | (self.looks & LOOKS) << SOURCE_BITS | u64::from(wait) << (SOURCE_BITS + LOOKS_BITS);
+        node.control(node.rank, control::WAITS_FOR)
+            .store(word, Ordering::Release);
+        if !self.looks.is_multiple_of(WALK) {
+            return false;
+        }
+        let ring = ring(node, source);
+        let looked = |(before, now): (&(usize, u64), &(usize, u64))| {
+            let looks = |word: u64| word >> SOURCE_BITS & LOOKS;
+            let same = |word: u64| word & !(LOOKS << SOURCE_BITS);
+            before.0 == now.0
+                && same(before.1) == same(now.1)
+                && looks(now.1).wrapping_sub(looks(before.1)) & LOOKS >= 2
+        };
+        let is_vain = !ring.is_empty() && ring.len() == self.ring.len() && self.ring.iter().zip(&ring).all(looked);
+        self.ring = ring;
+        is_vain
+    }
+}
+
+/// Who waits for whom, from `source` on until that comes to this rank; empty when it does not.
+fn ring(node: &Node, source: usize) -> Vec<(usize, u64)> {
+    let mut ring = Vec::new();
+    let mut rank = source;
+    while rank != node.rank {
+        let word = node.control(rank, control::WAITS_FOR).load(Ordering::Acquire);
+        let next = word & ((1 << SOURCE_BITS) - 1);
+        if next == 0 || ring.len() == node.ranks() {
+            return Vec::new();
+        }
+        ring.push((rank, word));
+        rank = next as usize - 1;
+    }
+    ring
+}
+
 /// Asks the kernel (Linux 6.12 and newer; older ones ignore it) for the shortest slices of time: a rank that wakes up then need
 /// not wait until another process has used up its slice, some milliseconds. Its share of the core stays the same.
 pub(super) fn ask_for_short_slices() {
@@ -164,5 +229,27 @@ pub(super) fn ask_for_short_slices() {
             attributes.sched_runtime = SHORTEST_NS;
             libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::tests::pair;
+
+    #[test]
+    fn a_wait_is_in_vain_when_all_of_the_ring_have_looked_since_all_waited() {
+        let (node, other) = pair(16, true);
+        let (mut vain, mut others) = (Vain::default(), Vain::default());
+        let mut looks = |count: u64, wait: u32| (0..count).any(|_| vain.look(&node, wait, 1));
+        assert!(!looks(3 * WALK, 1), "the other one does not wait");
+        others.look(&other, 1, 0);
+        assert!(!looks(3 * WALK, 1), "it has not looked again");
+        (0..2).for_each(|_| assert!(!others.look(&other, 1, 0)));
+        assert!(looks(WALK, 1));
+        (0..2).for_each(|_| assert!(!others.look(&other, 2, 0)));
+        assert!(!looks(WALK, 1), "another wait");
+        others.look(&other, 2, 1);
+        assert!(!looks(3 * WALK, 1), "not for this one");
     }
 }
