@@ -1,11 +1,13 @@
 //! A channel memory (MPICH-V1; Bouteiller 2006, §III.B): one loop around one `resurgo_protocol::ChannelMemory`, for many ranks, in a
 //! process of its own that the dispatcher starts.
 //!
-//! It waits for nobody: a rank that does not read has what is sent to it kept here, in memory and then in a file ([`store`]). A
+//! It waits for nobody: a rank that does not read has what is sent to it kept here, in memory and then in a file ([`store`]), until an
+//! image of the rank covers it. A
 //! connection is worth nothing until it has proved the job's key. A later life's connection replaces that of the one before, whose
 //! last words are heard first. Nothing that is here outlives the process: where it ends, the job ends.
 
 mod connection;
+mod spill;
 mod store;
 
 use std::collections::BTreeMap;
@@ -18,6 +20,7 @@ use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_protocol::Rank;
+use resurgo_wire::channel_memory::Life;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::open_nameless;
@@ -59,10 +62,16 @@ pub struct Held {
     pub messages: u64,
     /// Payload.
     pub bytes: u64,
-    /// Of these, written to the spill file.
-    pub spilled_bytes: u64,
+    /// Of these, given up because images cover them.
+    pub forgotten_bytes: u64,
+    /// The most that was there at once, in memory and in the spill file.
+    pub most_bytes: u64,
     /// The most that was in memory at once.
     pub most_memory_bytes: u64,
+    /// Written to the spill file.
+    pub spilled_bytes: u64,
+    /// To which that has grown: what is given up is written over.
+    pub spill_file_bytes: u64,
 }
 
 /// A channel memory as the dispatcher sees it.
@@ -195,7 +204,7 @@ impl Server {
         loop {
             match connection.hear(&mut self.store) {
                 Ok(Heard::Nothing) => return Ok(()),
-                Ok(Heard::Admit(rank, incarnation)) => match self.admit(connection, rank, incarnation) {
+                Ok(Heard::Admit(life)) => match self.admit(connection, life) {
                     Ok(()) => {}
                     Err(Trouble::Refused(reason)) => connection.part(reason),
                     Err(Trouble::Fatal(reason)) => return Err(reason),
@@ -209,10 +218,15 @@ impl Server {
         }
     }
 
-    fn admit(&mut self, connection: &mut Connection, rank: Rank, incarnation: u64) -> Result<(), Trouble> {
+    fn admit(&mut self, connection: &mut Connection, life: Life) -> Result<(), Trouble> {
+        let Life {
+            rank,
+            incarnation,
+            delivered,
+        } = life;
         self.store.may_admit(rank, incarnation)?;
         self.hear_last_words(rank)?;
-        let admission = self.store.admit(rank, incarnation)?;
+        let admission = self.store.admit(rank, incarnation, delivered)?;
         connection.welcome(rank, incarnation, admission);
         Ok(())
     }
