@@ -52,6 +52,8 @@ pub struct Settings {
 pub enum Report {
     /// It cannot go on.
     Failed { reason: String },
+    /// Its memory fills, and it has no file: images of its ranks would let it forget.
+    Fills,
     /// It ends with the job, and has had this.
     Held(Held),
 }
@@ -116,7 +118,6 @@ fn serve(beginning: &Beginning<Settings>) -> Result<(), String> {
         next: 0,
     };
     server.serve(&beginning.control)?;
-    // Nobody may be there any more.
     let _ = say(&beginning.control, &Report::Held(server.store.held()));
     Ok(())
 }
@@ -155,6 +156,10 @@ impl Server {
                 self.attend(*id)?;
             }
             self.serve_all()?;
+            if self.store.fills() {
+                // Nobody may be there any more.
+                let _ = say(control, &Report::Fills);
+            }
             let now = Instant::now();
             self.connections.retain(|_, connection| !connection.is_late(now));
         }

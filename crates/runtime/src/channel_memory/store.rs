@@ -77,6 +77,8 @@ pub struct Store {
     /// Most bytes of messages in memory.
     bound: u64,
     in_memory: u64,
+    /// What was in memory when it last said that it fills, or less since.
+    told: u64,
     receivers: BTreeMap<Rank, Receiver>,
     held: Held,
 }
@@ -89,6 +91,7 @@ impl Store {
             spill: spill.map(Spill::new),
             bound,
             in_memory: 0,
+            told: 0,
             receivers: BTreeMap::new(),
             held: Held::default(),
         }
@@ -118,6 +121,17 @@ impl Store {
 
     pub fn has_more(&self, rank: Rank) -> bool {
         self.protocol.has_more(rank)
+    }
+
+    /// Whether images are needed: half of the memory is used, and there is no file. Not before there is a sixteenth more than when it
+    /// was last so.
+    pub fn fills(&mut self) -> bool {
+        let scarce = self.spill.is_none() && self.in_memory > self.bound / 2;
+        let fills = scarce && self.in_memory >= self.told + self.bound / 16;
+        if fills {
+            self.told = self.in_memory;
+        }
+        fills
     }
 
     /// A whole message has come. One that a former life has sent is compared with that, but for what is `unset`.
@@ -210,6 +224,7 @@ impl Store {
                 receiver.in_memory -= bytes.len() as u64;
             }
         }
+        self.told = self.told.min(self.in_memory);
         receiver.spilled_to = receiver.spilled_to.max(rclock);
         while let Some((_, part)) = receiver.parts.pop_front_if(|(last, _)| *last <= rclock) {
             self.spill.iter_mut().for_each(|spill| spill.give_back(part));

@@ -131,6 +131,32 @@ fn what_is_forgotten_makes_room_in_memory_and_in_the_file() {
 }
 
 #[test]
+fn a_memory_that_fills_says_so_now_and_then() {
+    let mut store = Store::new(32_000, None);
+    (0..2).for_each(|rank| drop(store.admit(rank, 1, 0).unwrap()));
+    let mut told = Vec::new();
+    for ssn in 1..=24 {
+        put(&mut store, 1, ssn, bytes(ssn, 1000)).unwrap();
+        told.extend(store.fills().then_some(ssn));
+    }
+    assert_eq!(told, [17, 19, 21, 23]);
+    for ssn in 1..=6 {
+        store.next(0).unwrap();
+        store.report(0, 1, ssn, 1).unwrap();
+    }
+    store.forget(0, 1, 6).unwrap();
+    assert!(!store.fills());
+    put(&mut store, 1, 25, bytes(25, 1000)).unwrap();
+    assert!(!store.fills());
+    put(&mut store, 1, 26, bytes(26, 1000)).unwrap();
+    assert!(store.fills(), "2,000 bytes more than it had forgotten to");
+    let mut spilling = Store::new(32_000, Some(spill()));
+    (0..2).for_each(|rank| drop(spilling.admit(rank, 1, 0).unwrap()));
+    put(&mut spilling, 1, 1, bytes(1, 30_000)).unwrap();
+    assert!(!spilling.fills());
+}
+
+#[test]
 fn a_full_memory_without_a_file_says_what_to_do() {
     let mut store = Store::new(1 << 20, None);
     store.admit(1, 1, 0).unwrap();
