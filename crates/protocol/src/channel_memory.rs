@@ -1,16 +1,15 @@
 //! Channel memories (MPICH-V1; Bouteiller 2006, §III.B): a stable process holds every message to a rank, in the order in which
-//! the rank is to deliver them, and serves them again from the first when the rank has failed.
+//! the rank is to deliver them, and serves them again when the rank has failed.
 //!
 //! The order in which messages arrive is the order in which they are delivered, so what is left to chance, and must be told by the
 //! receiver, is only in which completion-queue read it makes each delivery: its *report*. It is stable when its own channel memory
 //! has it. What leaves the rank after a delivery must not be seen before that: on the connection to the own memory it comes
 //! behind the report anyway, to other memories it waits ([`Departures`]).
 //!
-//! Images. A life that begins from an image of the process connects like any other, says how many deliveries it has made, and is
-//! served what comes after them. What the oldest image that may still be begun from covers is given up ([`ChannelMemory::forget`]):
-//! in MPICH-V1, when the checkpoint server has an image, its rank's channel memory drops what that covers; here two images are kept, and
-//! it is the older one that counts. Before an image is taken the memories must have all that the rank has said: what is on its way may be
-//! lost with the process, and what an image has behind it is neither said nor sent again.
+//! A life that begins from an image of the process connects like any other, says how many deliveries it has made, and is served what
+//! comes after them. What the oldest image that may still be begun from covers is given up ([`ChannelMemory::forget`]). Before an image
+//! is taken the memories must have all that the rank has said: what is on its way may be lost with the process, and what an image has
+//! behind it is not said again.
 //!
 //! A [`crate::Pessimistic`] made with [`crate::Tolerate::Process`] counts, replays and holds nothing; beside it stands [`Departures`],
 //! and at the other ends of the rank's connections a [`ChannelMemory`] each.
