@@ -12,6 +12,9 @@ use resurgo_wire::channel_memory::{Difference, Envelope, MAX_PIECE, Unset};
 
 /// What is written to the spill file at once, at least: 1 MiB.
 const SPILLED_AT_ONCE: u64 = 1 << 20;
+/// A rank that has been served so many bytes whose delivery it has not reported is served no more: 8 MiB. It takes what has come
+/// whenever it asks whether all that it has said is here, as before each image, and must not come to hold what is held here.
+const AHEAD: u64 = 8 << 20;
 
 /// Why something cannot be done.
 #[derive(Debug)]
@@ -67,6 +70,8 @@ struct Receiver {
     in_memory: u64,
     /// The last that is in the spill file, or has been forgotten.
     spilled_to: u64,
+    /// Bytes of those that its present life has been served and has not reported.
+    ahead: u64,
     /// Parts of the spill file, the oldest first, each with the last message in it.
     parts: VecDeque<(u64, Part)>,
 }
@@ -108,19 +113,28 @@ impl Store {
 
     /// `delivered`: deliveries that the life has made already.
     pub fn admit(&mut self, rank: Rank, incarnation: u64, delivered: u64) -> Result<Admission, Trouble> {
-        Ok(self.protocol.admit(rank, incarnation, delivered)?)
+        let admission = self.protocol.admit(rank, incarnation, delivered)?;
+        self.receivers.entry(rank).or_default().ahead = 0;
+        Ok(admission)
     }
 
     pub fn report(&mut self, rank: Rank, incarnation: u64, rclock: u64, polls: u64) -> Result<(), Trouble> {
-        Ok(self.protocol.report(rank, incarnation, rclock, polls)?)
+        self.protocol.report(rank, incarnation, rclock, polls)?;
+        let delivered = self.protocol.content(rank, rclock);
+        let delivered = delivered.map_or(0, |content| content.envelope.total);
+        let receiver = self.receivers.entry(rank).or_default();
+        receiver.ahead = receiver.ahead.saturating_sub(delivered);
+        Ok(())
     }
 
     pub fn reported(&self, rank: Rank) -> u64 {
         self.protocol.reported(rank)
     }
 
+    /// There is something that `rank` is to be served now.
     pub fn has_more(&self, rank: Rank) -> bool {
-        self.protocol.has_more(rank)
+        let ahead = self.receivers.get(&rank).map_or(0, |receiver| receiver.ahead);
+        ahead < AHEAD && self.protocol.has_more(rank)
     }
 
     /// Whether images are needed: half of the memory is used, and there is no file. Not before there is a sixteenth more than when it
@@ -179,13 +193,20 @@ impl Store {
 
     /// The next message for `rank`.
     pub fn next(&mut self, rank: Rank) -> Option<Next> {
+        if !self.has_more(rank) {
+            return None;
+        }
         let served = self.protocol.serve(rank)?;
-        Some(Next {
+        let next = Next {
             rclock: served.rclock,
             source: served.source,
             polls: served.polls,
             envelope: served.content.envelope,
-        })
+        };
+        if next.polls.is_none() {
+            self.receivers.entry(rank).or_default().ahead += next.envelope.total;
+        }
+        Some(next)
     }
 
     /// Appends `length` bytes of message `rclock` for `rank` to `out`, from `offset` on.

@@ -53,6 +53,9 @@ fn what_is_spilled_is_served_and_compared_as_what_is_not() {
                 (next.rclock, next.source, next.envelope),
                 (ssn, 1, envelope(length(ssn)))
             );
+            if life == 1 {
+                store.report(0, 1 + life, ssn, 1).unwrap();
+            }
             let mut got = Vec::new();
             let half = length(ssn) / 2;
             store.read(0, ssn, 0, half, &mut got).unwrap();
@@ -154,6 +157,26 @@ fn a_memory_that_fills_says_so_now_and_then() {
     (0..2).for_each(|rank| drop(spilling.admit(rank, 1, 0).unwrap()));
     put(&mut spilling, 1, 1, bytes(1, 30_000)).unwrap();
     assert!(!spilling.fills());
+}
+
+#[test]
+fn a_rank_is_served_so_much_more_than_it_has_reported() {
+    let mut store = Store::new(64 << 20, None);
+    (0..2).for_each(|rank| drop(store.admit(rank, 1, 0).unwrap()));
+    for ssn in 1..=12 {
+        put(&mut store, 1, ssn, bytes(ssn, 1 << 20)).unwrap();
+    }
+    let served = |store: &mut Store| std::iter::from_fn(|| store.next(0)).map(|next| next.rclock).last();
+    assert_eq!(served(&mut store), Some(8));
+    assert!(!store.has_more(0));
+    store.report(0, 1, 1, 1).unwrap();
+    assert_eq!(served(&mut store), Some(9));
+    // What has been reported does not count in a later life.
+    store.admit(0, 2, 0).unwrap();
+    assert_eq!(served(&mut store), Some(9));
+    (2..=9).for_each(|rclock| store.report(0, 2, rclock, 1).unwrap());
+    assert_eq!(served(&mut store), Some(12));
+    assert!(!store.has_more(0));
 }
 
 #[test]
