@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,7 @@ from survival import (
     undisturbed,
     without_the_one_or_the_other,
 )
+from test_channel_memory import SLOW, SUM
 from test_image_files import damage_bit, files, from_files, kill_with_snapshots, until_written
 
 pytestmark = pytest.mark.protocol("channel-memory")
@@ -166,6 +168,28 @@ def test_a_channel_memory_stays_bounded(jobs, tmp_path, how):
         assert memory["most_memory_bytes"] <= 2 << 20 < memory["spilled_bytes"], memory
         assert memory["spill_file_bytes"] < 30 << 20, memory
     assert not any(spill.iterdir())
+
+
+def resident(pid):
+    """Bytes of memory that a process has of its own."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+
+
+def test_a_rank_that_computes_does_not_gather_what_is_sent_to_it(jobs, tmp_path):
+    """120 MiB wait for it in its channel memory, however many images it has meanwhile."""
+    options = [*memories(1), *every("20ms")]
+    job = jobs.start(3, harness.PYTHON, "-c", SLOW, tmp_path, "60", options=options)
+    job.until(lambda: (tmp_path / "slow").exists())
+    before = resident(job.lives()[2][0])
+    job.until(lambda: (tmp_path / "sent").exists())
+    taken = len(job.events)
+    job.until(lambda: len([e for e in job.events[taken:] if e["event"] == "checkpointed" and e["rank"] == 2]) >= 20)
+    grown = resident(job.lives()[2][0]) - before
+    (tmp_path / "go").touch()
+    result = job.wait().ok()
+    assert sorted(result.text.splitlines()) == ["sent", f"sum {SUM[60]}"]
+    assert grown < 32 << 20, grown
 
 
 def test_a_memory_that_fills_asks_for_images(jobs, tmp_path):
