@@ -13,7 +13,7 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank
-from survival import PROGRAMS, soak, survive, undisturbed
+from survival import PROGRAMS, began_from_images, every, soak, survive, undisturbed
 
 pytestmark = pytest.mark.protocol("channel-memory")
 
@@ -191,11 +191,12 @@ def secluded(tmp_path):
         subprocess.run(["ip", "netns", "del", name], check=False)
 
 
-def test_a_rank_that_nobody_can_reach(jobs, program, rng, secluded):
+@pytest.mark.parametrize("images", [(), every("50ms")], ids=["from the beginning", "from an image"])
+def test_a_rank_that_nobody_can_reach(jobs, program, rng, secluded, images):
     name, host = secluded
     entry, command = BY_NAME["master_worker"], [*program("master_worker"), *BY_NAME["master_worker"].longer]
     calm = jobs.run(4, *command).ok()
-    options = [*MANY, *memories(2), "--channel-memory", f"{host}:0"]
+    options = [*MANY, *memories(2), "--channel-memory", f"{host}:0", *images]
     inside = ["sh", "-c", f'exec ip netns exec {name} "$@"', "sh", *command]
     job = jobs.start(3, *command, ":", "-n", "1", *inside, options=options)
     job.until(lambda: 3 in job.lives())
@@ -204,14 +205,24 @@ def test_a_rank_that_nobody_can_reach(jobs, program, rng, secluded):
     assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
     assert listening(os.getpid()) and not listening(pid)
     memory = "".join(f"{int(part):02X}" for part in reversed(host.split(".")))
-    connected = [line.split()[2] for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
-    assert len([line for line in connected if line.startswith(memory)]) == 2, connected
+
+    def connected():
+        lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
+        return len([line for line in lines if line.split()[2].startswith(memory)])
+
+    job.until(lambda: connected() == 2, what="two connections")
+    if images:
+        job.until_event("checkpointed", rank=3)
     assert job.kill([3]) == [3]
     job.until(lambda: job.lives().get(3, (0, 1))[1] > 1)
+    if images:
+        pid = job.lives()[3][0]
+        assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
     time.sleep(rng.uniform(0, 0.2))
     job.kill([rng.randrange(3)])
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out) and result.restarts >= 2
+    assert not images or any(life["rank"] == 3 for life in began_from_images(result)), result.describe()
 
 
 def test_a_broken_connection_is_the_end_of_a_life(jobs, program, secluded):
@@ -239,19 +250,10 @@ def test_spawned_ranks(jobs, program, rng):
     assert result.restarts > 0
 
 
-@pytest.mark.parametrize("options", [["--checkpoint-every", "1s"], ["--checkpoint-dir", "x"], ["--tolerate", "node"]])
+@pytest.mark.parametrize("options", [["--time-limit", "1h", "--checkpoint-dir", "x"], ["--tolerate", "node"]])
 def test_what_cannot_be_combined_is_refused(jobs, program, options):
     result = jobs.run(2, *program("hello"), options=options)
     assert result.code == 2 and options[0] in result.errors and "channel-memory" in result.errors, result.describe()
-
-
-def test_there_are_no_images(jobs, program):
-    job = jobs.start(2, *program("crash"), "99", "kill", "0", "always", "100000000")
-    job.until(lambda: len(job.lives()) == 2)
-    answer = jobs.resurgo("checkpoint", str(job.process.pid))
-    assert answer.code != 0 and "channel-memory" in answer.errors, answer.describe()
-    job.process.terminate()
-    job.wait(20)
 
 
 @pytest.mark.soak

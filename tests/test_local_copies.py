@@ -18,7 +18,7 @@ from test_waves import files, strike_the_returning
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 WAVES = ["blocking", "chandy-lamport", "group", "hierarchical"]
-ALONE = ["pessimistic", "causal", "auto"]  # a failed rank goes on from its image alone
+ALONE = ["pessimistic", "causal", "auto", "channel-memory"]  # a failed rank goes on from its image alone
 LENGTH = ["99", "kill", "0", "always", "300000"]  # of crash: seconds
 with_waves = pytest.mark.parametrize("protocol", WAVES)
 with_all = pytest.mark.parametrize("protocol", [*WAVES, *ALONE])

@@ -28,7 +28,7 @@ class Variant:
     paper: str  # the paper's name
     protocol: str
     options: tuple = ()
-    images: bool = True  # can take images of ranks
+    images: bool = True  # is compared with images of its ranks
 
     def contender(self, *options):
         return Contender(self.name, (RESURGO, "run", "-q", "--protocol", self.protocol, *self.options, *options))

@@ -655,15 +655,13 @@ fn check_memories(options: &Options, size: usize) -> Result<(), String> {
         _ => {}
     }
     for (given, name) in [
-        (options.checkpoint_period != Period::Never, "--checkpoint-every"),
-        (!options.checkpoint_at.is_empty(), "--checkpoint-at"),
-        (options.checkpoint_directory.is_some(), "--checkpoint-dir"),
-        (!options.local_copies, "--local-copies off"),
+        (options.resume_if_any, "--resume-if-any"),
+        (options.time_limit.is_some(), "--time-limit"),
     ] {
         if given {
             return Err(format!(
-                "{name}: there are no images under --protocol channel-memory yet, a rank begins again at its beginning; use \
-                 --protocol pessimistic for images of single ranks"
+                "{name}: under --protocol channel-memory a job cannot be suspended, as what its channel memories hold is in no \
+                 file; leave it out, or run with --protocol pessimistic"
             ));
         }
     }
@@ -1063,6 +1061,7 @@ mod tests {
             "chandy-lamport",
             "group",
             "hierarchical",
+            "channel-memory",
         ] {
             let options = options(&format!(
                 "-n 4 --protocol {protocol} --local-copies off --checkpoint-dir d ./a"
@@ -1120,7 +1119,6 @@ mod tests {
                 "--local-copies off --tolerate node --checkpoint-dir d ./a",
                 "needs images",
             ),
-            ("--local-copies off --protocol channel-memory ./a", "no images"),
             ("--log-memroy 3M ./a", "did you mean --log-memory?"),
             ("-gnev A B ./a", "did you mean -genv?"),
             ("--xyzzy ./a", "--help lists them"),
@@ -1230,11 +1228,13 @@ mod tests {
                 "--protocol channel-memory --event-loggers 1 ./a",
                 "needs --tolerate node",
             ),
-            ("--protocol channel-memory --checkpoint-every 1s ./a", "no images"),
-            ("--protocol channel-memory --checkpoint-dir d ./a", "no images"),
             (
-                "--protocol channel-memory --checkpoint-at rank=0,messages=1 ./a",
-                "no images",
+                "--protocol channel-memory --checkpoint-dir d --time-limit 1h ./a",
+                "cannot be suspended",
+            ),
+            (
+                "--protocol channel-memory --checkpoint-dir d --resume-if-any ./a",
+                "cannot be suspended",
             ),
             ("--protocol chanel-memory ./a", "did you mean channel-memory?"),
             ("--spin soon ./a", "not a duration"),

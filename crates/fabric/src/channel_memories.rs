@@ -4,6 +4,10 @@
 //! What a life has said lies in the kernel when a call of the provider ends: the program goes on only then, so whatever it
 //! does next, its process may be killed. A connection that breaks is the end of the life, as if it had crashed; the next one
 //! begins with what the channel memories have.
+//!
+//! Connections are no part of an image: a process that wakes up makes new ones, and is served what comes after the deliveries in its
+//! image. What lies in the kernel when a connection breaks is lost, so an image is taken only when all memories have said that they have
+//! everything.
 
 use crate::engine::monotonic_ns;
 use crate::log::{Envelope, KINDS, Message, Pieces};
@@ -28,6 +32,8 @@ const READ_BYTES: usize = 256 << 10;
 /// Bytes of messages that may be taken from the kernel before they are delivered, to see what comes behind them: more than a
 /// connection and its two ends hold.
 const MOST_AHEAD: usize = 32 << 20;
+/// A rank stands still for an image no longer than this until the channel memories have all that it has said.
+const STANDSTILL_NS: u64 = 500_000_000;
 /// A life whose connection is broken ends after this: if the channel memory is lost, the dispatcher says so first.
 const LAST_NS: i64 = 500_000_000;
 
@@ -55,8 +61,8 @@ struct Link {
     socket: Socket,
     input: Input,
     output: Output,
-    /// It has said that all is stored.
-    synced: bool,
+    /// Questions whether all is stored that it has not answered.
+    unanswered: u64,
 }
 
 impl Link {
@@ -67,7 +73,7 @@ impl Link {
             socket: socket.connect(node.channel_memory_address, port)?,
             input: Input::default(),
             output: Output::default(),
-            synced: false,
+            unanswered: 0,
         })
     }
 
@@ -102,6 +108,8 @@ pub struct ChannelMemories {
     coming: Option<Arrived>,
     coming_total: usize,
     diverged: Option<Diverged>,
+    /// Deliveries that the own memory has been told to forget.
+    forgotten: u64,
     /// Of [`Self::look_now_and_then`].
     calls: u64,
 }
@@ -116,13 +124,16 @@ pub struct Joined {
 }
 
 impl ChannelMemories {
-    /// Connects to all channel memories and hears what they have of former lives.
-    pub fn join(node: &Node) -> Joined {
+    /// Connects to all channel memories and hears what they have of former lives. `delivered`: deliveries in the image that the life
+    /// begins from.
+    pub fn join(node: &Node, delivered: u64) -> Joined {
         let own = memory_of(node.rank as Rank, node.channel_memory_ports.len());
         let (mut reported, mut sent_before) = (0, vec![0; node.size]);
         let mut links = Vec::new();
         for (number, port) in node.channel_memory_ports.iter().enumerate() {
-            let (link, admission) = greet(node, *port).unwrap_or_else(|reason| lost(node, number, &reason));
+            let delivered = if number == own { delivered } else { 0 };
+            let greeted = greet(node, *port, delivered);
+            let (link, admission) = greeted.unwrap_or_else(|reason| lost(node, number, &reason));
             for (destination, received) in admission.received {
                 sent_before[destination as usize] = received;
             }
@@ -140,6 +151,7 @@ impl ChannelMemories {
             coming: None,
             coming_total: 0,
             diverged: None,
+            forgotten: 0,
             calls: 0,
         };
         Joined {
@@ -147,6 +159,16 @@ impl ChannelMemories {
             reported,
             sent_before,
         }
+    }
+
+    /// In a process that has woken up: these were the connections of the one that its image is of.
+    pub fn abandon(self) {
+        self.links.into_iter().for_each(|link| link.socket.abandon());
+    }
+
+    /// Descriptors of the connections.
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
+        self.links.iter().map(|link| link.socket.descriptor())
     }
 
     /// Sends message `ssn` to `destination`, after `rclock` deliveries. `again`: a former life has sent it, and it is compared.
@@ -206,6 +228,15 @@ impl ChannelMemories {
     /// Says in which read delivery `rclock` has been made; leaves with [`Self::say`].
     pub fn report(&mut self, rclock: u64, polls: u64) {
         self.links[self.own].output.push(&Frame::Report { rclock, polls });
+    }
+
+    /// Lets the own channel memory forget what is before delivery `rclock + 1`, if it has not been told; leaves with [`Self::say`].
+    #[inline]
+    pub fn forget(&mut self, rclock: u64) {
+        if rclock > self.forgotten {
+            self.forgotten = rclock;
+            self.links[self.own].output.push(&Frame::Forget { rclock });
+        }
     }
 
     /// Hands all that is to go to the kernel.
@@ -277,7 +308,7 @@ impl ChannelMemories {
                 }
             }
             Frame::Reported { rclock } => self.departures.acknowledge(rclock),
-            Frame::Synced => link.synced = true,
+            Frame::Synced => link.unanswered = link.unanswered.saturating_sub(1),
             Frame::Differs {
                 destination,
                 ssn,
@@ -333,19 +364,35 @@ impl ChannelMemories {
 
     /// Waits until all that has been said is stored, and all that was sent again compared; answers what differs.
     pub fn sync(&mut self, node: &Node) -> Option<Diverged> {
+        self.sync_within(node, u64::MAX);
+        self.diverged.take()
+    }
+
+    /// The rank stands still for an image: whether all that has been said is stored.
+    pub fn have_everything(&mut self, node: &Node) -> bool {
+        self.sync_within(node, STANDSTILL_NS) && self.diverged.is_none()
+    }
+
+    fn sync_within(&mut self, node: &Node, longest_ns: u64) -> bool {
         for link in &mut self.links {
-            link.synced = false;
+            link.unanswered += 1;
             link.output.push(&Frame::Sync);
         }
         self.say();
+        let since = monotonic_ns();
         for memory in 0..self.links.len() {
-            while !self.links[memory].synced {
-                if !self.hear(node, memory) && !self.receive(memory) {
-                    self.links[memory].socket.wait(100_000_000, false);
+            while self.links[memory].unanswered > 0 {
+                if self.hear(node, memory) || self.receive(memory) {
+                    continue;
                 }
+                let left = longest_ns.saturating_sub(monotonic_ns() - since);
+                if left == 0 {
+                    return false;
+                }
+                self.links[memory].socket.wait(left.min(100_000_000), false);
             }
         }
-        self.diverged.take()
+        true
     }
 }
 
@@ -369,7 +416,7 @@ fn from_wire(envelope: wire::Envelope) -> Envelope {
 }
 
 /// Connects and proves itself; answers why not.
-fn greet(node: &Node, port: u16) -> Result<(Link, Admission), String> {
+fn greet(node: &Node, port: u16, delivered: u64) -> Result<(Link, Admission), String> {
     let address = node.channel_memory_address;
     let mut nonce = [0u8; 32];
     // SAFETY: fills the array.
@@ -381,6 +428,7 @@ fn greet(node: &Node, port: u16) -> Result<(Link, Admission), String> {
         rank: node.rank as Rank,
         size: node.size as u32,
         incarnation: node.control(node.rank, control::INCARNATION).load(Ordering::Acquire),
+        delivered,
         key: node.job_key,
         nonce,
     };

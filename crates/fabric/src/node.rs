@@ -311,6 +311,13 @@ impl Node {
         }
     }
 
+    /// How many of its deliveries this rank's oldest usable image covers (channel-memory).
+    #[inline]
+    pub fn deliveries_covered(&self) -> u64 {
+        // There is no record, and so no place in it.
+        self.record_needed_from()
+    }
+
     /// Messages that `source` had sent to `destination` when a wave stopped it; inside a group, that any life of it has.
     pub fn announced(&self, source: usize, destination: usize) -> &AtomicU64 {
         self.u64_at(self.layout.arena(source) + self.layout.announced() + destination * 8)

@@ -17,6 +17,17 @@ impl Drop for Socket {
 }
 
 impl Socket {
+    /// Its number.
+    pub fn descriptor(&self) -> i32 {
+        self.0
+    }
+
+    /// In a process that has woken up from an image: the socket was that of the process that the image is of, and whatever has
+    /// the number now is something else.
+    pub fn abandon(self) {
+        std::mem::forget(self);
+    }
+
     /// Under any number.
     pub fn new() -> io::Result<Socket> {
         // SAFETY: makes a descriptor.

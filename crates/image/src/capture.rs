@@ -23,6 +23,8 @@ use crate::{changes, gate, locks, mappings, objects, snapshot, stop, threads, ti
 pub struct Hooks {
     /// Where its own objects are, and nothing of the program's; what follows of that mapping has never been used.
     pub own_memory: fn() -> Range<usize>,
+    /// Calls with the descriptor of each connection of its own: they are no part of the image, and whoever wakes up makes new ones.
+    pub connections: fn(each: &mut dyn FnMut(i32)),
     /// Why there can be none now, if so. All threads stand still, outside of every [`crate::Guard`].
     pub refuses: fn() -> Option<&'static str>,
     /// Note the cursors of image `number` in this slot of the rank's arena.
@@ -309,7 +311,12 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
     snapshot::note_actions();
     mappings::make_private().map_err(refuse)?;
     let own = file.as_ref().map_or(-1, |file| file.0);
-    descriptors::note(&[changes::descriptor(), own])?;
+    let is_own = |fd| {
+        let mut is_own = fd == own || fd == changes::descriptor();
+        (hooks.connections)(&mut |connection| is_own |= fd == connection);
+        is_own
+    };
+    descriptors::note(is_own)?;
     let (own, others) = talk::pair().map_err(|_| refuse("it has no descriptor left for a socket"))?;
     let give_up = |why: &'static str| {
         sys::close(own);

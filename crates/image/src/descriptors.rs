@@ -123,15 +123,15 @@ fn same_file(one: i32, other: i32) -> bool {
     }
 }
 
-/// Notes every open descriptor but `own`. The error names what cannot be part of an image.
-pub fn note(own: &[i32]) -> Result<(), Refusal> {
+/// Notes every open descriptor but those that are the library's own. The error names what cannot be part of an image.
+pub fn note(is_own: impl Fn(i32) -> bool) -> Result<(), Refusal> {
     let table = table();
     table.count = 0;
     let directory = sys::open(b"/proc/self/fd\0", libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC)
         .map_err(|_| Refusal::new("its open files cannot be listed", -1))?;
     let mut refused = None;
     let listed = sys::numbers_in(directory, |fd| {
-        if fd == directory || own.contains(&fd) || refused.is_some() {
+        if fd == directory || refused.is_some() || is_own(fd) {
             return;
         }
         match describe(fd, &table.standard, &table.entries[..table.count]) {

@@ -76,6 +76,9 @@ pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
     for fd in [own, IMAGE_FD, PMI_FD] {
         sys::close(fd);
     }
+    if let Some(hooks) = crate::capture::hooks() {
+        (hooks.connections)(&mut sys::close);
+    }
     changes::leave();
     stop::reset();
     crate::capture::reset();

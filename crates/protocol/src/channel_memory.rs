@@ -1,10 +1,15 @@
 //! Channel memories (MPICH-V1; Bouteiller 2006, §III.B): a stable process holds every message to a rank, in the order in which
-//! the rank is to deliver them, and serves them again from the first when the rank has failed.
+//! the rank is to deliver them, and serves them again when the rank has failed.
 //!
 //! The order in which messages arrive is the order in which they are delivered, so what is left to chance, and must be told by the
 //! receiver, is only in which completion-queue read it makes each delivery: its *report*. It is stable when its own channel memory
 //! has it. What leaves the rank after a delivery must not be seen before that: on the connection to the own memory it comes
 //! behind the report anyway, to other memories it waits ([`Departures`]).
+//!
+//! A life that begins from an image of the process connects like any other, says how many deliveries it has made, and is served what
+//! comes after them. What the oldest image that may still be begun from covers is given up ([`ChannelMemory::forget`]). Before an image
+//! is taken the memories must have all that the rank has said: what is on its way may be lost with the process, and what an image has
+//! behind it is not said again.
 //!
 //! A [`crate::Pessimistic`] made with [`crate::Tolerate::Process`] counts, replays and holds nothing; beside it stands [`Departures`],
 //! and at the other ends of the rank's connections a [`ChannelMemory`] each.
@@ -34,6 +39,24 @@ pub enum Error {
         ssn: u64,
         received: u64,
     },
+    #[error(
+        "rank {rank} begins after delivery {delivered}; {forgotten} of its deliveries are forgotten, {reported} reported"
+    )]
+    Begin {
+        rank: Rank,
+        delivered: u64,
+        forgotten: u64,
+        reported: u64,
+    },
+    #[error(
+        "rank {rank} lets its first {rclock} deliveries be forgotten; {reported} are reported, and it has been served {served}"
+    )]
+    Forget {
+        rank: Rank,
+        rclock: u64,
+        reported: u64,
+        served: u64,
+    },
     #[error("rank {rank} reports delivery {rclock} after delivery {reported}; {messages} messages are here for it")]
     Report {
         rank: Rank,
@@ -59,6 +82,8 @@ pub enum Put<'a, C> {
     New { rclock: u64 },
     /// A former life has sent it: here is what it sent, to be compared.
     Again { before: &'a mut C, now: C },
+    /// A former life has sent it, and it is forgotten: there is nothing to compare it with.
+    Forgotten,
 }
 
 /// A message as it is served.
@@ -77,17 +102,50 @@ struct Message<C> {
     content: C,
 }
 
+/// What has come from one source for one receiver.
+#[derive(Debug, Default)]
+struct Channel {
+    /// Messages that are forgotten.
+    forgotten: u64,
+    /// The deliveries that the others are, in the order of their numbers.
+    rclocks: VecDeque<u64>,
+}
+
+impl Channel {
+    fn received(&self) -> u64 {
+        self.forgotten + self.rclocks.len() as u64
+    }
+}
+
 /// What is held for one receiver.
 #[derive(Debug)]
 struct Held<C> {
-    /// In the order of delivery.
-    messages: Vec<Message<C>>,
-    /// Per source, the places of its messages, in the order of their numbers.
-    places: BTreeMap<Rank, Vec<u64>>,
-    /// Of the first deliveries, the read in which each was made.
-    polls: Vec<u64>,
-    /// Messages served to the present life.
+    /// Deliveries that are forgotten, from the first.
+    forgotten: u64,
+    /// The others, in the order of delivery.
+    messages: VecDeque<Message<C>>,
+    /// Per source.
+    channels: BTreeMap<Rank, Channel>,
+    /// Of the first deliveries behind the forgotten ones, the read in which each was made.
+    polls: VecDeque<u64>,
+    /// Deliveries that the present life has been served, or had made when it began.
     served: u64,
+}
+
+impl<C> Held<C> {
+    /// Where delivery `rclock` is among those that are held.
+    fn place(&self, rclock: u64) -> Option<usize> {
+        let place = rclock.checked_sub(self.forgotten + 1)?;
+        Some(place as usize)
+    }
+
+    fn reported(&self) -> u64 {
+        self.forgotten + self.polls.len() as u64
+    }
+
+    fn received(&self) -> u64 {
+        self.forgotten + self.messages.len() as u64
+    }
 }
 
 /// The state of one channel memory, for all ranks that it serves. `C`: the content of a message, or where it lies.
@@ -110,9 +168,10 @@ impl<C> Default for ChannelMemory<C> {
 impl<C> ChannelMemory<C> {
     fn held(&mut self, receiver: Rank) -> &mut Held<C> {
         self.held.entry(receiver).or_insert_with(|| Held {
-            messages: Vec::new(),
-            places: BTreeMap::new(),
-            polls: Vec::new(),
+            forgotten: 0,
+            messages: VecDeque::new(),
+            channels: BTreeMap::new(),
+            polls: VecDeque::new(),
             served: 0,
         })
     }
@@ -130,20 +189,31 @@ impl<C> ChannelMemory<C> {
     }
 
     /// A life of `rank` connects. From here on nothing of its earlier lives is taken, so that the answer stays true; and it
-    /// is served from the first message on. A life connects to each memory once.
-    pub fn admit(&mut self, rank: Rank, incarnation: u64) -> Result<Admission, Error> {
+    /// is served what comes after its first `delivered` deliveries, which are in the image that it begins from (0 where its
+    /// messages are in another memory). A life connects to each memory once.
+    pub fn admit(&mut self, rank: Rank, incarnation: u64, delivered: u64) -> Result<Admission, Error> {
         self.may_admit(rank, incarnation)?;
+        let (forgotten, reported) = (self.forgotten(rank), self.reported(rank));
+        if delivered < forgotten || delivered > reported {
+            return Err(Error::Begin {
+                rank,
+                delivered,
+                forgotten,
+                reported,
+            });
+        }
         self.lives.insert(rank, incarnation);
+        if let Some(held) = self.held.get_mut(&rank) {
+            held.served = delivered;
+        }
         let received = self.held.iter().filter_map(|(receiver, held)| {
-            let places = held.places.get(&rank)?;
-            Some((*receiver, places.len() as u64))
+            let channel = held.channels.get(&rank)?;
+            Some((*receiver, channel.received()))
         });
-        let received = received.collect();
-        let reported = self.held.get_mut(&rank).map_or(0, |held| {
-            held.served = 0;
-            held.polls.len() as u64
-        });
-        Ok(Admission { reported, received })
+        Ok(Admission {
+            reported,
+            received: received.collect(),
+        })
     }
 
     /// This life of `rank` is the latest that has been admitted.
@@ -173,8 +243,9 @@ impl<C> ChannelMemory<C> {
     ) -> Result<Put<'_, C>, Error> {
         self.check_life(source, incarnation)?;
         let held = self.held(destination);
-        let places = held.places.entry(source).or_default();
-        let received = places.len() as u64;
+        let next = held.received() + 1;
+        let channel = held.channels.entry(source).or_default();
+        let received = channel.received();
         if ssn == 0 || ssn > received + 1 {
             return Err(Error::Gap {
                 source_rank: source,
@@ -183,25 +254,27 @@ impl<C> ChannelMemory<C> {
                 received,
             });
         }
+        if ssn <= channel.forgotten {
+            return Ok(Put::Forgotten);
+        }
         if ssn <= received {
-            let place = places[ssn as usize - 1];
+            let rclock = channel.rclocks[(ssn - channel.forgotten) as usize - 1];
+            let place = (rclock - held.forgotten) as usize - 1;
             return Ok(Put::Again {
-                before: &mut held.messages[place as usize].content,
+                before: &mut held.messages[place].content,
                 now: content,
             });
         }
-        places.push(held.messages.len() as u64);
-        held.messages.push(Message { source, content });
-        Ok(Put::New {
-            rclock: held.messages.len() as u64,
-        })
+        channel.rclocks.push_back(next);
+        held.messages.push_back(Message { source, content });
+        Ok(Put::New { rclock: next })
     }
 
     /// `rank` has made delivery `rclock` in read `polls` after the delivery before.
     pub fn report(&mut self, rank: Rank, incarnation: u64, rclock: u64, polls: u64) -> Result<(), Error> {
         self.check_life(rank, incarnation)?;
         let held = self.held(rank);
-        let (reported, messages) = (held.polls.len() as u64, held.messages.len() as u64);
+        let (reported, messages) = (held.reported(), held.received());
         if rclock != reported + 1 || rclock > messages {
             return Err(Error::Report {
                 rank,
@@ -210,19 +283,54 @@ impl<C> ChannelMemory<C> {
                 messages,
             });
         }
-        held.polls.push(polls);
+        held.polls.push_back(polls);
         Ok(())
     }
 
-    /// Deliveries that `rank` has reported.
-    pub fn reported(&self, rank: Rank) -> u64 {
-        self.held.get(&rank).map_or(0, |held| held.polls.len() as u64)
+    /// No life of `rank` will begin before delivery `rclock` any more: the oldest image that one may begin from covers so many.
+    /// Returns what they were, in order; nothing where they were forgotten before.
+    pub fn forget(&mut self, rank: Rank, incarnation: u64, rclock: u64) -> Result<impl Iterator<Item = C>, Error> {
+        self.check_life(rank, incarnation)?;
+        let held = self.held(rank);
+        let (reported, served) = (held.reported(), held.served);
+        if rclock > reported.min(served) {
+            return Err(Error::Forget {
+                rank,
+                rclock,
+                reported,
+                served,
+            });
+        }
+        let count = rclock.saturating_sub(held.forgotten) as usize;
+        held.forgotten += count as u64;
+        held.polls.drain(..count);
+        for message in held.messages.range(..count) {
+            let channel = held.channels.entry(message.source).or_default();
+            channel.rclocks.pop_front();
+            channel.forgotten += 1;
+        }
+        Ok(held.messages.drain(..count).map(|message| message.content))
     }
 
-    /// Delivery `rclock` of `rank`, if its read is known.
+    /// Deliveries of `rank` that are forgotten.
+    pub fn forgotten(&self, rank: Rank) -> u64 {
+        self.held.get(&rank).map_or(0, |held| held.forgotten)
+    }
+
+    /// Messages that are held for `rank`.
+    pub fn kept(&self, rank: Rank) -> u64 {
+        self.held.get(&rank).map_or(0, |held| held.messages.len() as u64)
+    }
+
+    /// Deliveries that `rank` has reported, with those that are forgotten.
+    pub fn reported(&self, rank: Rank) -> u64 {
+        self.held.get(&rank).map_or(0, Held::reported)
+    }
+
+    /// Delivery `rclock` of `rank`, if its read is known and it is not forgotten.
     pub fn delivery(&self, rank: Rank, rclock: u64) -> Option<Recorded> {
         let held = self.held.get(&rank)?;
-        let at = (rclock as usize).checked_sub(1)?;
+        let at = held.place(rclock)?;
         Some(Recorded {
             source: held.messages.get(at)?.source,
             polls: *held.polls.get(at)?,
@@ -231,15 +339,13 @@ impl<C> ChannelMemory<C> {
 
     /// There is something that the present life of `rank` has not been served.
     pub fn has_more(&self, rank: Rank) -> bool {
-        self.held
-            .get(&rank)
-            .is_some_and(|held| held.served < held.messages.len() as u64)
+        self.held.get(&rank).is_some_and(|held| held.served < held.received())
     }
 
     /// The next message for `rank`.
     pub fn serve(&mut self, rank: Rank) -> Option<Served<'_, C>> {
         let held = self.held.get_mut(&rank)?;
-        let at = held.served as usize;
+        let at = held.place(held.served + 1)?;
         let message = held.messages.get_mut(at)?;
         held.served += 1;
         Some(Served {
@@ -250,11 +356,11 @@ impl<C> ChannelMemory<C> {
         })
     }
 
-    /// The content of message `rclock` for `rank`.
+    /// The content of message `rclock` for `rank`, if it is not forgotten.
     pub fn content(&mut self, rank: Rank, rclock: u64) -> Option<&mut C> {
         let held = self.held.get_mut(&rank)?;
-        let message = held.messages.get_mut((rclock as usize).checked_sub(1)?)?;
-        Some(&mut message.content)
+        let at = held.place(rclock)?;
+        Some(&mut held.messages.get_mut(at)?.content)
     }
 }
 
@@ -306,81 +412,4 @@ impl Departures {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_come_in_the_order_of_their_arrival_and_again_from_the_first() {
-        let mut memory = ChannelMemory::default();
-        for rank in 0..3 {
-            assert_eq!(memory.admit(rank, 1).map(|admission| admission.reported), Ok(0));
-        }
-        assert_eq!(memory.put(1, 1, 0, 1, 'a'), Ok(Put::New { rclock: 1 }));
-        assert_eq!(memory.put(2, 1, 0, 1, 'b'), Ok(Put::New { rclock: 2 }));
-        assert_eq!(memory.put(1, 1, 0, 2, 'c'), Ok(Put::New { rclock: 3 }));
-        let take = |memory: &mut ChannelMemory<char>| {
-            let served = memory.serve(0)?;
-            Some((served.rclock, served.source, served.polls, *served.content))
-        };
-        assert_eq!(take(&mut memory), Some((1, 1, None, 'a')));
-        assert_eq!(take(&mut memory), Some((2, 2, None, 'b')));
-        assert_eq!(memory.report(0, 1, 1, 7), Ok(()));
-        assert_eq!(memory.admit(0, 2).map(|admission| admission.reported), Ok(1));
-        assert_eq!(take(&mut memory), Some((1, 1, Some(7), 'a')));
-        assert_eq!(take(&mut memory), Some((2, 2, None, 'b')));
-        assert_eq!(take(&mut memory), Some((3, 1, None, 'c')));
-        assert_eq!(take(&mut memory), None);
-        assert!(!memory.has_more(0));
-    }
-
-    #[test]
-    fn what_is_sent_again_is_compared_and_what_is_missing_or_of_a_dead_life_is_refused() {
-        let mut memory = ChannelMemory::default();
-        memory.admit(1, 1).unwrap();
-        memory.put(1, 1, 0, 1, 'a').unwrap();
-        let admission = memory.admit(1, 2).unwrap();
-        assert_eq!(admission.received, [(0, 1)]);
-        let superseded = Error::Superseded {
-            rank: 1,
-            incarnation: 1,
-            admitted: 2,
-        };
-        assert_eq!(memory.put(1, 1, 0, 2, 'b'), Err(superseded));
-        assert_eq!(memory.report(1, 1, 1, 1), Err(superseded));
-        assert_eq!(memory.admit(1, 1), Err(superseded));
-        let again = Put::Again {
-            before: &mut 'a',
-            now: 'x',
-        };
-        assert_eq!(memory.put(1, 2, 0, 1, 'x'), Ok(again));
-        assert!(matches!(
-            memory.put(1, 2, 0, 3, 'c'),
-            Err(Error::Gap { received: 1, .. })
-        ));
-        memory.admit(0, 1).unwrap();
-        assert!(matches!(
-            memory.report(0, 1, 2, 1),
-            Err(Error::Report { reported: 0, .. })
-        ));
-        memory.report(0, 1, 1, 1).unwrap();
-        assert!(matches!(
-            memory.report(0, 1, 2, 1),
-            Err(Error::Report { messages: 1, .. })
-        ));
-    }
-
-    #[test]
-    fn a_send_to_another_memory_waits_until_the_own_has_all_reports() {
-        let mut departures = Departures::new(0, 3);
-        assert!(departures.may_leave(1, 3));
-        assert!(departures.may_leave(0, 4));
-        assert!(!departures.may_leave(1, 4));
-        assert!(!departures.may_leave(2, 5));
-        departures.acknowledge(4);
-        assert_eq!(departures.release(), Some(1));
-        assert_eq!(departures.release(), None);
-        departures.acknowledge(5);
-        assert_eq!(departures.release(), Some(2));
-        assert_eq!(departures.held(), 0);
-    }
-}
+mod tests;

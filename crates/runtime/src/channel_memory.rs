@@ -1,11 +1,13 @@
 //! A channel memory (MPICH-V1; Bouteiller 2006, §III.B): one loop around one `resurgo_protocol::ChannelMemory`, for many ranks, in a
 //! process of its own that the dispatcher starts.
 //!
-//! It waits for nobody: a rank that does not read has what is sent to it kept here, in memory and then in a file ([`store`]). A
+//! It waits for nobody: a rank that does not read has what is sent to it kept here, in memory and then in a file ([`store`]), until an
+//! image of the rank covers it. A
 //! connection is worth nothing until it has proved the job's key. A later life's connection replaces that of the one before, whose
 //! last words are heard first. Nothing that is here outlives the process: where it ends, the job ends.
 
 mod connection;
+mod spill;
 mod store;
 
 use std::collections::BTreeMap;
@@ -18,6 +20,7 @@ use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_protocol::Rank;
+use resurgo_wire::channel_memory::Life;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::open_nameless;
@@ -49,6 +52,8 @@ pub struct Settings {
 pub enum Report {
     /// It cannot go on.
     Failed { reason: String },
+    /// Its memory fills, and it has no file: images of its ranks would let it forget.
+    Fills,
     /// It ends with the job, and has had this.
     Held(Held),
 }
@@ -59,10 +64,16 @@ pub struct Held {
     pub messages: u64,
     /// Payload.
     pub bytes: u64,
-    /// Of these, written to the spill file.
-    pub spilled_bytes: u64,
+    /// Of these, given up because images cover them.
+    pub forgotten_bytes: u64,
+    /// The most that was there at once, in memory and in the spill file.
+    pub most_bytes: u64,
     /// The most that was in memory at once.
     pub most_memory_bytes: u64,
+    /// Written to the spill file.
+    pub spilled_bytes: u64,
+    /// To which that has grown: what is given up is written over.
+    pub spill_file_bytes: u64,
 }
 
 /// A channel memory as the dispatcher sees it.
@@ -107,7 +118,6 @@ fn serve(beginning: &Beginning<Settings>) -> Result<(), String> {
         next: 0,
     };
     server.serve(&beginning.control)?;
-    // Nobody may be there any more.
     let _ = say(&beginning.control, &Report::Held(server.store.held()));
     Ok(())
 }
@@ -146,6 +156,10 @@ impl Server {
                 self.attend(*id)?;
             }
             self.serve_all()?;
+            if self.store.fills() {
+                // Nobody may be there any more.
+                let _ = say(control, &Report::Fills);
+            }
             let now = Instant::now();
             self.connections.retain(|_, connection| !connection.is_late(now));
         }
@@ -195,7 +209,7 @@ impl Server {
         loop {
             match connection.hear(&mut self.store) {
                 Ok(Heard::Nothing) => return Ok(()),
-                Ok(Heard::Admit(rank, incarnation)) => match self.admit(connection, rank, incarnation) {
+                Ok(Heard::Admit(life)) => match self.admit(connection, life) {
                     Ok(()) => {}
                     Err(Trouble::Refused(reason)) => connection.part(reason),
                     Err(Trouble::Fatal(reason)) => return Err(reason),
@@ -209,10 +223,15 @@ impl Server {
         }
     }
 
-    fn admit(&mut self, connection: &mut Connection, rank: Rank, incarnation: u64) -> Result<(), Trouble> {
+    fn admit(&mut self, connection: &mut Connection, life: Life) -> Result<(), Trouble> {
+        let Life {
+            rank,
+            incarnation,
+            delivered,
+        } = life;
         self.store.may_admit(rank, incarnation)?;
         self.hear_last_words(rank)?;
-        let admission = self.store.admit(rank, incarnation)?;
+        let admission = self.store.admit(rank, incarnation, delivered)?;
         connection.welcome(rank, incarnation, admission);
         Ok(())
     }

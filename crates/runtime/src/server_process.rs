@@ -8,7 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -170,14 +170,21 @@ impl<S: Serialize, R: DeserializeOwned> ServerProcess<S, R> {
         self.running.as_ref().map(|(_, socket)| socket.as_fd())
     }
 
-    /// Lets it end, and hears what it has to say at its end, for so long at most.
+    /// Lets it end, and hears what it has to say until it has ended, for so long at most.
     pub fn finish(&mut self, patience: Duration) -> Vec<R> {
-        if let Some((_, socket)) = &self.running {
+        let until = Instant::now() + patience;
+        let mut reports = Vec::new();
+        while let Some((_, socket)) = &self.running {
             let _ = socket.shutdown(Shutdown::Write);
+            let left = until.saturating_duration_since(Instant::now());
             let mut ready = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
-            let _ = poll(&mut ready, PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX));
+            let _ = poll(&mut ready, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+            reports.extend(self.hear().0);
+            if left.is_zero() {
+                break;
+            }
         }
-        self.hear().0
+        reports
     }
 
     /// What it has said, and how it has ended if it has.

@@ -1,14 +1,15 @@
 //! The setting `channel-memory`: ranks that talk only to channel memories, over connections of their own making. A crash takes away
-//! everything of the rank; what it had said and is still on its way arrives, from its beginning on, or does not.
+//! everything of the rank but its images; what it had said and is still on its way arrives, from its beginning on, or does not.
 //!
 //! Connections keep order, and are as fast as they like, each for itself. Channel memories do not fail: with one the job ends.
 
+mod image;
 mod memory;
 mod rank;
 
 use std::collections::VecDeque;
 
-use resurgo_protocol::channel_memory::{Admission, ChannelMemory, Departures};
+use resurgo_protocol::channel_memory::{Admission, ChannelMemory, Departures, memory_of};
 use resurgo_protocol::{Rank, Tolerate};
 
 use crate::causal::Piggybacks;
@@ -20,6 +21,7 @@ use crate::random::Random;
 use crate::subject::Subject;
 use crate::trace::Trace;
 use crate::world::{Failure, Options, Outcome, Report};
+use image::Image;
 
 /// Events after the last failure by which every rank must have finished.
 const PATIENCE: u64 = 200_000;
@@ -37,9 +39,22 @@ struct Content {
 /// From a rank to a channel memory.
 #[derive(Debug, Clone, Copy)]
 enum ToMemory {
-    Hello,
-    Message { destination: Rank, content: Content },
-    Report { rclock: u64, polls: u64 },
+    /// The life begins behind so many deliveries.
+    Hello {
+        delivered: u64,
+    },
+    Message {
+        destination: Rank,
+        content: Content,
+    },
+    Report {
+        rclock: u64,
+        polls: u64,
+    },
+    Forget {
+        rclock: u64,
+    },
+    Sync,
 }
 
 /// From a channel memory to a rank.
@@ -47,6 +62,7 @@ enum ToMemory {
 enum ToRank {
     Welcome(Admission),
     Acknowledge(u64),
+    Synced,
     Served(Served),
 }
 
@@ -66,9 +82,15 @@ enum Event {
     ToRank(usize, Rank, u64, ToRank),
     /// The memory serves a life what it has not served yet, or a part of it.
     Serve(usize, Rank, u64),
+    /// The image that this life of the rank has taken is complete.
+    ImageComplete(Rank, u64),
+    /// This life of the rank says what may be forgotten.
+    Collect(Rank, u64),
+    LastImages(Rank),
 }
 
 /// A life that runs its program.
+#[derive(Debug, Clone)]
 struct Life {
     subject: Subject,
     program: Program,
@@ -95,9 +117,24 @@ struct Process {
     cuts: Vec<Vec<u64>>,
     /// A broken variant's report that waits for the next send.
     late: Option<ToMemory>,
+    /// Memories that have yet to say that they have everything: it stands still.
+    to_sync: usize,
+    /// Complete ones, the older one first.
+    images: Vec<Image>,
+    image_under_way: Option<Image>,
+    /// There have been two images.
+    collects: bool,
+    /// That are to be taken when the programs have ended.
+    images_due: usize,
+    /// What the present life begins from.
+    from: Option<Image>,
 }
 
 impl Process {
+    fn image_is_under_way(&self) -> bool {
+        self.to_sync > 0 || self.image_under_way.is_some()
+    }
+
     fn is_cut(&self, incarnation: u64, memory: usize, now: u64) -> bool {
         let former = self.cuts.get(incarnation as usize - 1);
         former.is_some_and(|cuts| now > cuts[memory])
@@ -119,9 +156,20 @@ struct World {
     repair: u64,
     crash_one_in: u64,
     failures_left: u64,
+    /// Events before the first failure that chance brings.
+    calm: u64,
     /// Ranks like to crash while they join and replay.
     spiteful: bool,
     crashes: u64,
+    /// How often an image is asked for, in steps of a rank.
+    image_one_in: Option<u64>,
+    /// The longest that one is being written.
+    image_time: u64,
+    /// The program has ended everywhere; the last images are taken.
+    closing: bool,
+    images: u64,
+    from_images: u64,
+    fallbacks: u64,
     trace: Trace,
 }
 
@@ -151,6 +199,12 @@ impl World {
             under_way: 0,
             cuts: Vec::new(),
             late: None,
+            to_sync: 0,
+            images: Vec::new(),
+            image_under_way: None,
+            collects: false,
+            images_due: 0,
+            from: None,
         };
         let mut world = Self {
             mutation: options.mutation,
@@ -165,8 +219,15 @@ impl World {
             repair: random.pick([1, 10, 50, 150]),
             crash_one_in: random.pick([15, 50, 150, 400]),
             failures_left: random.below(9),
+            calm: random.pick([0, 100, 400, 1000]),
             spiteful: random.one_in(3),
             crashes: 0,
+            image_one_in: [None, Some(10), Some(40), Some(150)][random.below(4) as usize],
+            image_time: random.pick([1, 10, 50, 200]),
+            closing: false,
+            images: 0,
+            from_images: 0,
+            fallbacks: 0,
             trace: Trace::new(trace),
             random,
         };
@@ -189,7 +250,17 @@ impl World {
 
     fn run(&mut self) -> Result<Report, Violation> {
         let (mut events, mut last_failure) = (0, 0);
-        while !self.ranks.iter().all(|process| process.finished) {
+        loop {
+            let finished = self.ranks.iter().all(|process| process.finished);
+            if finished && self.image_one_in.is_some() {
+                self.close();
+            }
+            if finished && (!self.closing || self.queue.is_empty()) {
+                if self.closing {
+                    self.nothing_is_kept()?;
+                }
+                break;
+            }
             let Some((at, event)) = self.queue.pop() else {
                 return violation(LIVENESS, "nothing is left to happen".into());
             };
@@ -197,6 +268,7 @@ impl World {
             let provoked = match event {
                 Event::ToRank(_, rank, _, ToRank::Welcome(_)) => Some(rank),
                 Event::Step(rank, _) if self.replays(rank) => Some(rank),
+                Event::ImageComplete(rank, _) => Some(rank),
                 _ => None,
             };
             self.happen(event)?;
@@ -208,7 +280,7 @@ impl World {
                 {
                     self.failures_left -= 1;
                     self.crash(rank);
-                } else if self.random.one_in(self.crash_one_in) {
+                } else if events > self.calm && self.random.one_in(self.crash_one_in) {
                     self.failures_left -= 1;
                     self.fail();
                 }
@@ -226,9 +298,9 @@ impl World {
             deliveries: self.checkers.deliveries(),
             crashes: self.crashes,
             logger_crashes: 0,
-            images: 0,
-            from_images: 0,
-            fallbacks: 0,
+            images: self.images,
+            from_images: self.from_images,
+            fallbacks: self.fallbacks,
             piggybacks: Piggybacks::default(),
             trace: self.trace.take(),
         })
@@ -237,6 +309,11 @@ impl World {
     fn replays(&self, rank: Rank) -> bool {
         let life = self.ranks[rank as usize].life.as_ref();
         life.is_some_and(|life| life.subject.is_replaying())
+    }
+
+    fn is_life(&self, rank: Rank, incarnation: u64) -> bool {
+        let process = &self.ranks[rank as usize];
+        process.up && process.incarnation == incarnation
     }
 
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
@@ -266,6 +343,22 @@ impl World {
             }
             Event::Serve(memory, rank, incarnation) => {
                 self.serve(memory, rank, incarnation);
+                Ok(())
+            }
+            Event::ImageComplete(rank, incarnation) => {
+                if self.is_life(rank, incarnation) || self.is(Mutation::LateImage) {
+                    self.complete_image(rank);
+                }
+                Ok(())
+            }
+            Event::Collect(rank, incarnation) => {
+                if self.is_life(rank, incarnation) {
+                    self.collect(rank);
+                }
+                Ok(())
+            }
+            Event::LastImages(rank) => {
+                self.last_images(rank);
                 Ok(())
             }
         }
@@ -308,6 +401,7 @@ impl World {
     /// A new life of `rank` connects to every memory.
     fn join(&mut self, rank: Rank) {
         let memories = self.memories.len();
+        let from = self.find_image(rank);
         let process = &mut self.ranks[rank as usize];
         process.incarnation += 1;
         process.up = true;
@@ -316,8 +410,18 @@ impl World {
         process.arrives = vec![(self.now, self.now); memories];
         process.under_way = 0;
         process.late = None;
+        process.to_sync = 0;
+        let delivered = from.as_ref().map_or(0, |image| image.life.subject.rclock());
+        process.from = from;
         self.note(|| format!("{rank} begins"));
-        (0..memories).for_each(|memory| self.tell_memory(memory, rank, ToMemory::Hello));
+        for memory in 0..memories {
+            let delivered = if memory == memory_of(rank, memories) {
+                delivered
+            } else {
+                0
+            };
+            self.tell_memory(memory, rank, ToMemory::Hello { delivered });
+        }
     }
 
     fn tell_memory(&mut self, memory: usize, rank: Rank, frame: ToMemory) {

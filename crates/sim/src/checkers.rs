@@ -106,6 +106,11 @@ impl Standing {
     pub fn rclock(&self) -> u64 {
         self.rclock
     }
+
+    /// Reads begun since the last delivery.
+    pub fn reads(&self) -> u64 {
+        self.reads
+    }
 }
 
 /// The whole system as it should be.

@@ -245,11 +245,19 @@ pub enum Mutation {
     AppendAgain,
     /// A channel memory acknowledges one report more than it has.
     MemoryAcknowledgesAhead,
+    /// A channel memory forgets what has been reported.
+    ForgetReported,
+    /// An image is taken before the channel memories have all that the rank has said.
+    ImageWithoutSync,
+    /// A restored rank also delivers what it had been served before its image was taken.
+    KeepServed,
+    /// A restored rank waits until its channel memory acknowledges deliveries that it repeats.
+    DeparturesOfImage,
 }
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 309] = {
+    pub const ALL: [(Self, Setting); 323] = {
         use Mutation::*;
         use Setting::{Auto, Blocking, ChandyLamport, ChannelMemory, Group, Hierarchical, InPlace, Node, Process};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -565,6 +573,20 @@ impl Mutation {
             (IgnorePolls, ChannelMemory),
             (MiscountPolls, ChannelMemory),
             (ForgetRecord, ChannelMemory),
+            (AskFromBeginning, ChannelMemory),
+            (AppendDropped, ChannelMemory),
+            (CollectByNewest, ChannelMemory),
+            (CollectBySingle, ChannelMemory),
+            (CollectBeforeComplete, ChannelMemory),
+            (KeepPassedOver, ChannelMemory),
+            (LateImage, ChannelMemory),
+            (ImageWithoutPolls, ChannelMemory),
+            (ImageWithHeldFrames, ChannelMemory),
+            (KeepLogs, ChannelMemory),
+            (ForgetReported, ChannelMemory),
+            (ImageWithoutSync, ChannelMemory),
+            (KeepServed, ChannelMemory),
+            (DeparturesOfImage, ChannelMemory),
         ]
     };
 }

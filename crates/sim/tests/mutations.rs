@@ -10,6 +10,7 @@ fn seeds(mutation: Mutation) -> Range<u64> {
         Mutation::CompleteAtOnce => 5_220..5_230,
         Mutation::AcceptStrays => 25_255..25_265,
         Mutation::LateImage
+        | Mutation::ImageWithHeldFrames
         | Mutation::LoggerDoesNotFence
         | Mutation::ReceiverDoesNotFence
         | Mutation::CloseBeforeRewinding

@@ -4,11 +4,12 @@
 //! rank                                     channel memory
 //! Hello  version rank size incarnation nonce →
 //!                         ← Challenge  version nonce proof
-//! Proof  proof                             →
+//! Proof  proof delivered                   →                 (deliveries in the image that the life begins from)
 //!                    ← Welcome  reported received…           (or Refused, at any time)
 //! Message  destination ssn envelope bytes  →                 (a long one goes on in Piece frames, right behind)
 //! Report   rclock polls                    →   ← Reported  rclock   (where there are several memories)
 //!                 ← Served  source polls envelope bytes      (the rank's own memory; goes on in Piece frames, right behind)
+//! Forget   rclock                          →                 (no life will begin before this delivery any more)
 //! Sync                                     →   ← Synced      (what was said before it has been stored and compared)
 //!                 ← Differs  destination ssn where before now   (what is sent again is not what was sent)
 //! ```
@@ -19,7 +20,7 @@
 
 mod handshake;
 
-pub use handshake::{Doorkeeper, Greeting, Identity};
+pub use handshake::{Doorkeeper, Greeting, Identity, Life};
 use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::Admission;
 
@@ -72,6 +73,8 @@ pub enum Frame<'a> {
     },
     Proof {
         proof: Bytes32,
+        /// Deliveries that the life has made already; 0 where its messages are in another memory.
+        delivered: u64,
     },
     Welcome(Admission),
     Refused {
@@ -109,9 +112,12 @@ pub enum Frame<'a> {
         before: Envelope,
         now: Envelope,
     },
+    Forget {
+        rclock: u64,
+    },
 }
 
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "Hello",
     "Challenge",
     "Proof",
@@ -125,6 +131,7 @@ const NAMES: [&str; 13] = [
     "Sync",
     "Synced",
     "Differs",
+    "Forget",
 ];
 
 impl Frame<'_> {
@@ -143,6 +150,7 @@ impl Frame<'_> {
             Self::Sync => 11,
             Self::Synced => 12,
             Self::Differs { .. } => 13,
+            Self::Forget { .. } => 14,
         }
     }
 
@@ -168,7 +176,10 @@ impl Frame<'_> {
                 out.extend_from_slice(nonce);
                 out.extend_from_slice(proof);
             }
-            Self::Proof { proof } => out.extend_from_slice(proof),
+            Self::Proof { proof, delivered } => {
+                out.extend_from_slice(proof);
+                out.extend_from_slice(&delivered.to_le_bytes());
+            }
             Self::Welcome(Admission { reported, received }) => {
                 out.extend_from_slice(&reported.to_le_bytes());
                 for (rank, messages) in received {
@@ -198,7 +209,7 @@ impl Frame<'_> {
                 out.extend_from_slice(&rclock.to_le_bytes());
                 out.extend_from_slice(&polls.to_le_bytes());
             }
-            Self::Reported { rclock } => out.extend_from_slice(&rclock.to_le_bytes()),
+            Self::Reported { rclock } | Self::Forget { rclock } => out.extend_from_slice(&rclock.to_le_bytes()),
             Self::Served {
                 source,
                 polls,
@@ -256,7 +267,10 @@ fn decode_fields(kind: u8, mut reader: Reader<'_>) -> Result<Frame<'_>, Error> {
                 proof: reader.array()?,
             }
         }
-        3 => Frame::Proof { proof: reader.array()? },
+        3 => Frame::Proof {
+            proof: reader.array()?,
+            delivered: reader.u64()?,
+        },
         4 => {
             let reported = reader.u64()?;
             let mut received = Vec::with_capacity(reader.bytes.len() / 12);
@@ -291,7 +305,7 @@ fn decode_fields(kind: u8, mut reader: Reader<'_>) -> Result<Frame<'_>, Error> {
         },
         11 => Frame::Sync,
         12 => Frame::Synced,
-        _ => Frame::Differs {
+        13 => Frame::Differs {
             destination: reader.u32()?,
             ssn: reader.u64()?,
             difference: match (reader.array()?, reader.u64()?) {
@@ -303,6 +317,7 @@ fn decode_fields(kind: u8, mut reader: Reader<'_>) -> Result<Frame<'_>, Error> {
             before: envelope(&mut reader)?,
             now: envelope(&mut reader)?,
         },
+        _ => Frame::Forget { rclock: reader.u64()? },
     };
     if !reader.bytes.is_empty() {
         return Err(reader.malformed());

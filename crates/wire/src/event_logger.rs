@@ -27,7 +27,7 @@ use crate::output::Output;
 use resurgo_protocol::{Rank, Recorded};
 
 /// Changes whenever the meaning of any byte changes.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// First bytes of a Hello, so that a stranger is told from a rank of another version.
 const MAGIC: [u8; 4] = *b"RSEL";
 /// Most deliveries in one Log or Answer.

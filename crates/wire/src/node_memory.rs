@@ -131,6 +131,11 @@ pub const fn logs(protocol: u32) -> bool {
     )
 }
 
+/// A rank that has failed begins again alone, and repeats what it did.
+pub const fn recovers_alone(protocol: u32) -> bool {
+    logs(protocol) || protocol == PROTOCOL_CHANNEL_MEMORY
+}
+
 /// Images of all ranks, or of all of a group, are taken in waves.
 pub const fn has_waves(protocol: u32) -> bool {
     can_return_together(protocol) || protocol == PROTOCOL_HIERARCHICAL
@@ -151,7 +156,7 @@ pub const fn can_return_together(protocol: u32) -> bool {
 
 /// Ranks can have images.
 pub const fn has_images(protocol: u32) -> bool {
-    !matches!(protocol, PROTOCOL_NONE | PROTOCOL_CHANNEL_MEMORY)
+    protocol != PROTOCOL_NONE
 }
 
 /// Names of the ways to keep piggybacks small, by number.
@@ -327,7 +332,8 @@ pub mod arena {
     /// `u32` 1 + slot of the oldest image that a recovery may begin from, 0: the beginning of the program. What that image
     /// does not need may be forgotten, here and by senders to this rank. Written by the agent.
     pub const OLDEST_IMAGE: usize = 24;
-    /// `u64` × [`IMAGE_SLOTS`]: reference of the record's segment that the image in that slot goes on in, 0: its first.
+    /// `u64` × [`IMAGE_SLOTS`]: reference of the record's segment that the image in that slot goes on in, 0: its first; under
+    /// channel-memory, how many deliveries the image covers.
     pub const RECORD_CURSORS: usize = 32;
     /// `u64` generation in the high half, number of events in the low: which half of the knowledge counts (the generation's
     /// last bit), and how much of it.

@@ -9,13 +9,13 @@ use resurgo_protocol::Tolerate;
 /// Longest sleep in a replay, or while others still work, before looking again.
 const LONGEST_WAIT_NS: u64 = 100_000_000;
 
-/// A life begins with what the channel memories have of former ones, and with nothing else.
+/// A life without an image begins with what the channel memories have of former ones, and with nothing else.
 pub(super) fn join(node: &Node) -> (ChannelMemories, Pessimistic) {
     let Joined {
         memories,
         reported,
         sent_before,
-    } = ChannelMemories::join(node);
+    } = ChannelMemories::join(node, 0);
     node.set(control::REPLAY_DELIVERIES, reported);
     let rank = node.rank as u32;
     let protocol = Pessimistic::recovering(rank, node.size, Tolerate::Process, reported, sent_before);
@@ -27,7 +27,27 @@ impl Engine {
         self.memories.as_mut().expect("there are channel memories")
     }
 
+    /// This process has woken up from an image: it connects again, and is served what comes after that. Answers how many deliveries
+    /// it has to repeat.
+    pub(super) fn join_again(&mut self) -> u64 {
+        let protocol = self
+            .protocol
+            .as_mut()
+            .expect("a protocol stands beside channel memories");
+        let delivered = protocol.rclock();
+        if let Some(former) = self.memories.take() {
+            former.abandon();
+        }
+        let joined = ChannelMemories::join(&self.node, delivered);
+        protocol.restored(joined.reported, joined.sent_before);
+        self.memories = Some(Box::new(joined.memories));
+        joined.reported - delivered
+    }
+
     pub(super) fn poll_served(&mut self) {
+        if let Some(memories) = &mut self.memories {
+            memories.forget(self.node.deliveries_covered());
+        }
         if self.replaying
             && let Some(memories) = &mut self.memories
             && let Some(diverged) = memories.look_now_and_then(&self.node)

@@ -14,9 +14,10 @@ static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(null_mut());
 /// Lets the agent take images of this process; it asks as soon as the phase says that the rank is live, so this comes
 /// before there is an engine.
 pub fn enable(node: &Node) {
-    if node.waves || (node.logs && !node.tolerate_node) {
+    if node.waves || (node.replays() && !node.tolerate_node) {
         resurgo_image::enable(resurgo_image::Hooks {
             own_memory: || crate::HEAP.used(),
+            connections,
             refuses,
             note_cursors,
             announce,
@@ -39,6 +40,12 @@ fn engine() -> Option<&'static mut Engine> {
     unsafe { ENGINE.load(Ordering::Acquire).as_mut() }
 }
 
+fn connections(each: &mut dyn FnMut(i32)) {
+    if let Some(memories) = engine().and_then(|engine| engine.memories.as_ref()) {
+        memories.descriptors().for_each(each);
+    }
+}
+
 fn refuses() -> Option<&'static str> {
     let Some(engine) = engine() else {
         return Some("it has no endpoint");
@@ -46,7 +53,7 @@ fn refuses() -> Option<&'static str> {
     if engine.endpoints == 0 {
         return Some("it has no endpoint");
     }
-    if !engine.node.logs {
+    if !engine.node.replays() {
         return None;
     }
     // It may have woken up from an image and not looked around yet.
@@ -56,11 +63,14 @@ fn refuses() -> Option<&'static str> {
     {
         return Some("it repeats what a former life did");
     }
-    if engine.waiting.is_empty() {
-        None
-    } else {
-        Some("a send waits for room")
+    if !engine.waiting.is_empty() {
+        return Some("a send waits for room");
     }
+    let memories = engine.memories.as_mut();
+    if memories.is_some_and(|memories| !memories.have_everything(&engine.node)) {
+        return Some("a channel memory does not answer");
+    }
+    None
 }
 
 fn note_cursors(number: u64, slot: u64) {
@@ -68,11 +78,16 @@ fn note_cursors(number: u64, slot: u64) {
     if engine.node.chandy_lamport {
         return engine.note_cut(number);
     }
+    let slot = slot as usize;
+    let of_record = engine.node.own(nm::arena::RECORD_CURSORS + slot * 8);
+    if engine.memories.is_some() {
+        let covered = engine.protocol.as_ref().map_or(0, Pessimistic::rclock);
+        return of_record.store(covered, Ordering::Release);
+    }
     if !engine.node.logs {
         // Channels keep nothing.
         return;
     }
-    let slot = slot as usize;
     for (source, incoming) in engine.incoming.iter().enumerate().take(engine.node.ranks()) {
         let serial = incoming.as_ref().map_or(0, |incoming| incoming.reader.serial());
         engine.node.image_cursor(slot, source).store(serial, Ordering::Release);
@@ -80,10 +95,7 @@ fn note_cursors(number: u64, slot: u64) {
     let inside = |writer: &&mut Box<Writer>| engine.node.is_inside(writer.destination());
     let writers = engine.outgoing.iter_mut().flatten().filter(inside);
     writers.for_each(|writer| writer.cut_inside(number));
-    engine
-        .node
-        .own(nm::arena::RECORD_CURSORS + slot * 8)
-        .store(engine.record.reference(), Ordering::Release);
+    of_record.store(engine.record.reference(), Ordering::Release);
 }
 
 fn announce() {
@@ -141,7 +153,7 @@ fn notice() {
 fn woken() -> bool {
     let Some(engine) = engine() else { return false };
     let together = engine.node.begins_together();
-    if engine.node.logs {
+    if engine.node.replays() {
         // The rest is done in the first call, as for a rank that has failed alone: see `restored`.
         if together {
             engine.cut_off();
@@ -255,11 +267,26 @@ impl Engine {
         self.publish_phase();
     }
 
-    /// The first call of a process that has woken up from an image: the own logs and the record have gone on since, and so
-    /// has everybody else.
+    /// The first call of a process that has woken up from an image: the own logs and the record, or the channel memories, have gone
+    /// on since, and so has everybody else.
     #[cold]
     pub(super) fn restored(&mut self) {
         let began_ns = monotonic_ns();
+        let behind = if self.memories.is_some() {
+            self.join_again()
+        } else {
+            self.survey_again()
+        };
+        self.replaying = self.protocol.as_ref().is_some_and(Pessimistic::is_replaying);
+        self.node.set(control::REPLAY_DELIVERIES, behind);
+        let own = self.node.rank;
+        self.output_gate = self.node.control(own, control::OUTPUT_BEHIND).load(Ordering::Acquire) != 0;
+        self.collected(began_ns);
+        self.begin_again();
+    }
+
+    /// Answers how many deliveries of the record are to be repeated.
+    fn survey_again(&mut self) -> u64 {
         let protocol = self.protocol.as_mut().expect("only logging protocols have images");
         self.arena = Arena::new(&self.node);
         let writers = std::mem::take(&mut self.outgoing);
@@ -271,16 +298,7 @@ impl Engine {
         self.record.refresh(&self.node);
         let behind = self.record.clone().count(&self.node);
         protocol.restored(protocol.rclock() + behind, found.sent_before);
-        self.replaying = protocol.is_replaying();
-        self.node.set(control::REPLAY_DELIVERIES, behind);
-        let own = self.node.rank;
-        self.output_gate = self.node.control(own, control::OUTPUT_BEHIND).load(Ordering::Acquire) != 0;
-        self.ready = channels_with_entries(&self.node);
-        self.queued = vec![false; self.node.size];
-        for &source in &self.ready {
-            self.queued[source as usize] = true;
-        }
-        self.collected(began_ns);
-        self.begin_again();
+        self.look_at_all();
+        behind
     }
 }

@@ -483,7 +483,7 @@ impl Agent {
         let images = &mut work.ranks[rank].images;
         images.newest = Some(image);
         // With files, what is needed is what they need: see `files.rs`.
-        if work.logs() && work.store.is_none() {
+        if work.recovers_alone() && work.store.is_none() {
             work.ranks[rank].images.begun = true;
             work.memory.set_oldest_image(rank, slot, number)?;
         }
@@ -599,8 +599,7 @@ impl Agent {
         images.newest = None;
         let waking = images.waking.take().is_some();
         let it_wrote = images.writer.is_none();
-        // A rank that logs can begin elsewhere alone.
-        let together = work.is_returning(rank) || !work.logs() || work.is_hierarchical();
+        let together = work.is_returning(rank) || !work.recovers_alone() || work.is_hierarchical();
         let reason = why.to_string();
         self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
         if it_wrote {

@@ -85,6 +85,11 @@ impl Work {
     }
 
     /// A rank can recover alone.
+    pub(super) fn recovers_alone(&self) -> bool {
+        nm::recovers_alone(self.job.protocol)
+    }
+
+    /// Messages are logged in the node memory.
     pub(super) fn logs(&self) -> bool {
         nm::logs(self.job.protocol)
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags};
 use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::Admission;
-use resurgo_wire::channel_memory::{Doorkeeper, Envelope, Frame, Input, MAX_PIECE, Output, Unset};
+use resurgo_wire::channel_memory::{Doorkeeper, Envelope, Frame, Input, Life, MAX_PIECE, Output, Unset};
 
 use super::store::{Differs, Next, Store, Trouble};
 
@@ -23,8 +23,8 @@ const AHEAD: usize = 512 << 10;
 
 /// What has come.
 pub enum Heard {
-    /// This rank has proved itself, with this incarnation.
-    Admit(Rank, u64),
+    /// This life has proved itself.
+    Admit(Life),
     /// Everything that was here has been dealt with.
     Nothing,
 }
@@ -122,7 +122,7 @@ impl Connection {
         while let Some(frame) = self.input.frame().map_err(malformed)? {
             let Some(who) = self.who else {
                 match self.door.hear(frame, &mut self.output).map_err(malformed)? {
-                    Some((rank, incarnation)) => return Ok(Heard::Admit(rank, incarnation)),
+                    Some(life) => return Ok(Heard::Admit(life)),
                     None => continue,
                 }
             };
@@ -149,6 +149,7 @@ impl Connection {
                     store.report(who.0, who.1, rclock, polls)?;
                     self.owed = true;
                 }
+                Frame::Forget { rclock } => store.forget(who.0, who.1, rclock)?,
                 Frame::Sync => self.output.push(&Frame::Synced),
                 frame => return Err(Trouble::Refused(format!("a {} frame where none is due", frame.name()))),
             }

@@ -1,17 +1,20 @@
-//! What a channel memory holds: in memory up to a bound, beyond it in the spill file, oldest messages first.
+//! What a channel memory holds: in memory up to a bound, beyond it in the spill file, the oldest messages of each rank first.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use super::Held;
+use super::spill::{Part, Spill};
 use resurgo_protocol::channel_memory::{Admission, ChannelMemory, Put};
 use resurgo_protocol::{ChannelMemory as Protocol, Rank};
 use resurgo_wire::channel_memory::{Difference, Envelope, MAX_PIECE, Unset};
 
 /// What is written to the spill file at once, at least: 1 MiB.
 const SPILLED_AT_ONCE: u64 = 1 << 20;
+/// A rank that has been served so many bytes whose delivery it has not reported is served no more: 8 MiB. It takes what has come
+/// whenever it asks whether all that it has said is here, as before each image, and must not come to hold what is held here.
+const AHEAD: u64 = 8 << 20;
 
 /// Why something cannot be done.
 #[derive(Debug)]
@@ -60,14 +63,28 @@ pub struct Next {
     pub envelope: Envelope,
 }
 
+/// Where the messages for one rank are.
+#[derive(Default)]
+struct Receiver {
+    /// Bytes of those in memory.
+    in_memory: u64,
+    /// The last that is in the spill file, or has been forgotten.
+    spilled_to: u64,
+    /// Bytes of those that its present life has been served and has not reported.
+    ahead: u64,
+    /// Parts of the spill file, the oldest first, each with the last message in it.
+    parts: VecDeque<(u64, Part)>,
+}
+
 pub struct Store {
     protocol: Protocol<Content>,
-    spill: Option<File>,
+    spill: Option<Spill>,
     /// Most bytes of messages in memory.
     bound: u64,
     in_memory: u64,
-    /// Messages in memory, oldest first: receiver and number.
-    oldest: VecDeque<(Rank, u64)>,
+    /// What was in memory when it last said that it fills, or less since.
+    told: u64,
+    receivers: BTreeMap<Rank, Receiver>,
     held: Held,
 }
 
@@ -76,10 +93,11 @@ impl Store {
     pub fn new(bound: u64, spill: Option<File>) -> Store {
         Store {
             protocol: ChannelMemory::default(),
-            spill,
+            spill: spill.map(Spill::new),
             bound,
             in_memory: 0,
-            oldest: VecDeque::new(),
+            told: 0,
+            receivers: BTreeMap::new(),
             held: Held::default(),
         }
     }
@@ -93,20 +111,41 @@ impl Store {
         Ok(self.protocol.may_admit(rank, incarnation)?)
     }
 
-    pub fn admit(&mut self, rank: Rank, incarnation: u64) -> Result<Admission, Trouble> {
-        Ok(self.protocol.admit(rank, incarnation)?)
+    /// `delivered`: deliveries that the life has made already.
+    pub fn admit(&mut self, rank: Rank, incarnation: u64, delivered: u64) -> Result<Admission, Trouble> {
+        let admission = self.protocol.admit(rank, incarnation, delivered)?;
+        self.receivers.entry(rank).or_default().ahead = 0;
+        Ok(admission)
     }
 
     pub fn report(&mut self, rank: Rank, incarnation: u64, rclock: u64, polls: u64) -> Result<(), Trouble> {
-        Ok(self.protocol.report(rank, incarnation, rclock, polls)?)
+        self.protocol.report(rank, incarnation, rclock, polls)?;
+        let delivered = self.protocol.content(rank, rclock);
+        let delivered = delivered.map_or(0, |content| content.envelope.total);
+        let receiver = self.receivers.entry(rank).or_default();
+        receiver.ahead = receiver.ahead.saturating_sub(delivered);
+        Ok(())
     }
 
     pub fn reported(&self, rank: Rank) -> u64 {
         self.protocol.reported(rank)
     }
 
+    /// There is something that `rank` is to be served now.
     pub fn has_more(&self, rank: Rank) -> bool {
-        self.protocol.has_more(rank)
+        let ahead = self.receivers.get(&rank).map_or(0, |receiver| receiver.ahead);
+        ahead < AHEAD && self.protocol.has_more(rank)
+    }
+
+    /// Whether images are needed: half of the memory is used, and there is no file. Not before there is a sixteenth more than when it
+    /// was last so.
+    pub fn fills(&mut self) -> bool {
+        let scarce = self.spill.is_none() && self.in_memory > self.bound / 2;
+        let fills = scarce && self.in_memory >= self.told + self.bound / 16;
+        if fills {
+            self.told = self.in_memory;
+        }
+        fills
     }
 
     /// A whole message has come. One that a former life has sent is compared with that, but for what is `unset`.
@@ -123,17 +162,20 @@ impl Store {
         let place = Place::Memory(bytes.into_boxed_slice());
         let content = Content { envelope, place };
         match self.protocol.put(source, incarnation, destination, ssn, content)? {
-            Put::New { rclock } => {
-                self.oldest.push_back((destination, rclock));
+            Put::New { .. } => {
+                self.receivers.entry(destination).or_default().in_memory += length;
                 self.in_memory += length;
                 self.held.messages += 1;
                 self.held.bytes += length;
                 if self.in_memory > self.bound {
-                    self.spill_oldest()?;
+                    self.make_room()?;
                 }
-                self.held.most_memory_bytes = self.held.most_memory_bytes.max(self.in_memory);
+                let held = &mut self.held;
+                held.most_memory_bytes = held.most_memory_bytes.max(self.in_memory);
+                held.most_bytes = held.most_bytes.max(held.bytes - held.forgotten_bytes);
                 Ok(None)
             }
+            Put::Forgotten => Ok(None),
             Put::Again { before, now } => {
                 let Place::Memory(bytes) = &now.place else {
                     unreachable!("it has just come");
@@ -151,13 +193,20 @@ impl Store {
 
     /// The next message for `rank`.
     pub fn next(&mut self, rank: Rank) -> Option<Next> {
+        if !self.has_more(rank) {
+            return None;
+        }
         let served = self.protocol.serve(rank)?;
-        Some(Next {
+        let next = Next {
             rclock: served.rclock,
             source: served.source,
             polls: served.polls,
             envelope: served.content.envelope,
-        })
+        };
+        if next.polls.is_none() {
+            self.receivers.entry(rank).or_default().ahead += next.envelope.total;
+        }
+        Some(next)
     }
 
     /// Appends `length` bytes of message `rclock` for `rank` to `out`, from `offset` on.
@@ -170,7 +219,8 @@ impl Store {
         out: &mut Vec<u8>,
     ) -> Result<(), Trouble> {
         let Some(content) = self.protocol.content(rank, rclock) else {
-            unreachable!("message {rclock} for rank {rank} has been served");
+            let reason = format!("message {rclock} for rank {rank} is being served, and was to be forgotten");
+            return Err(Trouble::Refused(reason));
         };
         match &content.place {
             Place::Memory(bytes) => {
@@ -185,41 +235,63 @@ impl Store {
         }
     }
 
-    /// Writes messages to the spill file until there is room.
-    fn spill_oldest(&mut self) -> Result<(), Trouble> {
-        let Some(file) = &self.spill else {
+    /// No life of `rank` will begin before delivery `rclock` any more.
+    pub fn forget(&mut self, rank: Rank, incarnation: u64, rclock: u64) -> Result<(), Trouble> {
+        let receiver = self.receivers.entry(rank).or_default();
+        for content in self.protocol.forget(rank, incarnation, rclock)? {
+            self.held.forgotten_bytes += content.envelope.total;
+            if let Place::Memory(bytes) = content.place {
+                self.in_memory -= bytes.len() as u64;
+                receiver.in_memory -= bytes.len() as u64;
+            }
+        }
+        self.told = self.told.min(self.in_memory);
+        receiver.spilled_to = receiver.spilled_to.max(rclock);
+        while let Some((_, part)) = receiver.parts.pop_front_if(|(last, _)| *last <= rclock) {
+            self.spill.iter_mut().for_each(|spill| spill.give_back(part));
+        }
+        Ok(())
+    }
+
+    /// Writes messages to the spill file until there is room: the oldest of the rank that has most in memory.
+    fn make_room(&mut self) -> Result<(), Trouble> {
+        let Some(spill) = &mut self.spill else {
             return Err(Trouble::Fatal(format!(
-                "it is full ({} MiB of messages): give it more with --log-memory, or let it spill to a file with --spill-dir",
+                "it is full ({} MiB of messages): give it more with --log-memory, let it forget more with images \
+                 (--checkpoint-every), or let it spill to a file with --spill-dir",
                 self.bound >> 20
             )));
         };
         while self.in_memory > self.bound {
-            let mut part: Vec<(Rank, u64)> = Vec::new();
+            let most = self.receivers.iter_mut().max_by_key(|(_, receiver)| receiver.in_memory);
+            let Some((&rank, receiver)) = most else { break };
+            let first = receiver.spilled_to + 1;
             let mut bytes: Vec<u8> = Vec::new();
             while (bytes.len() as u64) < SPILLED_AT_ONCE
-                && let Some((rank, rclock)) = self.oldest.pop_front()
+                && let Some(content) = self.protocol.content(rank, receiver.spilled_to + 1)
             {
-                if let Some(Content {
-                    place: Place::Memory(content),
-                    ..
-                }) = self.protocol.content(rank, rclock)
-                {
+                if let Place::Memory(content) = &content.place {
                     bytes.extend_from_slice(content);
-                    part.push((rank, rclock));
                 }
+                receiver.spilled_to += 1;
             }
-            file.write_all_at(&bytes, self.held.spilled_bytes).map_err(|error| {
+            let part = spill.write(&bytes).map_err(|error| {
                 Trouble::Fatal(format!(
                     "it cannot write messages to its spill file: {error}: free space in --spill-dir or name another folder"
                 ))
             })?;
-            for (rank, rclock) in part {
+            let mut at = part.at;
+            for rclock in first..=receiver.spilled_to {
                 if let Some(content) = self.protocol.content(rank, rclock) {
-                    content.place = Place::Spilled(self.held.spilled_bytes);
-                    self.held.spilled_bytes += content.envelope.total;
-                    self.in_memory -= content.envelope.total;
+                    content.place = Place::Spilled(at);
+                    at += content.envelope.total;
                 }
             }
+            receiver.parts.push_back((receiver.spilled_to, part));
+            receiver.in_memory -= part.length;
+            self.in_memory -= part.length;
+            self.held.spilled_bytes += part.length;
+            self.held.spill_file_bytes = spill.length();
         }
         Ok(())
     }
@@ -229,9 +301,9 @@ fn unreadable(error: io::Error) -> Trouble {
     Trouble::Fatal(format!("it cannot read messages back from its spill file: {error}"))
 }
 
-fn read_spilled(file: Option<&File>, bytes: &mut [u8], at: u64) -> io::Result<()> {
-    let file = file.ok_or_else(|| io::Error::other("there is none"))?;
-    file.read_exact_at(bytes, at)
+fn read_spilled(spill: Option<&Spill>, bytes: &mut [u8], at: u64) -> io::Result<()> {
+    let spill = spill.ok_or_else(|| io::Error::other("there is none"))?;
+    spill.read(bytes, at)
 }
 
 /// Where what is sent now is not what was sent before.
@@ -240,7 +312,7 @@ fn compare(
     envelope: &Envelope,
     unset: &Unset,
     now: &[u8],
-    file: Option<&File>,
+    spill: Option<&Spill>,
 ) -> io::Result<Option<Difference>> {
     let same = Envelope {
         total: envelope.total,
@@ -274,7 +346,7 @@ fn compare(
             for (number, now) in now.chunks(MAX_PIECE).enumerate() {
                 let offset = number * MAX_PIECE;
                 let piece = &mut piece[..now.len()];
-                read_spilled(file, piece, place + offset as u64)?;
+                read_spilled(spill, piece, place + offset as u64)?;
                 if let Some(difference) = first(offset, piece, now) {
                     return Ok(Some(difference));
                 }
@@ -285,107 +357,4 @@ fn compare(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn envelope(total: usize) -> Envelope {
-        Envelope {
-            kind: 1,
-            flags: 0,
-            tag: 5,
-            data: 0,
-            total: total as u64,
-        }
-    }
-
-    fn bytes(ssn: u64, length: usize) -> Vec<u8> {
-        (0..length).map(|at| (at as u64 * 7 + ssn * 31) as u8).collect()
-    }
-
-    fn put(store: &mut Store, life: u64, ssn: u64, bytes: Vec<u8>) -> Result<Option<Differs>, Trouble> {
-        store.put(
-            (1, life),
-            0,
-            ssn,
-            envelope(bytes.len()),
-            &[(3, 5), (0, 0), (0, 0), (0, 0)],
-            bytes,
-        )
-    }
-
-    fn spill() -> File {
-        crate::agent::open_nameless(std::env::temp_dir().as_os_str()).unwrap()
-    }
-
-    #[test]
-    fn what_is_spilled_is_served_and_compared_as_what_is_not() {
-        let mut store = Store::new(3 << 20, Some(spill()));
-        store.admit(0, 1).unwrap();
-        store.admit(1, 1).unwrap();
-        let length = |ssn: u64| (ssn as usize * 77_777) % 500_000;
-        for ssn in 1..=60 {
-            assert_eq!(put(&mut store, 1, ssn, bytes(ssn, length(ssn))).unwrap(), None);
-            assert!(store.in_memory <= 3 << 20);
-        }
-        let held = store.held();
-        assert!(
-            held.spilled_bytes > 5 << 20 && held.most_memory_bytes <= 3 << 20,
-            "{held:?}"
-        );
-        for life in 1..3 {
-            store.admit(0, 1 + life).unwrap();
-            for ssn in 1..=60 {
-                let next = store.next(0).unwrap();
-                assert_eq!(
-                    (next.rclock, next.source, next.envelope),
-                    (ssn, 1, envelope(length(ssn)))
-                );
-                let mut got = Vec::new();
-                let half = length(ssn) / 2;
-                store.read(0, ssn, 0, half, &mut got).unwrap();
-                store.read(0, ssn, half as u64, length(ssn) - half, &mut got).unwrap();
-                assert_eq!(got, bytes(ssn, length(ssn)));
-            }
-            assert_eq!(store.next(0), None);
-        }
-        store.admit(1, 2).unwrap();
-        for ssn in 1..=60 {
-            assert_eq!(put(&mut store, 2, ssn, bytes(ssn, length(ssn))).unwrap(), None);
-            let mut other = bytes(ssn, length(ssn));
-            if let Some(last) = other.last_mut() {
-                *last ^= 1;
-                let differs = put(&mut store, 2, ssn, other).unwrap().unwrap();
-                assert_eq!(differs.difference, Difference::Content(length(ssn) as u64 - 1));
-            }
-        }
-        let mut padded = bytes(1, length(1));
-        padded[3] ^= 1;
-        padded[4] ^= 1;
-        assert_eq!(put(&mut store, 2, 1, padded).unwrap(), None);
-        let longer = put(&mut store, 2, 1, bytes(1, length(1) + 1)).unwrap().unwrap();
-        assert_eq!(longer.difference, Difference::Length);
-    }
-
-    #[test]
-    fn a_full_memory_without_a_file_says_what_to_do() {
-        let mut store = Store::new(1 << 20, None);
-        store.admit(1, 1).unwrap();
-        assert!(put(&mut store, 1, 1, bytes(1, 1 << 20)).is_ok());
-        let Err(Trouble::Fatal(reason)) = put(&mut store, 1, 2, bytes(2, 1)) else {
-            panic!("there is no room");
-        };
-        assert!(reason.contains("1 MiB") && reason.contains("--spill-dir"), "{reason}");
-    }
-
-    #[test]
-    fn a_full_disk_is_told() {
-        let full = File::options().write(true).read(true).open("/dev/full").unwrap();
-        let mut store = Store::new(1 << 20, Some(full));
-        store.admit(1, 1).unwrap();
-        put(&mut store, 1, 1, bytes(1, 1 << 20)).unwrap();
-        let Err(Trouble::Fatal(reason)) = put(&mut store, 1, 2, bytes(2, 1)) else {
-            panic!("there is no room");
-        };
-        assert!(reason.contains("No space left"), "{reason}");
-    }
-}
+mod tests;

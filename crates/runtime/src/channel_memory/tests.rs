@@ -74,12 +74,24 @@ impl Peer {
     }
 
     fn join(server: &Running, rank: Rank, incarnation: u64, key: [u8; 32]) -> Result<(Peer, Admission), String> {
+        Peer::join_behind(server, rank, incarnation, 0, key)
+    }
+
+    /// Begins from an image with so many deliveries.
+    fn join_behind(
+        server: &Running,
+        rank: Rank,
+        incarnation: u64,
+        delivered: u64,
+        key: [u8; 32],
+    ) -> Result<(Peer, Admission), String> {
         let mut peer = Peer::connect(server);
         let mut output = Output::default();
         let identity = Identity {
             rank,
             size: 4,
             incarnation,
+            delivered,
             key,
             nonce: [7; 32],
         };
@@ -180,6 +192,35 @@ fn a_later_life_is_served_again_and_hears_what_the_former_one_said_last() {
     });
     assert_eq!(differs.as_deref(), Ok("1 Content(4)"));
     assert_eq!(again.hear(|frame| frame.name()), Ok("Synced"));
+}
+
+#[test]
+fn a_life_that_begins_from_an_image_is_served_what_comes_after_it() {
+    let server = Running::start(1 << 20);
+    let (mut sender, _) = Peer::joined(&server, 1, 1);
+    let (mut first, _) = Peer::joined(&server, 0, 1);
+    for (ssn, text) in (1..).zip([b"one", b"two", b"six"]) {
+        sender.say(&[message(0, ssn, text)]);
+        first.served();
+    }
+    first.say(&[1, 2, 3].map(|rclock| Frame::Report { rclock, polls: rclock }));
+    first.say(&[Frame::Forget { rclock: 1 }]);
+    drop(first);
+    let (mut again, admission) = Peer::join_behind(&server, 0, 2, 2, KEY).unwrap();
+    assert_eq!(admission.reported, 3);
+    assert_eq!(again.served(), (1, Some(3), b"six".to_vec()));
+    // What is forgotten cannot be begun from, nor what it has not been served be forgotten.
+    let beginning = Peer::join(&server, 0, 3, KEY).map(|_| ()).unwrap_err();
+    assert!(beginning.contains("1 of its deliveries are forgotten"), "{beginning}");
+    let (mut third, _) = Peer::join_behind(&server, 0, 4, 1, KEY).unwrap();
+    assert_eq!(third.served(), (1, Some(2), b"two".to_vec()));
+    assert_eq!(third.served(), (1, Some(3), b"six".to_vec()));
+    third.say(&[Frame::Forget { rclock: 4 }]);
+    let reason = third.hear(|frame| match frame {
+        Frame::Refused { reason } => reason,
+        frame => frame.name().to_string(),
+    });
+    assert!(reason.is_ok_and(|reason| reason.contains("first 4 deliveries")));
 }
 
 #[test]

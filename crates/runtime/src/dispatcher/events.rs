@@ -199,6 +199,10 @@ impl Events {
         self.record("channel_memory_started", json!({"memory": number, "pid": pid}));
     }
 
+    pub fn channel_memory_fills(&mut self, number: usize) {
+        self.record("channel_memory_fills", json!({"memory": number}));
+    }
+
     /// At the end of the job.
     pub fn channel_memories_held(&mut self, held: Vec<Option<Held>>) {
         self.stats.channel_memories = held;

@@ -58,7 +58,7 @@ impl Memories {
         let held = |process: &mut Process| {
             process.finish(LAST_WORDS).into_iter().find_map(|report| match report {
                 Report::Held(held) => Some(held),
-                Report::Failed { .. } => None,
+                Report::Failed { .. } | Report::Fills => None,
             })
         };
         self.0.iter_mut().map(held).collect()
@@ -70,13 +70,18 @@ impl Memories {
 }
 
 impl Dispatcher {
-    /// Hears why a channel memory cannot go on, or that it has ended. What it had is nowhere else, so the job ends.
+    /// Hears that a channel memory fills: images of all ranks let it forget. Or why it cannot go on, or that it has ended: what it had
+    /// is nowhere else, so the job ends.
     pub(super) fn mind_memories(&mut self) {
         for number in 0..self.memories.0.len() {
             let (reports, end) = self.memories.0[number].hear();
+            if reports.contains(&Report::Fills) && self.verdict.is_none() {
+                self.events.channel_memory_fills(number);
+                self.want_images(None);
+            }
             let failed = reports.into_iter().find_map(|report| match report {
                 Report::Failed { reason } => Some(reason),
-                Report::Held(_) => None,
+                Report::Held(_) | Report::Fills => None,
             });
             if self.verdict.is_some() || failed.is_none() && end.is_none() {
                 continue;

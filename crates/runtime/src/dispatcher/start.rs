@@ -24,7 +24,7 @@ use super::lines::Lines;
 use super::loggers::Loggers;
 use super::memories::Memories;
 use super::policy::Policy;
-use super::suspend::{State, Suspension};
+use super::suspend::{self, State, Suspension};
 use super::writer::Writer;
 use super::{Dispatcher, Settings, input};
 use crate::connection::Connection;
@@ -143,7 +143,7 @@ impl Dispatcher {
             suspension: Suspension::new(
                 settings.origin,
                 settings.registry,
-                job.checkpoint_directory.is_some(),
+                suspend::obstacle(job),
                 settings.time_limit,
             ),
         };

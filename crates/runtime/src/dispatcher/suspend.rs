@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use resurgo_wire::console::Reply;
-use resurgo_wire::control::{Stream, ToAgent};
+use resurgo_wire::control::{Job, Stream, ToAgent};
+use resurgo_wire::node_memory::PROTOCOL_CHANNEL_MEMORY;
 use serde::{Deserialize, Serialize};
 
 use super::Dispatcher;
@@ -46,6 +47,17 @@ enum Phase {
     Done,
 }
 
+/// Why a job cannot be suspended, if so.
+pub(super) fn obstacle(job: &Job) -> Option<&'static str> {
+    if job.protocol == PROTOCOL_CHANNEL_MEMORY {
+        return Some(
+            "what its channel memories hold is in no file; run it with --protocol pessimistic to be able to suspend it",
+        );
+    }
+    let without = "image files have no place; start it with --checkpoint-dir DIR to be able to suspend it";
+    job.checkpoint_directory.is_none().then_some(without)
+}
+
 /// Suspensions of the job.
 pub(super) struct Suspension {
     phase: Phase,
@@ -59,8 +71,8 @@ pub(super) struct Suspension {
     origin: Origin,
     /// Where links to suspended jobs are kept.
     registry: Option<PathBuf>,
-    /// There is a directory for files.
-    is_possible: bool,
+    /// Why there can be none of this job.
+    impossible: Option<&'static str>,
     /// Since the start of the job.
     time_limit: Option<Duration>,
     not_before: Duration,
@@ -84,7 +96,7 @@ impl Suspension {
     pub fn new(
         origin: Origin,
         registry: Option<PathBuf>,
-        is_possible: bool,
+        impossible: Option<&'static str>,
         time_limit: Option<Duration>,
     ) -> Suspension {
         Suspension {
@@ -95,7 +107,7 @@ impl Suspension {
             began: Instant::now(),
             origin,
             registry,
-            is_possible,
+            impossible,
             time_limit,
             not_before: Duration::ZERO,
             longest_write: Duration::ZERO,
@@ -149,8 +161,7 @@ impl Suspension {
 impl Dispatcher {
     /// Somebody, perhaps a command, wants the job suspended.
     pub(super) fn suspend(&mut self, client: Option<u64>) {
-        if !self.suspension.is_possible {
-            let why = "image files have no place; start it with --checkpoint-dir DIR to be able to suspend it";
+        if let Some(why) = self.suspension.impossible {
             return self.refuse(client, why);
         }
         if self.verdict.is_some() {

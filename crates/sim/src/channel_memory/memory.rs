@@ -22,9 +22,14 @@ impl World {
             incarnation
         };
         match frame {
-            ToMemory::Hello => {
-                let Ok(mut admission) = self.memories[memory].admit(rank, incarnation) else {
-                    return Ok(());
+            ToMemory::Hello { mut delivered } => {
+                if self.is(Mutation::AskFromBeginning) {
+                    delivered = self.memories[memory].forgotten(rank);
+                }
+                let mut admission = match self.memories[memory].admit(rank, incarnation, delivered) {
+                    Ok(admission) => admission,
+                    Err(Error::Superseded { .. }) => return Ok(()),
+                    Err(error) => return violation(COLLECTED, error.to_string()),
                 };
                 self.note(|| format!("memory {memory} admits {rank}: {admission:?}"));
                 if self.ranks[rank as usize].incarnation == incarnation {
@@ -32,7 +37,7 @@ impl World {
                         admission.received.iter_mut().for_each(|(_, received)| *received -= 1);
                     }
                     if self.is(Mutation::ServeFromReported) {
-                        for _ in 0..admission.reported {
+                        for _ in delivered..admission.reported {
                             self.memories[memory].serve(rank);
                         }
                     }
@@ -54,11 +59,33 @@ impl World {
                     let ahead = u64::from(self.is(Mutation::MemoryAcknowledgesAhead));
                     self.tell_rank(memory, rank, ToRank::Acknowledge(rclock + ahead));
                 }
+                if self.is(Mutation::ForgetReported) {
+                    self.memory_forgets(memory, rank, speaker, rclock)?;
+                }
+            }
+            ToMemory::Forget { rclock } => self.memory_forgets(memory, rank, speaker, rclock)?,
+            ToMemory::Sync => {
+                if self.memories[memory].is_life(rank, speaker) && self.ranks[rank as usize].incarnation == incarnation
+                {
+                    self.tell_rank(memory, rank, ToRank::Synced);
+                }
             }
             ToMemory::Message { destination, content } => {
                 self.memory_stores(memory, rank, speaker, destination, content)?;
             }
         }
+        Ok(())
+    }
+
+    /// What the oldest image of `rank` covers is given up.
+    fn memory_forgets(&mut self, memory: usize, rank: Rank, life: u64, rclock: u64) -> Result<(), Violation> {
+        match self.memories[memory].forget(rank, life, rclock) {
+            Ok(forgotten) => drop(forgotten),
+            Err(Error::Superseded { .. }) => return Ok(()),
+            Err(error) => return violation(COLLECTED, error.to_string()),
+        }
+        self.note(|| format!("memory {memory} forgets {rank} up to delivery {rclock}"));
+        self.checkers.collects(rank, rclock);
         Ok(())
     }
 
@@ -71,13 +98,21 @@ impl World {
         content: Content,
     ) -> Result<(), Violation> {
         let ssn = content.ssn;
-        let append = self.is(Mutation::AppendAgain);
+        let (append, append_dropped) = (self.is(Mutation::AppendAgain), self.is(Mutation::AppendDropped));
         let put = self.memories[memory].put(source, incarnation, destination, ssn, content);
         match put {
             Ok(Put::New { rclock }) => {
                 self.note(|| format!("memory {memory} has {source}→{destination} #{ssn} as delivery {rclock}"));
                 self.checkers.publish(source, destination, ssn, true)?;
             }
+            Ok(Put::Forgotten) if append_dropped => {
+                let next = (ssn..).find(|next| {
+                    let put = self.memories[memory].put(source, incarnation, destination, *next, content);
+                    matches!(put, Ok(Put::New { .. }))
+                });
+                self.note(|| format!("memory {memory} takes #{ssn}, which is forgotten, as {next:?}"));
+            }
+            Ok(Put::Forgotten) => {}
             Ok(Put::Again { before, now }) if before.tag == now.tag && before.value == now.value => {
                 if append {
                     let next = (ssn..).find(|next| {

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use resurgo_protocol::channel_memory::{Departures, memory_of};
 use resurgo_protocol::{Next, Rank, Recorded, Sending, Tolerate};
 
+use super::image::Image;
 use super::{Content, Event, Life, READ_ENTRIES, Served, ToMemory, ToRank, World};
-use crate::checkers::{COLLECTED, Violation, violation};
+use crate::checkers::{COLLECTED, SAME_HISTORY, Violation, violation};
 use crate::mutation::Mutation;
 use crate::program::{Action, Message};
 use crate::subject::Subject;
@@ -25,6 +26,7 @@ impl World {
                 }
             }
             ToRank::Served(message) => process.inbox.push_back(message),
+            ToRank::Synced => self.synced(rank),
             ToRank::Acknowledge(rclock) => {
                 if let Some(life) = &mut process.life {
                     life.departures.acknowledge(rclock);
@@ -47,25 +49,60 @@ impl World {
             sent_before[*to as usize] = *received;
         }
         let reported = process.welcomes[own].as_ref().map_or(0, |welcome| welcome.reported);
-        let record: Vec<Recorded> = (1..=reported)
+        let forgotten = self.memories[own].forgotten(rank);
+        let record: Vec<Recorded> = (forgotten + 1..=reported)
             .filter_map(|rclock| self.memories[own].delivery(rank, rclock))
             .collect();
+        let from = self.ranks[rank as usize].from.take();
         if incarnation > 1 {
-            self.checkers.begins_from(rank, None)?;
-            self.checkers.recover(rank, None, 0, &record)?;
-            self.checkers.life_starts(rank, None, &sent_before)?;
+            let standing = from.as_ref().map(|image| &image.standing);
+            self.checkers.begins_from(rank, standing)?;
+            self.checkers.recover(rank, standing, forgotten, &record)?;
+            // No read is under way in an image.
+            let next = standing.and_then(|image| Some((image, self.memories[own].delivery(rank, image.rclock() + 1)?)));
+            if let Some((image, next)) = next.filter(|(image, next)| image.reads() >= next.polls) {
+                let (reads, rclock) = (image.reads(), image.rclock());
+                let what = format!("{rank} has made {reads} reads since delivery {rclock}, the next is in {next:?}");
+                return violation(SAME_HISTORY, what);
+            }
+            self.checkers.life_starts(rank, standing, &sent_before)?;
         }
-        let subject = Subject::recovering(rank, size, Tolerate::Process, self.mutation, reported, sent_before);
-        self.note(|| format!("{rank} has joined, {reported} deliveries to repeat"));
-        self.ranks[rank as usize].life = Some(Box::new(Life {
-            subject,
-            program: self.job.start(rank),
-            departures: Departures::new(own, reported),
-            read: None,
-            held: VecDeque::new(),
-        }));
+        self.note(|| format!("{rank} has joined, {reported} deliveries are known"));
+        let life = match from {
+            Some(image) => self.restore(rank, image, own, reported, sent_before),
+            None => Life {
+                subject: Subject::recovering(rank, size, Tolerate::Process, self.mutation, reported, sent_before),
+                program: self.job.start(rank),
+                departures: Departures::new(own, reported),
+                read: None,
+                held: VecDeque::new(),
+            },
+        };
+        self.ranks[rank as usize].life = Some(Box::new(life));
+        // What a former life was about to let go.
+        let delay = self.random.below(self.image_time);
+        self.schedule(delay, Event::Collect(rank, incarnation));
         self.schedule(0, Event::Step(rank, incarnation));
         Ok(())
+    }
+
+    /// The life goes on where its image is. What it had been served since its last delivery is served again.
+    fn restore(&mut self, rank: Rank, image: Image, own: usize, reported: u64, sent_before: Vec<u64>) -> Life {
+        let mut life = image.life;
+        life.subject.restored(reported, sent_before);
+        if !self.is(Mutation::DeparturesOfImage) {
+            life.departures = Departures::new(own, reported);
+        }
+        life.held.clear();
+        if self.is(Mutation::KeepServed) {
+            let inbox = &mut self.ranks[rank as usize].inbox;
+            image
+                .inbox
+                .into_iter()
+                .rev()
+                .for_each(|served| inbox.push_front(served));
+        }
+        life
     }
 
     fn release(&mut self, rank: Rank) {
@@ -80,6 +117,13 @@ impl World {
     }
 
     pub(super) fn step(&mut self, rank: Rank) -> Result<(), Violation> {
+        let incarnation = self.ranks[rank as usize].incarnation;
+        let stands_still = self.ranks[rank as usize].to_sync > 0;
+        if stands_still || self.consider_image(rank) {
+            let pause = 1 + self.random.below(self.pace);
+            self.schedule(pause, Event::Step(rank, incarnation));
+            return Ok(());
+        }
         let process = &mut self.ranks[rank as usize];
         let Some(life) = &mut process.life else {
             return Ok(());
@@ -103,7 +147,6 @@ impl World {
                 Action::Send { to, tag, content } => self.send(rank, to, tag, content)?,
             },
         }
-        let incarnation = self.ranks[rank as usize].incarnation;
         let pause = 1 + self.random.below(self.pace);
         self.schedule(pause, Event::Step(rank, incarnation));
         Ok(())

@@ -13,15 +13,27 @@ pub struct Identity {
     /// Ranks in the job.
     pub size: u32,
     pub incarnation: u64,
+    /// Deliveries in the image that the life begins from; 0 where its messages are in another memory.
+    pub delivered: u64,
     /// The job's key.
     pub key: Bytes32,
     /// Random, fresh for every connection.
     pub nonce: Bytes32,
 }
 
+/// Who has proved to belong to the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Life {
+    pub rank: Rank,
+    pub incarnation: u64,
+    /// As in [`Identity`].
+    pub delivered: u64,
+}
+
 /// The rank's half of the handshake.
 pub struct Greeting {
     key: Bytes32,
+    delivered: u64,
     hello: Hello,
 }
 
@@ -37,6 +49,7 @@ impl Greeting {
         output.push(&Frame::Hello(hello));
         Greeting {
             key: identity.key,
+            delivered: identity.delivered,
             hello,
         }
     }
@@ -48,9 +61,10 @@ impl Greeting {
                 if proof(&self.key, Side::ChannelMemory, &self.hello, 0, &nonce) != theirs {
                     return Err(Error::NotAuthentic);
                 }
-                let mine = proof(&self.key, Side::RankToMemory, &self.hello, 0, &nonce);
+                let mine = proof(&self.key, Side::RankToMemory, &self.hello, self.delivered, &nonce);
                 output.push(&Frame::Proof {
                     proof: *mine.as_bytes(),
+                    delivered: self.delivered,
                 });
                 Ok(None)
             }
@@ -80,8 +94,8 @@ impl Doorkeeper {
         }
     }
 
-    /// Answers what a stranger says; rank and incarnation when it has proved itself.
-    pub fn hear(&mut self, frame: Frame, output: &mut Output) -> Result<Option<(Rank, u64)>, Error> {
+    /// Answers what a stranger says; who it is when it has proved itself.
+    pub fn hear(&mut self, frame: Frame, output: &mut Output) -> Result<Option<Life>, Error> {
         match (self.hello, frame) {
             (None, Frame::Hello(hello)) => {
                 if hello.size != self.size || hello.rank >= self.size {
@@ -96,11 +110,21 @@ impl Doorkeeper {
                 self.hello = Some(hello);
                 Ok(None)
             }
-            (Some(hello), Frame::Proof { proof: theirs }) => {
-                if proof(&self.key, Side::RankToMemory, &hello, 0, &self.nonce) != theirs {
+            (
+                Some(hello),
+                Frame::Proof {
+                    proof: theirs,
+                    delivered,
+                },
+            ) => {
+                if proof(&self.key, Side::RankToMemory, &hello, delivered, &self.nonce) != theirs {
                     return Err(Error::NotAuthentic);
                 }
-                Ok(Some((hello.rank, hello.incarnation)))
+                Ok(Some(Life {
+                    rank: hello.rank,
+                    incarnation: hello.incarnation,
+                    delivered,
+                }))
             }
             (_, frame) => Err(Error::Unexpected { frame: frame.name() }),
         }

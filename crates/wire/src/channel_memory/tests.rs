@@ -20,7 +20,10 @@ fn frames() -> Vec<Frame<'static>> {
             nonce: [1; 32],
             proof: [2; 32],
         },
-        Frame::Proof { proof: [9; 32] },
+        Frame::Proof {
+            proof: [9; 32],
+            delivered: 1 << 33,
+        },
         Frame::Welcome(Admission {
             reported: 7,
             received: vec![(0, 1), (3, 1 << 40)],
@@ -57,6 +60,7 @@ fn frames() -> Vec<Frame<'static>> {
             before: ENVELOPE,
             now: ENVELOPE,
         },
+        Frame::Forget { rclock: 1 << 35 },
     ]
 }
 
@@ -105,11 +109,12 @@ fn every_damaged_length_is_an_error_or_not_whole() {
     ));
 }
 
-fn shake(rank_key: Bytes32, memory_key: Bytes32) -> Result<Option<(Rank, u64)>, Error> {
+fn shake(rank_key: Bytes32, memory_key: Bytes32) -> Result<Option<Life>, Error> {
     let identity = Identity {
         rank: 1,
         size: 4,
         incarnation: 2,
+        delivered: 6,
         key: rank_key,
         nonce: [1; 32],
     };
@@ -134,7 +139,12 @@ fn shake(rank_key: Bytes32, memory_key: Bytes32) -> Result<Option<(Rank, u64)>, 
 
 #[test]
 fn only_who_holds_the_key_comes_in() {
-    assert_eq!(shake([5; 32], [5; 32]), Ok(Some((1, 2))));
+    let life = Life {
+        rank: 1,
+        incarnation: 2,
+        delivered: 6,
+    };
+    assert_eq!(shake([5; 32], [5; 32]), Ok(Some(life)));
     assert_eq!(shake([5; 32], [6; 32]), Err(Error::NotAuthentic));
     // A rank is not let in before it has proved itself.
     let mut door = Doorkeeper::new(4, [5; 32], [2; 32]);

@@ -220,13 +220,16 @@ impl Stats {
             let Held {
                 messages,
                 bytes,
-                spilled_bytes,
+                most_bytes,
                 most_memory_bytes,
+                spilled_bytes,
+                ..
             } = (*held)?;
             Some(format!(
-                "channel memory {number}: {}, {}; at most {} in memory, {} spilled",
+                "channel memory {number}: {}, {}; at most {} at once, {} in memory; {} spilled",
                 plural(messages, "message"),
                 readable_size(bytes),
+                readable_size(most_bytes),
                 readable_size(most_memory_bytes),
                 readable_size(spilled_bytes)
             ))

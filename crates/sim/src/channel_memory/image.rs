@@ -1,0 +1,188 @@
+//! Images of ranks, each alone: before one is taken the channel memories must have all that the rank has said. The last two are kept, a
+//! recovery may find the newer one destroyed, and the rank lets its own memory forget what the older one covers.
+
+use resurgo_protocol::Rank;
+use resurgo_protocol::channel_memory::memory_of;
+
+use super::{Event, Life, Served, ToMemory, World};
+use crate::checkers::{KEPT, Standing, Violation, violation};
+use crate::mutation::Mutation;
+
+/// Images that are kept of each rank.
+const KEPT_IMAGES: usize = 2;
+
+/// A rank's process as it was.
+#[derive(Debug, Clone)]
+pub(super) struct Image {
+    pub life: Life,
+    /// What had been served and not delivered: of no use later, as it is served again.
+    pub inbox: Vec<Served>,
+    /// What the checkers knew of it.
+    pub standing: Standing,
+}
+
+impl World {
+    /// Perhaps `rank` stands still for an image, until the memories have all that it has said.
+    pub(super) fn consider_image(&mut self, rank: Rank) -> bool {
+        let asked = self.image_one_in.is_some_and(|n| self.random.one_in(n));
+        asked && self.stand_still(rank)
+    }
+
+    fn stand_still(&mut self, rank: Rank) -> bool {
+        let with_held = self.is(Mutation::ImageWithHeldFrames);
+        let process = &mut self.ranks[rank as usize];
+        let Some(life) = &process.life else { return false };
+        let all_has_left = life.departures.held() == 0 || with_held;
+        if !life.subject.may_checkpoint() || life.read.is_some() || !all_has_left || process.image_is_under_way() {
+            return false;
+        }
+        if self.is(Mutation::ImageWithoutSync) {
+            self.copy(rank);
+            return false;
+        }
+        let memories = self.memories.len();
+        self.ranks[rank as usize].to_sync = memories;
+        self.note(|| format!("{rank} stands still"));
+        (0..memories).for_each(|memory| self.tell_memory(memory, rank, ToMemory::Sync));
+        true
+    }
+
+    /// A memory has all that `rank` had said; when all have, the process is copied and goes on.
+    pub(super) fn synced(&mut self, rank: Rank) {
+        let process = &mut self.ranks[rank as usize];
+        process.to_sync -= 1;
+        if process.to_sync == 0 {
+            self.copy(rank);
+        }
+    }
+
+    fn copy(&mut self, rank: Rank) {
+        let standing = self.checkers.standing(rank);
+        let process = &mut self.ranks[rank as usize];
+        let Some(life) = &process.life else { return };
+        process.image_under_way = Some(Image {
+            life: Life::clone(life),
+            inbox: process.inbox.iter().copied().collect(),
+            standing,
+        });
+        let incarnation = process.incarnation;
+        let delay = 1 + self.random.below(self.image_time);
+        self.note(|| format!("{rank} begins to write an image"));
+        self.schedule(delay, Event::ImageComplete(rank, incarnation));
+        if self.is(Mutation::CollectBeforeComplete) {
+            self.collect(rank);
+        }
+    }
+
+    pub(super) fn complete_image(&mut self, rank: Rank) {
+        let process = &mut self.ranks[rank as usize];
+        let Some(image) = process.image_under_way.take() else {
+            return;
+        };
+        process.images.push(image);
+        if process.images.len() > KEPT_IMAGES {
+            process.images.remove(0);
+        }
+        process.collects |= process.images.len() == KEPT_IMAGES;
+        process.images_due = process.images_due.saturating_sub(1);
+        let incarnation = process.incarnation;
+        self.images += 1;
+        self.note(|| format!("the image of {rank} is complete"));
+        let delay = self.random.below(self.image_time);
+        self.schedule(delay, Event::Collect(rank, incarnation));
+    }
+
+    /// The own memory is told what the older of two images covers.
+    pub(super) fn collect(&mut self, rank: Rank) {
+        let process = &self.ranks[rank as usize];
+        if process.life.is_none() {
+            return;
+        }
+        let mut images: Vec<&Image> = process.images.iter().collect();
+        if self.is(Mutation::CollectBeforeComplete) {
+            images.extend(&process.image_under_way);
+            images.drain(..images.len().saturating_sub(KEPT_IMAGES));
+        }
+        let covering = match images[..] {
+            [_, newer] if self.is(Mutation::CollectByNewest) => Some(newer),
+            [older, _] => Some(older),
+            [only] if self.is(Mutation::CollectBySingle) => Some(only),
+            _ => None,
+        };
+        let Some(rclock) = covering.map(|image| image.life.subject.rclock()) else {
+            return;
+        };
+        if !self.is(Mutation::KeepLogs) {
+            let own = memory_of(rank, self.memories.len());
+            self.tell_memory(own, rank, ToMemory::Forget { rclock });
+        }
+    }
+
+    /// The image that the next life of a crashed rank begins from.
+    pub(super) fn find_image(&mut self, rank: Rank) -> Option<Image> {
+        if self.random.one_in(3) {
+            self.complete_image(rank);
+        } else if !self.is(Mutation::LateImage) {
+            self.ranks[rank as usize].image_under_way = None;
+        }
+        let destroyed = self.random.one_in(4);
+        let process = &mut self.ranks[rank as usize];
+        // The only image there is after older ones were given up is not lost: that would be more than is tolerated.
+        let spare = process.images.len() == KEPT_IMAGES || !process.collects;
+        let passed_over = process.images.pop_if(|_| destroyed && spare);
+        let image = process.images.last().cloned();
+        if passed_over.is_some() {
+            self.fallbacks += 1;
+            self.note(|| format!("the newest image of {rank} is destroyed"));
+        }
+        if self.is(Mutation::KeepPassedOver) {
+            self.ranks[rank as usize].images.extend(passed_over);
+        }
+        if self.closing {
+            self.ranks[rank as usize].images_due = KEPT_IMAGES;
+            self.schedule(1, Event::LastImages(rank));
+        }
+        if let Some(image) = &image {
+            let rclock = image.standing.rclock();
+            self.from_images += 1;
+            self.note(|| format!("{rank} begins from its image after delivery {rclock}"));
+        }
+        image
+    }
+
+    /// Every rank has finished: two more images of each, after which nothing should be kept. Failures may go on.
+    pub(super) fn close(&mut self) {
+        self.closing = true;
+        self.image_one_in = None;
+        self.note(|| "every rank has finished".into());
+        for rank in 0..self.ranks.len() as Rank {
+            let process = &mut self.ranks[rank as usize];
+            process.images_due = KEPT_IMAGES + usize::from(process.image_is_under_way());
+            self.schedule(0, Event::LastImages(rank));
+        }
+    }
+
+    pub(super) fn last_images(&mut self, rank: Rank) {
+        let process = &self.ranks[rank as usize];
+        if process.finished && process.images_due == 0 {
+            return;
+        }
+        if process.finished {
+            self.stand_still(rank);
+        }
+        let pause = 1 + self.random.below(self.image_time);
+        self.schedule(pause, Event::LastImages(rank));
+    }
+
+    /// Every rank has taken its last images, and its memory has heard of it.
+    pub(super) fn nothing_is_kept(&self) -> Result<(), Violation> {
+        for rank in 0..self.ranks.len() as Rank {
+            let own = memory_of(rank, self.memories.len());
+            let kept = self.memories[own].kept(rank);
+            if kept > 0 {
+                return violation(KEPT, format!("memory {own} still has {kept} messages for {rank}"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images under `channel-memory`: a killed rank goes on from its newest one, its channel memory serves what came after, and gives
+up what no life will ask for again."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import harness
+from catalogue import BY_NAME, arguments
+from harness import MANY, by_rank, storm
+from survival import (
+    LONG,
+    PROGRAMS,
+    TEXT,
+    began_from_images,
+    every,
+    feed,
+    kill_snapshots,
+    of_catalogue,
+    ring,
+    soak,
+    survive,
+    undisturbed,
+    without_the_one_or_the_other,
+)
+from test_channel_memory import SLOW, SUM
+from test_image_files import damage_bit, files, from_files, kill_with_snapshots, until_written
+
+pytestmark = pytest.mark.protocol("channel-memory")
+
+SOME = [
+    ("cg", 1),
+    ("master_worker", 2),
+    ("comm_churn", 1),
+    ("rma_halo", 3),
+    ("mpiio", 1),
+    ("heat_f08", 2),
+    ("futures_pi.py", 1),
+    ("lu", 2),
+    ("ft", 4),
+]
+
+
+def memories(count):
+    return ["--channel-memories", str(count)]
+
+
+@pytest.mark.parametrize("name, count", SOME)
+def test_random_kills(jobs, program, rng, kills, name, count):
+    entry, command = of_catalogue(program, name)
+    expected = undisturbed(jobs, command, entry, 4)
+    result = survive(jobs, rng, command, entry, 4, kills or 3, expected, [*memories(count), *every("200ms")])
+    assert result.of("checkpointed"), result.describe()
+
+
+@pytest.mark.parametrize("name, count", [("cg", 2), ("master_worker", 1)])
+def test_kills_while_images_are_taken(jobs, program, rng, kills, name, count):
+    """So often that most kills fall into one."""
+    entry, command = of_catalogue(program, name)
+    expected = undisturbed(jobs, command, entry, 3)
+    result = survive(jobs, rng, command, entry, 3, kills or 8, expected, [*memories(count), *every("20ms")])
+    assert result.of("checkpointed"), result.describe()
+
+
+@pytest.mark.parametrize("policy", ["round-robin", "most-log", "daly"])
+def test_policies(jobs, program, rng, kills, policy):
+    entry, command = of_catalogue(program, "master_worker")
+    expected = undisturbed(jobs, command, entry, 4)
+    period = [] if policy == "daly" else every("60ms")
+    options = [*memories(2), "--checkpoint-policy", policy, *period]
+    result = survive(jobs, rng, command, entry, 4, kills or 3, expected, options)
+    assert policy == "daly" or result.of("checkpointed"), result.describe()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_rank_goes_on_from_its_newest_image(jobs, program, count):
+    """Not from the beginning: it repeats only what came after."""
+    job = ring(jobs, program, 3, "checkpointed", options=[*memories(count), *every("100ms")])
+    time.sleep(0.5)
+    newest = max(event["image"] for event in job.events if event["event"] == "checkpointed" and event["rank"] == 1)
+    job.kill([1])
+    job.until_event("caught_up", rank=1)
+    job.process.terminate()
+    result = job.wait(10)
+    (life,) = began_from_images(result)
+    assert life["rank"] == 1 and life["image"] >= newest
+    (failed,), (caught_up,) = result.of("failed"), result.of("caught_up")
+    assert caught_up["deliveries"] < failed["deliveries"] / 2, result.describe()
+
+
+@pytest.mark.parametrize("victims", [[1], [0, 1, 2]], ids=["one", "all"])
+def test_again_as_soon_as_they_are_back(jobs, program, rng, victims):
+    """From images, several times in a row."""
+    command = [*program("crash"), "99", "kill", "0", "always", "30000"]
+    calm = jobs.calm(3, *command)
+    job = jobs.start(3, *command, options=[*MANY, *memories(2), *every("50ms")])
+    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1, 2})
+    for _ in range(4):
+        before = job.lives()
+        job.kill(victims)
+        back = lambda: all(job.lives().get(rank, (0, 0))[1] > before.get(rank, (0, 0))[1] for rank in victims)
+        if not job.until(back, what="the victims to be back"):
+            break
+        time.sleep(rng.choice([0, 0.005, 0.05]))
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert began_from_images(result), result.describe()
+
+
+def test_input_and_output_exactly_once(jobs, program, rng, kills):
+    command = [*program("output"), "400", "1000"]
+    calm = feed(jobs, 3, command, TEXT, "pipe").wait().ok()
+    job = feed(jobs, 3, command, TEXT, "pipe", options=[*MANY, *every("50ms")])
+    storm(job, rng, kills or 4, calm.seconds)
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert by_rank(result.program_errors) == by_rank(calm.program_errors)
+    assert result.of("checkpointed"), result.describe()
+    assert not result.of("output_differs") and not result.of("output_missing")
+
+
+# 256 KiB a round from each of two ranks to the other.
+SENDER = """
+import sys, time
+from mpi4py import MPI
+import numpy
+world = MPI.COMM_WORLD
+mine, theirs, total = numpy.zeros(32768), numpy.zeros(32768), 0.0
+for number in range(int(sys.argv[1])):
+    mine[:] = number + world.rank
+    world.Sendrecv(mine, (world.rank + 1) % world.size, recvbuf=theirs)
+    total += theirs.sum()
+    time.sleep(0.005)
+print("rank", world.rank, total)
+"""
+
+
+def held(path):
+    """What the only channel memory of a job says that it has had."""
+    (memory,) = json.loads(path.read_text())["channel_memories"]
+    return memory
+
+
+@pytest.mark.parametrize("how", ["in memory", "in a file"])
+def test_a_channel_memory_stays_bounded(jobs, tmp_path, how):
+    """100 MiB through one that has room for 16 MiB, or for 2 MiB and a file. Without images that ends with an error, or the file
+    has nearly all of it in the end."""
+    command, spill, stats = [harness.PYTHON, "-c", SENDER, "200"], tmp_path / "spill", tmp_path / "stats"
+    spill.mkdir()
+    bound = ["--log-memory", "8M"] if how == "in memory" else ["--log-memory", "1M", "--spill-dir", spill]
+    calm = jobs.calm(2, *command)
+    options = [*MANY, *bound, *every("20ms"), "--stats-json", stats]
+    job = jobs.start(2, *command, options=options)
+    job.until(lambda: len(job.events) > 40)
+    time.sleep(0.3)
+    job.kill([1])
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out) and began_from_images(result), result.describe()
+    memory = held(stats)
+    assert memory["bytes"] > 90 << 20 and memory["forgotten_bytes"] > 70 << 20, memory
+    assert memory["most_bytes"] < 30 << 20, memory
+    if how == "in a file":
+        assert memory["most_memory_bytes"] <= 2 << 20 < memory["spilled_bytes"], memory
+        assert memory["spill_file_bytes"] < 30 << 20, memory
+    assert not any(spill.iterdir())
+
+
+def resident(pid):
+    """Bytes of memory that a process has of its own."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+
+
+def test_a_rank_that_computes_does_not_gather_what_is_sent_to_it(jobs, tmp_path):
+    """120 MiB wait for it in its channel memory, however many images it has meanwhile."""
+    options = [*memories(1), *every("20ms")]
+    job = jobs.start(3, harness.PYTHON, "-c", SLOW, tmp_path, "60", options=options)
+    job.until(lambda: (tmp_path / "slow").exists())
+    before = resident(job.lives()[2][0])
+    job.until(lambda: (tmp_path / "sent").exists())
+    taken = len(job.events)
+    job.until(lambda: len([e for e in job.events[taken:] if e["event"] == "checkpointed" and e["rank"] == 2]) >= 20)
+    grown = resident(job.lives()[2][0]) - before
+    (tmp_path / "go").touch()
+    result = job.wait().ok()
+    assert sorted(result.text.splitlines()) == ["sent", f"sum {SUM[60]}"]
+    assert grown < 32 << 20, grown
+
+
+def test_a_memory_that_fills_asks_for_images(jobs, tmp_path):
+    """Also where nobody has asked for any."""
+    command, stats = [harness.PYTHON, "-c", SENDER, "200"], tmp_path / "stats"
+    calm = jobs.calm(2, *command)
+    result = jobs.run(2, *command, options=["--log-memory", "16M", "--stats-json", stats]).ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert result.of("channel_memory_fills") and result.of("checkpointed"), result.describe()
+    memory = held(stats)
+    assert memory["most_memory_bytes"] <= 32 << 20 < memory["forgotten_bytes"], memory
+
+
+HEAT = ("400", "400", "6000")
+
+
+def with_files(jobs, program, directory, period, *more):
+    options = [*MANY, *memories(2), *every(period), "--checkpoint-dir", directory]
+    return jobs.start(2, *program("heat"), *(more or HEAT), options=options)
+
+
+def test_a_damaged_file_is_passed_over(jobs, program, tmp_path):
+    """The one before it is still good: what came after that has not been forgotten."""
+    calm = jobs.calm(2, *program("heat"), *HEAT)
+    directory = tmp_path / "images"
+    job = with_files(jobs, program, directory, "200ms")
+    assert until_written(job, 0, 3)
+    newest = files(directory, 0)[-1]
+    damage_bit(newest)
+    kill_with_snapshots(job, 0)
+    result = job.wait().ok()
+    assert result.out == calm.out
+    number = int(newest.name.rpartition("-")[2])
+    lost = [event for event in result.of("image_lost") if "checksum of its memory" in event["reason"]]
+    assert [event["image"] for event in lost] == [number], result.describe()
+    assert 0 < from_files(result)[0]["image"] < number
+
+
+def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):
+    """Nothing has been forgotten yet."""
+    calm = jobs.calm(2, *program("heat"), *HEAT)
+    directory = tmp_path / "images"
+    job = with_files(jobs, program, directory, "900ms")
+    assert until_written(job, 0, 1)
+    damage_bit(files(directory, 0)[0])
+    kill_with_snapshots(job, 0)
+    result = job.wait().ok()
+    assert result.out == calm.out
+    assert [event["image"] for event in result.of("started") if event["life"] == 2] == [0]
+
+
+@pytest.mark.parametrize("name", ["master_worker", "messages", "numpy_cg.py"])
+def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, name):
+    entry = BY_NAME[name]
+    calm_file, file = tmp_path / "calm", tmp_path / "disturbed"
+    calm = jobs.calm(3, *program(name), *arguments(entry, True, calm_file))
+    options = [*MANY, *memories(2), *every("50ms"), "--checkpoint-dir", tmp_path / "images"]
+    job = jobs.start(3, *program(name), *arguments(entry, True, file), options=options)
+    for rank in (0, 2, 0):
+        before = job.lives().get(rank, (0, 1))[1]
+        if until_written(job, rank):
+            kill_with_snapshots(job, rank)
+            job.until(lambda rank=rank, before=before: job.lives().get(rank, (0, 0))[1] > before, what="the next life")
+    result = job.wait().ok()
+    assert sorted(result.out.splitlines()) == sorted(calm.out.splitlines())
+    assert not entry.result or file.read_bytes() == calm_file.read_bytes()
+    assert result.restarts == 0 or from_files(result), result.describe()
+
+
+def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
+    """What came before the image is forgotten: the job ends, and says why."""
+    job = ring(jobs, program, 3, "checkpointed", options=every("2s"))
+    # Stopped, it cannot have a new image before it dies.
+    job.kill([1], signal.SIGSTOP)
+    assert kill_snapshots(job, 1) == 1
+    job.until_event("image_lost", rank=1)
+    job.kill([1])
+    result = job.wait(20)
+    assert result.code == 1, result.describe()
+    assert "cannot start rank 1 again: its last image is lost" in result.errors, result.describe()
+
+
+def test_a_channel_memory_that_stands_still_stops_no_rank_for_long(jobs, program):
+    """It cannot say that it has everything: there is no image, the rank goes on, and has one later."""
+    job = jobs.start(2, *program("crash"), *LONG, options=memories(1))
+    job.until(lambda: len(job.lives()) == 2)
+    time.sleep(0.3)
+    started = job.until_event("channel_memory_started")
+    pid = next(event["pid"] for event in job.events if event["event"] == "channel_memory_started")
+    assert started
+    os.kill(pid, signal.SIGSTOP)
+    job.process.send_signal(signal.SIGUSR1)
+    try:
+        job.until_event("not_checkpointed")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    job.process.send_signal(signal.SIGUSR1)
+    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1})
+    before = len(job.out.read_bytes())
+    job.until(lambda: len(job.out.read_bytes()) > before + 100, what="the ring to go on")
+    job.process.terminate()
+    refused = [event["reason"] for event in job.wait(20).of("not_checkpointed")]
+    assert "a channel memory does not answer" in refused
+
+
+def test_images_on_request(jobs, program):
+    job = jobs.start(2, *program("crash"), *LONG)
+    job.until(lambda: len(job.lives()) == 2)
+    time.sleep(0.3)
+    answer = jobs.resurgo("checkpoint", str(job.process.pid)).ok()
+    assert "every rank has a new image" in answer.text, answer.describe()
+    refused = jobs.resurgo("suspend", str(job.process.pid))
+    assert refused.code != 0 and "what its channel memories hold is in no file" in refused.errors, refused.describe()
+    assert job.kill([1]) == [1]
+    job.until_event("caught_up", rank=1)
+    job.process.terminate()
+    (life,) = began_from_images(job.wait(20))
+    assert life["rank"] == 1
+
+
+def test_spawned_ranks(jobs, program, rng):
+    command = [*program("spawn"), "6", "2", "20"]
+    calm = jobs.run(2, *command, protocol="none").ok()
+    options = [*MANY, *memories(2), *every("30ms"), "--fault", "random,seed=4,mean=150ms,count=3"]
+    result = jobs.run(2, *command, options=options).ok()
+    assert sorted(result.out.splitlines()) == sorted(calm.out.splitlines())
+    assert result.restarts > 0
+
+
+def test_without_the_dispatcher(jobs, program):
+    """Nothing stays behind, sleeping images neither (the fixture sees to it)."""
+    without_the_one_or_the_other(jobs, program, "dispatcher", "checkpointed")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("period, count", [("50ms", 1), ("300ms", 3)])
+@pytest.mark.parametrize("size", [3, 8])
+@pytest.mark.parametrize("entry", PROGRAMS, ids=str)
+def test_soak(jobs, program, rng, kills, request, entry, size, period, count):
+    soak(jobs, program, rng, request, entry, size, kills or 8, [*memories(count), *every(period)])
