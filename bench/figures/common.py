@@ -54,14 +54,15 @@ VARIANTS = (
     Variant("chandy-lamport", "MPICH-Vcl", "chandy-lamport"),
     Variant("blocking", "Pcl", "blocking"),
     Variant("group", "group-based", "group"),
-    Variant("channel-memory", "MPICH-V1", "channel-memory", images=False),
+    Variant("hierarchical", "MPICH-V3", "hierarchical"),
+    Variant("channel-memory", "MPICH-V1", "channel-memory"),
 )
 # The two versions of MPICH-Vcl of which Bouteiller 2006 compares the behaviour under faults. Files go below the job's own directory.
 LOCAL = Variant("chandy-lamport, store and local copies", "MPICH-Vcl with local copies", "chandy-lamport", ("--checkpoint-dir", "images"))
 STORE = Variant("chandy-lamport, store only", "MPICH-Vcl without local copies", "chandy-lamport",
                 ("--checkpoint-dir", "images", "--local-copies", "off"))
 STORED = (LOCAL, STORE)
-LOGGING = ("pessimistic", "causal")  # protocols that keep what is sent
+LOGGING = ("pessimistic", "causal", "hierarchical")  # protocols that keep what is sent
 
 
 @dataclass

@@ -186,7 +186,7 @@ def fault_frequency(setting):
                          "SIGKILL to a random rank, so long after the one before; where there is a store (image files), also to the rank's image in memory. "
                          "A protocol that has stopped is not tried with more.")
     if len(names) > 1:
-        logging = [name for name in names if any(name.startswith(v.name) for v in variants if v.protocol in LOGGING)]
+        logging = [name for name in names if any(name.startswith(v.name) for v in variants if v.protocol in (*LOGGING, "channel-memory"))]
         waves = [name for name in names if name not in logging]
         last = {name: stopped.get(name, float("inf")) for name in names}
         told = "; ".join(f"{name}: {'no stop up to ' + str(60 / intervals[-1]) if last[name] == float('inf') else 'stops at ' + format(last[name], 'g')} a minute" for name in names)

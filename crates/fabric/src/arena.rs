@@ -207,7 +207,7 @@ impl Arena {
 
     /// Segments that hold nothing.
     #[inline]
-    fn unused(&self, node: &Node) -> usize {
+    pub fn unused(&self, node: &Node) -> usize {
         self.free.len() + node.layout.log_segments - self.taken
     }
 

@@ -347,7 +347,8 @@ impl Writer {
                 return (false, held);
             }
             let room = PAYLOAD_END - self.place - HEADER - before;
-            let bytes = (total - progress.done).min(room).min(PIECE);
+            let piece = if arena.retains() { PIECE } else { WINDOW_PIECE };
+            let bytes = (total - progress.done).min(room).min(piece);
             // SAFETY: the entry and the next mark lie inside the own segment: payload ends at PAYLOAD_END at the latest.
             unsafe {
                 let entry = self.segment.add(self.place);
