@@ -1,0 +1,227 @@
+//! What cannot be combined, and what follows from what was given.
+
+use resurgo_wire::node_memory::{
+    MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CAUSAL, PROTOCOL_CHANNEL_MEMORY, PROTOCOL_GROUP, PROTOCOL_HIERARCHICAL,
+    PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, only_waves,
+};
+
+use super::*;
+
+/// Logs and waves together, where that is possible. Returns why it is what it is.
+fn choose_protocol(options: &mut Options) -> &'static str {
+    let why = if options.tolerate_node {
+        "message logging alone: images are kept on the node that would be lost"
+    } else if options.spill_directory.is_some() {
+        "message logging alone: logs that have been spilled cannot be cut back to a wave"
+    } else if options.images_in_flight.is_some() || policy::is_of_single_ranks(options.checkpoint_policy.as_deref()) {
+        "message logging alone: images of single ranks are asked for, and in a wave all have theirs together"
+    } else {
+        return "message logging, so that a failed rank recovers alone, and waves, to which all ranks return if the program \
+                does not repeat what it did";
+    };
+    options.protocol = PROTOCOL_PESSIMISTIC;
+    why
+}
+
+/// Whether the options go together.
+pub(super) fn check(options: &mut Options) -> Result<(), String> {
+    let size = options.size();
+    if options.protocol == PROTOCOL_AUTO {
+        let why = choose_protocol(options);
+        options.choice = options.choice.and(Some(why));
+    }
+    if size > MAX_RANKS {
+        return Err(format!("{size} ranks: a node can hold at most {MAX_RANKS}"));
+    }
+    if options.tolerate_node && options.protocol == PROTOCOL_CHANNEL_MEMORY {
+        return Err(
+            "--tolerate node: under --protocol channel-memory a rank needs nothing of its node in any case; leave --tolerate out"
+                .to_string(),
+        );
+    }
+    if options.tolerate_node && ![PROTOCOL_PESSIMISTIC, PROTOCOL_CAUSAL].contains(&options.protocol) {
+        let protocol = PROTOCOLS[options.protocol as usize];
+        return Err(format!(
+            "--tolerate node needs --protocol pessimistic or causal; {protocol} does not tolerate the loss of a node"
+        ));
+    }
+    if options.stats_json.is_some() && options.stats_json == options.json_events {
+        return Err("--stats-json and --json-events need files of their own".to_string());
+    }
+    if let Some(policy) = options.checkpoint_policy.take() {
+        policy::check(options, &policy)?;
+    }
+    check_loggers(options, size)?;
+    groups::check(options, size)?;
+    check_memories(options, size)?;
+    let checkpoints = options.checkpoint_period != Period::Never;
+    if checkpoints && options.protocol == PROTOCOL_NONE {
+        return Err("--checkpoint-every needs a protocol that recovers; --protocol none uses no images".to_string());
+    }
+    if let Period::Daly { mtbf } = &mut options.checkpoint_period {
+        *mtbf = options.mtbf;
+    } else if options.mtbf.is_some() {
+        return Err("--mtbf is for --checkpoint-every daly".to_string());
+    }
+    if checkpoints && options.tolerate_node {
+        return Err(
+            "--checkpoint-every and --tolerate node cannot be combined yet: images are kept on the node that would be lost"
+                .to_string(),
+        );
+    }
+    if options.images_in_flight.is_some() {
+        if only_waves(options.protocol) {
+            let protocol = PROTOCOLS[options.protocol as usize];
+            if options.protocol == PROTOCOL_HIERARCHICAL {
+                return Err(
+                    "--checkpoint-in-flight is for images of single ranks; under --protocol hierarchical all ranks of a group \
+                     write theirs together; leave it out, or run with --protocol pessimistic"
+                        .to_string(),
+                );
+            }
+            if options.protocol == PROTOCOL_GROUP {
+                let images = options.images_in_flight.unwrap_or(1);
+                return Err(format!(
+                    "--checkpoint-in-flight is for images of single ranks; under --protocol group a whole group writes \
+                     its images at a time; the nearest is --groups-at-once {images}"
+                ));
+            }
+            return Err(format!(
+                "--checkpoint-in-flight is for images of single ranks; under --protocol {protocol} all ranks write theirs \
+                 together, one wave at a time"
+            ));
+        }
+        if options.checkpoint_directory.is_none() {
+            return Err(
+                "--checkpoint-in-flight needs --checkpoint-dir: images that stay in memory are taken one at a time"
+                    .to_string(),
+            );
+        }
+    }
+    if options.protocol == PROTOCOL_HIERARCHICAL && options.spill_directory.is_some() {
+        return Err(
+            "--spill-dir and --protocol hierarchical cannot be combined: logs inside a group that have been spilled cannot be \
+             cut back to a wave. Leave it out and have images taken (--checkpoint-every), which let logs between groups forget, \
+             or run with --protocol pessimistic"
+                .to_string(),
+        );
+    }
+    if options.checkpoint_compress.is_some() && options.checkpoint_directory.is_none() {
+        return Err("--checkpoint-compress is for image files: it needs --checkpoint-dir".to_string());
+    }
+    if !options.local_copies {
+        if options.protocol == PROTOCOL_NONE || options.tolerate_node {
+            return Err(
+                "--local-copies off needs images, which neither --protocol none nor --tolerate node has".to_string(),
+            );
+        }
+        if options.checkpoint_directory.is_none() {
+            return Err(
+                "--local-copies off needs --checkpoint-dir: without files, the copies in memory are all images there are; add \
+                 --checkpoint-dir DIR, or keep them"
+                    .to_string(),
+            );
+        }
+    }
+    for (given, name) in [
+        (options.resume_if_any, "--resume-if-any"),
+        (options.time_limit.is_some(), "--time-limit"),
+        (!options.checkpoint_at.is_empty(), "--checkpoint-at"),
+    ] {
+        if given && name != "--checkpoint-at" && options.checkpoint_directory.is_none() {
+            return Err(format!("{name} needs --checkpoint-dir, where the job is suspended"));
+        }
+        if given && (options.protocol == PROTOCOL_NONE || options.tolerate_node) {
+            return Err(format!(
+                "{name} needs images, which neither --protocol none nor --tolerate node has"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether what is said of channel memories goes together with the rest.
+fn check_memories(options: &Options, size: usize) -> Result<(), String> {
+    if options.protocol != PROTOCOL_CHANNEL_MEMORY {
+        let given = options.channel_memories.is_some() || options.channel_memory.is_some();
+        return match given {
+            true => Err(format!(
+                "--channel-memories and --channel-memory are for --protocol channel-memory; {} has none",
+                PROTOCOLS[options.protocol as usize]
+            )),
+            false => Ok(()),
+        };
+    }
+    match options.channel_memories {
+        Some(0) => {
+            return Err(
+                "--channel-memories 0: every message goes through a channel memory; --channel-memories 1 at least, or --protocol \
+                 pessimistic, under which messages stay with their senders"
+                    .to_string(),
+            );
+        }
+        Some(memories) if memories > size => {
+            return Err(format!(
+                "--channel-memories {memories} are more than the {size} ranks that they serve; --channel-memories {size} at most"
+            ));
+        }
+        _ => {}
+    }
+    for (given, name) in [
+        (options.resume_if_any, "--resume-if-any"),
+        (options.time_limit.is_some(), "--time-limit"),
+    ] {
+        if given {
+            return Err(format!(
+                "{name}: under --protocol channel-memory a job cannot be suspended, as what its channel memories hold is in no \
+                 file; leave it out, or run with --protocol pessimistic"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether what is said of event loggers and piggybacks goes together.
+fn check_loggers(options: &Options, size: usize) -> Result<(), String> {
+    let (causal, node) = (options.protocol == PROTOCOL_CAUSAL, options.tolerate_node);
+    let protocol = PROTOCOLS[options.protocol as usize];
+    if options.reduction.is_some() && !causal {
+        return Err(format!(
+            "--reduction is for --protocol causal; {protocol} piggybacks nothing"
+        ));
+    }
+    if options.reduction.is_some() && !node {
+        return Err(
+            "--reduction needs --tolerate node: while only processes are lost, nothing is piggybacked".to_string(),
+        );
+    }
+    match options.event_loggers {
+        Some(_) if !node => {
+            return Err(
+                "--event-loggers needs --tolerate node: while only processes are lost, the node's memory keeps all deliveries"
+                    .to_string(),
+            );
+        }
+        Some(0) if !causal => {
+            return Err(
+                "--event-loggers 0 needs --protocol causal: under pessimistic, sends wait until an event logger has all \
+                 deliveries before them"
+                    .to_string(),
+            );
+        }
+        Some(loggers) if loggers > size => {
+            return Err(format!(
+                "--event-loggers {loggers} are more than the {size} ranks that log to them; --event-loggers {size} at most"
+            ));
+        }
+        _ => {}
+    }
+    if options.clock_spread.is_some() && (!causal || options.loggers() < 2) {
+        let why = match causal {
+            true => "one event logger tells all there is to tell; add --event-loggers 2".to_string(),
+            false => format!("{protocol} needs the clock of its own rank only; it is for --protocol causal"),
+        };
+        return Err(format!("--clock-spread: {why}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,329 @@
+use super::*;
+use resurgo_wire::node_memory::{PROTOCOL_NONE, PROTOCOL_PESSIMISTIC};
+
+fn parse_words(line: &str) -> Result<Request, String> {
+    parse(line.split_whitespace().map(OsString::from).collect(), |_| None)
+}
+
+fn options(line: &str) -> Options {
+    match parse_words(line) {
+        Ok(Request::Run(options)) => *options,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn what_people_type_at_mpiexec() {
+    for line in [
+        "-n 4 ./app -x 3",
+        "-np 4 ./app -x 3",
+        "-np=4 ./app -x 3",
+        "--np 4 -- ./app -x 3",
+    ] {
+        let options = options(line);
+        assert_eq!(options.programs[0].ranks, 4, "{line}");
+        assert_eq!(options.programs[0].arguments, ["./app", "-x", "3"], "{line}");
+    }
+    let options = options("-genv A 1 -l -wdir /tmp -n 2 -env B 2 ./a x : -n 3 -envnone ./b -- :y");
+    assert!(options.label);
+    assert_eq!(options.size(), 5);
+    assert_eq!(options.environment, [("A".into(), "1".into())]);
+    assert_eq!(options.programs[0].environment, [("B".into(), "2".into())]);
+    assert_eq!(options.programs[0].directory, Some("/tmp".into()));
+    assert_eq!(options.programs[1].inherit, Some(Inherit::Nothing));
+    assert_eq!(options.programs[1].arguments, ["./b", "--", ":y"]);
+    assert_eq!(options.programs[1].directory, None);
+}
+
+#[test]
+fn options_of_our_own() {
+    let options = options(
+        "--protocol none --max-restarts 3 --max-restarts-per-rank=2 --log-memory 1.5G --log-prefault 0 \
+         --spill-dir /var/tmp --fault rank=1,at=3s --fault rank=2,at=4s -q --json-events e.json \
+         --event-logger 127.0.0.1:7000 --spin 20 ./a",
+    );
+    assert_eq!(options.protocol, PROTOCOL_NONE);
+    assert_eq!((options.max_restarts, options.max_restarts_per_rank), (3, 2));
+    assert_eq!((options.log_memory, options.log_prefault), (Some(3 << 29), 0));
+    assert_eq!(options.faults, ["rank=1,at=3s", "rank=2,at=4s"]);
+    assert_eq!(options.event_logger.port(), 7000);
+    assert_eq!(options.spin, Some(Duration::from_micros(20)));
+    assert!(options.quiet && options.spill_directory.is_some() && options.json_events.is_some());
+}
+
+#[test]
+fn the_environment_gives_options_and_the_command_line_wins() {
+    let variable = |name: &str| match name {
+        "RESURGO_LOG_MEMORY" => Some("64M".into()),
+        "RESURGO_PROTOCOL" => Some("none".into()),
+        "RESURGO_QUIET" => Some("1".into()),
+        "RESURGO_FAULT" => Some("rank=0,at=1s;rank=1,at=2s".into()),
+        _ => None,
+    };
+    let parse = |line: &str| match parse(line.split_whitespace().map(OsString::from).collect(), variable) {
+        Ok(Request::Run(options)) => *options,
+        other => panic!("{line}: {other:?}"),
+    };
+    let options = parse("--protocol pessimistic ./a");
+    assert_eq!(
+        (options.log_memory, options.protocol),
+        (Some(64 << 20), PROTOCOL_PESSIMISTIC)
+    );
+    assert!(options.quiet);
+    assert_eq!(options.faults.len(), 2);
+    assert_eq!(
+        parse("--fault rank=0,at=5s --fault rank=0,at=6s ./a").faults,
+        ["rank=0,at=5s", "rank=0,at=6s"]
+    );
+}
+
+#[test]
+fn policies_say_whose_image_comes_next() {
+    let every = "--checkpoint-every 2s";
+    for (line, order) in [
+        ("periodic", Order::Periodic),
+        ("round-robin", Order::RoundRobin),
+        ("random", Order::Random { seed: 1 }),
+        ("random,seed=9", Order::Random { seed: 9 }),
+        ("most-log", Order::MostLog),
+    ] {
+        let options = options(&format!("--checkpoint-policy {line} {every} ./a"));
+        assert_eq!(options.checkpoint_order, order);
+        assert_eq!(options.checkpoint_period, Period::Every(Duration::from_secs(2)));
+    }
+    let mtbf = Some(Duration::from_secs(3600));
+    for line in ["--checkpoint-policy daly", "--checkpoint-every daly"] {
+        let options = options(&format!("{line} --mtbf 1h --protocol blocking ./a"));
+        assert_eq!(options.checkpoint_period, Period::Daly { mtbf });
+    }
+    let both = options("--checkpoint-policy round-robin --checkpoint-every daly ./a");
+    assert_eq!(
+        (both.checkpoint_order, both.checkpoint_period),
+        (Order::RoundRobin, Period::Daly { mtbf: None })
+    );
+}
+
+#[test]
+fn local_copies_are_on_unless_said() {
+    assert!(options("--checkpoint-dir d ./a").local_copies && options("--local-copies on ./a").local_copies);
+    for protocol in [
+        "auto",
+        "pessimistic",
+        "causal",
+        "blocking",
+        "chandy-lamport",
+        "group",
+        "hierarchical",
+        "channel-memory",
+    ] {
+        let options = options(&format!(
+            "-n 4 --protocol {protocol} --local-copies off --checkpoint-dir d ./a"
+        ));
+        assert!(!options.local_copies, "{protocol}");
+    }
+    let variable = |name: &str| (name == "RESURGO_LOCAL_COPIES").then(|| "off".into());
+    let words = |line: &str| line.split_whitespace().map(OsString::from).collect();
+    match parse(words("--checkpoint-dir d ./a"), variable) {
+        Ok(Request::Run(options)) => assert!(!options.local_copies),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn levels_of_compression() {
+    for (value, level) in [("zstd", 1), ("zstd:1", 1), ("zstd:19", 19)] {
+        let options = options(&format!("--checkpoint-dir d --checkpoint-compress {value} ./a"));
+        assert_eq!(options.checkpoint_compress, Some(level), "{value}");
+    }
+    assert_eq!(options("--checkpoint-dir d ./a").checkpoint_compress, None);
+}
+
+#[test]
+fn errors_name_what_is_wrong() {
+    for (line, expected) in [
+        ("", "no program"),
+        ("-n 4", "no program"),
+        ("-n 4 ./a :", "no program"),
+        ("-n 0 ./a", "at least one rank"),
+        ("-n 5000 ./a", "4096"),
+        ("-n 4000 ./a : -n 4000 ./b", "4096"),
+        ("-n four ./a", "not a number"),
+        ("-n", "needs a value"),
+        ("-env A", "needs a name and a value"),
+        ("-env A=B C ./a", "not a name"),
+        ("-l=3 ./a", "takes no value"),
+        ("--protocl none ./a", "did you mean --protocol?"),
+        (
+            "--checkpoint-dir d --checkpoint-compress gzip ./a",
+            "neither zstd nor zstd:LEVEL with a level from 1 to 19",
+        ),
+        ("--checkpoint-dir d --checkpoint-compress zstd:0 ./a", "from 1 to 19"),
+        ("--checkpoint-dir d --checkpoint-compress zstd:20 ./a", "from 1 to 19"),
+        ("--checkpoint-dir d --checkpoint-compress zstd3 ./a", "from 1 to 19"),
+        ("--checkpoint-compress zstd ./a", "needs --checkpoint-dir"),
+        ("--local-copies no --checkpoint-dir d ./a", "neither on nor off"),
+        ("--local-copies off ./a", "add --checkpoint-dir DIR"),
+        (
+            "--local-copies off --protocol chandy-lamport ./a",
+            "add --checkpoint-dir DIR",
+        ),
+        ("--local-copies off --protocol none ./a", "needs images"),
+        (
+            "--local-copies off --tolerate node --checkpoint-dir d ./a",
+            "needs images",
+        ),
+        ("--log-memroy 3M ./a", "did you mean --log-memory?"),
+        ("-gnev A B ./a", "did you mean -genv?"),
+        ("--xyzzy ./a", "--help lists them"),
+        ("-host a ./a", "one machine"),
+        ("--protocol pesimistic ./a", "did you mean pessimistic?"),
+        ("--log-memory lots ./a", "not a size"),
+        ("--log-memory 4K ./a", "too small"),
+        ("--log-memory 1T ./a", "too much"),
+        ("--tolerate disk ./a", "neither process nor node"),
+        ("--tolerate node --protocol none ./a", "does not tolerate"),
+        ("--reduction logon ./a", "is for --protocol causal"),
+        ("--protocol causal --reduction logon ./a", "needs --tolerate node"),
+        ("--protocol causal --reduction manhatto ./a", "did you mean manetho?"),
+        ("--event-loggers 1 ./a", "needs --tolerate node"),
+        ("--tolerate node --event-loggers 0 ./a", "needs --protocol causal"),
+        (
+            "-n 2 --tolerate node --event-loggers 3 ./a",
+            "--event-loggers 2 at most",
+        ),
+        ("--tolerate node --event-loggers 99 ./a", "at most 64"),
+        (
+            "--protocol causal --tolerate node --clock-spread multicast ./a",
+            "add --event-loggers 2",
+        ),
+        (
+            "-n 2 --tolerate node --event-loggers 2 --clock-spread broadcast ./a",
+            "for --protocol causal",
+        ),
+        (
+            "--protocol causal --tolerate node --clock-spread gossip ./a",
+            "there are multicast, broadcast",
+        ),
+        (
+            "--group-size 2 ./a",
+            "--group-size is for --protocol group and hierarchical",
+        ),
+        (
+            "--protocol blocking --groups dynamic ./a",
+            "under blocking all ranks have their images together",
+        ),
+        (
+            "--protocol chandy-lamport --groups-at-once 2 ./a",
+            "is for --protocol group",
+        ),
+        (
+            "--protocol pessimistic --group-size 2 ./a",
+            "each rank has its images alone",
+        ),
+        ("--protocol group --group-size 0 ./a", "at least one rank"),
+        ("-n 4 --protocol group --group-size 5 ./a", "--group-size 4 at most"),
+        ("--protocol group --group-size x ./a", "not a number"),
+        (
+            "-n 4 --protocol group --groups list --group-size 2 ./a",
+            "leave --group-size out",
+        ),
+        ("--protocol group --groups-at-once 0 ./a", "at least one group"),
+        ("-n 4 --protocol group --groups-at-once 2 ./a", "needs --checkpoint-dir"),
+        (
+            "-n 4 --protocol group --groups static --group-size 2 --groups-at-once 3 --checkpoint-dir d ./a",
+            "--groups-at-once 2 at most",
+        ),
+        (
+            "-n 4 --protocol group --checkpoint-in-flight 2 --checkpoint-dir d ./a",
+            "the nearest is --groups-at-once 2",
+        ),
+        ("--tolerate node --protocol group ./a", "does not tolerate"),
+        ("--tolerate node --protocol hierarchical ./a", "does not tolerate"),
+        (
+            "-n 4 --protocol hierarchical --groups dynamic ./a",
+            "stay the same; the nearest is --groups static",
+        ),
+        (
+            "-n 4 --protocol hierarchical --groups-at-once 2 --checkpoint-dir d ./a",
+            "each group writes its images",
+        ),
+        (
+            "--protocol hierarchical --spill-dir d ./a",
+            "cannot be cut back to a wave",
+        ),
+        (
+            "--protocol hierarchical --checkpoint-in-flight 2 --checkpoint-dir d ./a",
+            "run with --protocol pessimistic",
+        ),
+        (
+            "--protocol hierarchical --checkpoint-policy most-log --checkpoint-every 1s ./a",
+            "a wave of each group every time",
+        ),
+        (
+            "-n 4 --protocol hierarchical --group-size 5 ./a",
+            "--group-size 4 at most",
+        ),
+        ("--event-logger here ./a", "not an IPv4 address"),
+        ("--channel-memory here ./a", "not an IPv4 address"),
+        ("--channel-memories 1 ./a", "are for --protocol channel-memory"),
+        ("--protocol causal --channel-memory 127.0.0.1:0 ./a", "causal has none"),
+        (
+            "--protocol channel-memory --channel-memories 0 ./a",
+            "--channel-memories 1 at least",
+        ),
+        (
+            "-n 2 --protocol channel-memory --channel-memories 3 ./a",
+            "--channel-memories 2 at most",
+        ),
+        ("--protocol channel-memory --channel-memories 99 ./a", "at most 64"),
+        ("--protocol channel-memory --tolerate node ./a", "leave --tolerate out"),
+        (
+            "--protocol channel-memory --event-loggers 1 ./a",
+            "needs --tolerate node",
+        ),
+        (
+            "--protocol channel-memory --checkpoint-dir d --time-limit 1h ./a",
+            "cannot be suspended",
+        ),
+        (
+            "--protocol channel-memory --checkpoint-dir d --resume-if-any ./a",
+            "cannot be suspended",
+        ),
+        ("--protocol chanel-memory ./a", "did you mean channel-memory?"),
+        ("--spin soon ./a", "not a duration"),
+        ("--stats-json a --json-events a ./a", "files of their own"),
+        ("--checkpoint-every now ./a", "not a duration"),
+        ("--checkpoint-every 1ms ./a", "too often"),
+        ("--checkpoint-policy round-robbin ./a", "did you mean round-robin?"),
+        ("--checkpoint-policy xyzzy ./a", "there are periodic"),
+        ("--checkpoint-policy random,seed=x ./a", "random,seed=N"),
+        ("--checkpoint-policy most-log,seed=1 ./a", "only random"),
+        ("--checkpoint-policy most-log ./a", "how often"),
+        ("--checkpoint-policy daly --checkpoint-every 1s ./a", "chooses the time"),
+        (
+            "--checkpoint-policy random --checkpoint-every 1s --protocol blocking ./a",
+            "the nearest is periodic",
+        ),
+        ("--checkpoint-policy daly --protocol none ./a", "uses no images"),
+        ("--checkpoint-in-flight 0 --checkpoint-dir d ./a", "at least one"),
+        ("--checkpoint-in-flight 2 ./a", "needs --checkpoint-dir"),
+        (
+            "--checkpoint-in-flight 2 --checkpoint-dir d --protocol blocking ./a",
+            "one wave at a time",
+        ),
+        ("--mtbf 1h ./a", "is for --checkpoint-every daly"),
+        ("--checkpoint-every 1s --protocol none ./a", "uses no images"),
+        ("--checkpoint-every 1s --tolerate node ./a", "cannot be combined"),
+    ] {
+        match parse_words(line) {
+            Err(error) => assert!(error.contains(expected), "{line}: {error}"),
+            Ok(_) => panic!("{line} is accepted"),
+        }
+    }
+}
+
+#[test]
+fn help_is_help_wherever_it_stands() {
+    assert_eq!(parse_words("-n 4 --help"), Ok(Request::Help));
+    assert_eq!(parse_words("--version ./a"), Ok(Request::Version));
+}
