@@ -12,7 +12,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, by_rank, storm
+from harness import MANY, by_rank, slow, storm
 from survival import (
     LONG,
     PROGRAMS,
@@ -67,7 +67,7 @@ def test_kills_while_images_are_taken(jobs, program, rng, kills, name, count):
     assert result.of("checkpointed"), result.describe()
 
 
-@pytest.mark.parametrize("policy", ["round-robin", "most-log", "daly"])
+@pytest.mark.parametrize("policy", ["round-robin", slow("most-log"), "daly"])
 def test_policies(jobs, program, rng, kills, policy):
     entry, command = of_catalogue(program, "master_worker")
     expected = undisturbed(jobs, command, entry, 4)

@@ -48,7 +48,7 @@ def after_failure(result):
     return [event for event in result.events[last:] if event["event"] == "started"]
 
 
-@pytest.mark.parametrize("name", ["heat", "cg", slow("transpose"), slow("ft")])
+@pytest.mark.parametrize("name", ["heat", slow("cg"), slow("transpose"), slow("ft")])
 @with_all
 def test_random_kills(jobs, program, rng, kills, name, protocol):
     entry, command = of_catalogue(program, name)
