@@ -188,5 +188,5 @@ def test_logs_hold_what_other_groups_may_ask_for(jobs):
 def test_soak(jobs, program, rng, kills, request, entry, size, period):
     if entry.name == "spawn":
         pytest.skip("ranks cannot spawn others")
-    options = [*every(period), "--group-size", str(rng.choice([1, 2, 3, size]))]
+    options = [*every(period), "--group-size", str(rng.choice([1, 2, min(3, size), size]))]
     soak(jobs, program, rng, request, entry, size, kills or 6, options, protocol="hierarchical")
