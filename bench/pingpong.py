@@ -4,7 +4,7 @@
 from statistics import median
 
 from contenders import AUTO, DEFAULT, NONE, PESSIMISTIC, TCP, Rounds, run
-from report import Section, number, spread
+from report import Section, spread
 
 LATENCY = {1: 2000, 8: 2000, 64: 2000, 256: 2000, 1024: 2000, 2048: 2000, 4096: 2000}
 BANDWIDTH = {64 << 10: 200, 256 << 10: 50, 1 << 20: 15, 4 << 20: 4}

@@ -101,6 +101,53 @@ def began_from_images(result):
     return [event for event in result.of("started") if event["image"] > 0]
 
 
+def goes_on_from_newest_image(jobs, program, options=()):
+    """A rank is killed after some images: it repeats only what came after the last. The result, and the beginning of its next life."""
+    job = ring(jobs, program, 3, "checkpointed", options=[*options, *every("100ms")])
+    time.sleep(0.5)
+    newest = max(event["image"] for event in job.events if event["event"] == "checkpointed" and event["rank"] == 1)
+    job.kill([1])
+    job.until_event("caught_up", rank=1)
+    job.process.terminate()
+    result = job.wait(10)
+    (life,) = began_from_images(result)
+    assert life["rank"] == 1 and life["image"] >= newest
+    (failed,), (caught_up,) = result.of("failed"), result.of("caught_up")
+    assert caught_up["deliveries"] < failed["deliveries"] / 2, result.describe()
+    return result, life
+
+
+def again_as_soon_as_back(jobs, program, rng, victims, length, options=()):
+    """`victims` die several times in a row, and go on from images."""
+    command = [*program("crash"), "99", "kill", "0", "always", length]
+    calm = jobs.calm(3, *command)
+    job = jobs.start(3, *command, options=[*MANY, *options, *every("50ms")])
+    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1, 2})
+    for _ in range(4):
+        before = job.lives()
+        job.kill(victims)
+        back = lambda: all(job.lives().get(rank, (0, 0))[1] > before.get(rank, (0, 0))[1] for rank in victims)
+        if not job.until(back, what="the victims to be back"):
+            break
+        time.sleep(rng.choice([0, 0.005, 0.05]))
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert began_from_images(result), result.describe()
+
+
+def input_and_output_exactly_once(jobs, program, rng, blows, how):
+    """A program that reads all of its input and prints much, under kills and with images."""
+    command = [*program("output"), "400", "1000"]
+    calm = feed(jobs, 3, command, TEXT, how).wait().ok()
+    job = feed(jobs, 3, command, TEXT, how, options=[*MANY, *every("50ms")])
+    print(storm(job, rng, blows, calm.seconds))
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert by_rank(result.program_errors) == by_rank(calm.program_errors)
+    assert result.of("checkpointed"), result.describe()
+    assert not result.of("output_differs") and not result.of("output_missing")
+
+
 def snapshots(job):
     """Processes in which images sleep."""
     found = []

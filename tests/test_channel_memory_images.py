@@ -12,14 +12,15 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, by_rank, slow, storm
+from harness import MANY, by_rank, slow
 from survival import (
     LONG,
     PROGRAMS,
-    TEXT,
+    again_as_soon_as_back,
     began_from_images,
     every,
-    feed,
+    goes_on_from_newest_image,
+    input_and_output_exactly_once,
     kill_snapshots,
     of_catalogue,
     ring,
@@ -29,7 +30,7 @@ from survival import (
     without_the_one_or_the_other,
 )
 from test_channel_memory import SLOW, SUM
-from test_image_files import damage_bit, files, from_files, kill_with_snapshots, until_written
+from test_image_files import HEAT, begins_again, damage_bit, from_files, kill_with_snapshots, passes_over, start, until_written
 
 pytestmark = pytest.mark.protocol("channel-memory")
 
@@ -79,49 +80,16 @@ def test_policies(jobs, program, rng, kills, policy):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_rank_goes_on_from_its_newest_image(jobs, program, count):
-    """Not from the beginning: it repeats only what came after."""
-    job = ring(jobs, program, 3, "checkpointed", options=[*memories(count), *every("100ms")])
-    time.sleep(0.5)
-    newest = max(event["image"] for event in job.events if event["event"] == "checkpointed" and event["rank"] == 1)
-    job.kill([1])
-    job.until_event("caught_up", rank=1)
-    job.process.terminate()
-    result = job.wait(10)
-    (life,) = began_from_images(result)
-    assert life["rank"] == 1 and life["image"] >= newest
-    (failed,), (caught_up,) = result.of("failed"), result.of("caught_up")
-    assert caught_up["deliveries"] < failed["deliveries"] / 2, result.describe()
+    goes_on_from_newest_image(jobs, program, memories(count))
 
 
 @pytest.mark.parametrize("victims", [[1], [0, 1, 2]], ids=["one", "all"])
 def test_again_as_soon_as_they_are_back(jobs, program, rng, victims):
-    """From images, several times in a row."""
-    command = [*program("crash"), "99", "kill", "0", "always", "30000"]
-    calm = jobs.calm(3, *command)
-    job = jobs.start(3, *command, options=[*MANY, *memories(2), *every("50ms")])
-    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1, 2})
-    for _ in range(4):
-        before = job.lives()
-        job.kill(victims)
-        back = lambda: all(job.lives().get(rank, (0, 0))[1] > before.get(rank, (0, 0))[1] for rank in victims)
-        if not job.until(back, what="the victims to be back"):
-            break
-        time.sleep(rng.choice([0, 0.005, 0.05]))
-    result = job.wait().ok()
-    assert by_rank(result.out) == by_rank(calm.out)
-    assert began_from_images(result), result.describe()
+    again_as_soon_as_back(jobs, program, rng, victims, "30000", memories(2))
 
 
 def test_input_and_output_exactly_once(jobs, program, rng, kills):
-    command = [*program("output"), "400", "1000"]
-    calm = feed(jobs, 3, command, TEXT, "pipe").wait().ok()
-    job = feed(jobs, 3, command, TEXT, "pipe", options=[*MANY, *every("50ms")])
-    storm(job, rng, kills or 4, calm.seconds)
-    result = job.wait().ok()
-    assert by_rank(result.out) == by_rank(calm.out)
-    assert by_rank(result.program_errors) == by_rank(calm.program_errors)
-    assert result.of("checkpointed"), result.describe()
-    assert not result.of("output_differs") and not result.of("output_missing")
+    input_and_output_exactly_once(jobs, program, rng, kills or 4, "pipe")
 
 
 # 256 KiB a round from each of two ranks to the other.
@@ -203,42 +171,19 @@ def test_a_memory_that_fills_asks_for_images(jobs, tmp_path):
     assert memory["most_memory_bytes"] <= 32 << 20 < memory["forgotten_bytes"], memory
 
 
-HEAT = ("400", "400", "6000")
-
-
-def with_files(jobs, program, directory, period, *more):
-    options = [*MANY, *memories(2), *every(period), "--checkpoint-dir", directory]
-    return jobs.start(2, *program("heat"), *(more or HEAT), options=options)
-
-
 def test_a_damaged_file_is_passed_over(jobs, program, tmp_path):
     """The one before it is still good: what came after that has not been forgotten."""
     calm = jobs.calm(2, *program("heat"), *HEAT)
-    directory = tmp_path / "images"
-    job = with_files(jobs, program, directory, "200ms")
+    job = start(jobs, tmp_path / "images", 2, *program("heat"), *HEAT, every="200ms", options=memories(2))
     assert until_written(job, 0, 3)
-    newest = files(directory, 0)[-1]
-    damage_bit(newest)
-    kill_with_snapshots(job, 0)
-    result = job.wait().ok()
-    assert result.out == calm.out
-    number = int(newest.name.rpartition("-")[2])
-    lost = [event for event in result.of("image_lost") if "checksum of its memory" in event["reason"]]
-    assert [event["image"] for event in lost] == [number], result.describe()
-    assert 0 < from_files(result)[0]["image"] < number
+    assert passes_over(job, tmp_path / "images", damage_bit, "checksum of its memory").out == calm.out
 
 
 def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):
     """Nothing has been forgotten yet."""
     calm = jobs.calm(2, *program("heat"), *HEAT)
-    directory = tmp_path / "images"
-    job = with_files(jobs, program, directory, "900ms")
-    assert until_written(job, 0, 1)
-    damage_bit(files(directory, 0)[0])
-    kill_with_snapshots(job, 0)
-    result = job.wait().ok()
-    assert result.out == calm.out
-    assert [event["image"] for event in result.of("started") if event["life"] == 2] == [0]
+    job = start(jobs, tmp_path / "images", 2, *program("heat"), *HEAT, every="900ms", options=memories(2))
+    assert begins_again(job, tmp_path / "images").out == calm.out
 
 
 @pytest.mark.parametrize("name", ["master_worker", "messages", "numpy_cg.py"])
@@ -277,9 +222,8 @@ def test_a_channel_memory_that_stands_still_stops_no_rank_for_long(jobs, program
     job = jobs.start(2, *program("crash"), *LONG, options=memories(1))
     job.until(lambda: len(job.lives()) == 2)
     time.sleep(0.3)
-    started = job.until_event("channel_memory_started")
+    assert job.until_event("channel_memory_started")
     pid = next(event["pid"] for event in job.events if event["event"] == "channel_memory_started")
-    assert started
     os.kill(pid, signal.SIGSTOP)
     job.process.send_signal(signal.SIGUSR1)
     try:

@@ -8,7 +8,6 @@ import time
 import pytest
 
 import harness
-from catalogue import arguments
 from harness import MANY, by_rank, storm
 from survival import began_from_images, every, of_catalogue, survive, undisturbed
 from test_stats import measured

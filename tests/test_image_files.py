@@ -58,6 +58,29 @@ def until_written(job, rank, count=2):
     return job.until(lambda: len(written(job, rank)) >= count, what=f"{count} image files of rank {rank}")
 
 
+def passes_over(job, directory, damage, why):
+    """The newest file of rank 0 is damaged before its death: it goes on from the one before. The result."""
+    newest = files(directory, 0)[-1]
+    damage(newest)
+    kill_with_snapshots(job, 0)
+    result = job.wait().ok()
+    number = int(newest.name.rpartition("-")[2])
+    lost = [event for event in result.of("image_lost") if why in event["reason"]]
+    assert [event["image"] for event in lost] == [number], result.describe()
+    assert 0 < from_files(result)[0]["image"] < number
+    return result
+
+
+def begins_again(job, directory):
+    """The only file of rank 0 is damaged before its death: it begins at the beginning. The result."""
+    assert until_written(job, 0, 1)
+    damage_end(files(directory, 0)[0])
+    kill_with_snapshots(job, 0)
+    result = job.wait().ok()
+    assert [event["image"] for event in result.of("started") if event["life"] == 2] == [0]
+    return result
+
+
 @pytest.mark.parametrize(
     "name, options",
     [
@@ -245,15 +268,7 @@ def test_a_damaged_file_is_passed_over(jobs, program, tmp_path, damage, why, opt
     job = start(jobs, directory, 2, *program("heat"), *LONG, every="400ms", options=options)
     assert until_written(job, 0)
     assert until_written(job, 1)
-    newest = files(directory, 0)[-1]
-    damage(newest)
-    kill_with_snapshots(job, 0)
-    result = job.wait().ok()
-    assert result.out == calm.out
-    number = int(newest.name.rpartition("-")[2])
-    lost = [event for event in result.of("image_lost") if why in event["reason"]]
-    assert [event["image"] for event in lost] == [number], result.describe()
-    assert from_files(result)[0]["image"] < number
+    assert passes_over(job, directory, damage, why).out == calm.out
 
 
 def test_without_any_good_file_the_job_ends_with_the_reason(jobs, program, tmp_path):
@@ -273,12 +288,7 @@ def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):
     calm = jobs.calm(2, *program("heat"), *LONG)
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), *LONG, every="900ms")
-    assert until_written(job, 0, 1)
-    damage_end(files(directory, 0)[0])
-    kill_with_snapshots(job, 0)
-    result = job.wait().ok()
-    assert result.out == calm.out
-    assert [event["image"] for event in result.of("started") if event["life"] == 2] == [0]
+    assert begins_again(job, directory).out == calm.out
 
 
 def test_a_changed_program_is_named(jobs, program, tmp_path):

@@ -8,13 +8,15 @@ import time
 import pytest
 
 import harness
-from harness import MANY, by_rank, storm
+from harness import MANY, by_rank
 from survival import (
     PROGRAMS,
-    TEXT,
+    again_as_soon_as_back,
     began_from_images,
     every,
     feed,
+    goes_on_from_newest_image,
+    input_and_output_exactly_once,
     kill_snapshots,
     moments,
     of_catalogue,
@@ -54,17 +56,7 @@ def test_one_rank_alone(jobs, program, rng, kills):
 
 def test_a_rank_goes_on_from_its_newest_image(jobs, program):
     """Not from the beginning: it repeats only what came after."""
-    job = ring(jobs, program, 3, "checkpointed", options=every("100ms"))
-    time.sleep(0.5)
-    newest = max(event["image"] for event in job.events if event["event"] == "checkpointed" and event["rank"] == 1)
-    job.kill([1])
-    job.until_event("caught_up", rank=1)
-    job.process.terminate()
-    result = job.wait(10)
-    (life,) = began_from_images(result)
-    assert life["rank"] == 1 and life["image"] >= newest
-    (failed,), (caught_up,) = result.of("failed"), result.of("caught_up")
-    assert caught_up["deliveries"] < failed["deliveries"] / 2, result.describe()
+    result, life = goes_on_from_newest_image(jobs, program)
     (ended,) = result.of("job_ended")
     assert ended["images"] == len(result.of("checkpointed")) > 0
     assert f"rank 1 restarted on this node from its image {life['image']} (life 2)" in result.errors
@@ -76,34 +68,12 @@ def test_a_rank_goes_on_from_its_newest_image(jobs, program):
 
 @pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
 def test_again_as_soon_as_they_are_back(jobs, program, rng, victims):
-    """From images, several times in a row."""
-    command = program("crash") + ["99", "kill", "0", "always", "100000"]
-    calm = jobs.calm(3, *command)
-    job = jobs.start(3, *command, options=[*MANY, *every("50ms")])
-    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1, 2})
-    for _ in range(4):
-        before = job.lives()
-        job.kill(victims)
-        back = lambda: all(job.lives().get(rank, (0, 0))[1] > before.get(rank, (0, 0))[1] for rank in victims)
-        if not job.until(back, what="the victims to be back"):
-            break
-        time.sleep(rng.choice([0, 0.005, 0.05]))
-    result = job.wait().ok()
-    assert by_rank(result.out) == by_rank(calm.out)
-    assert began_from_images(result), result.describe()
+    again_as_soon_as_back(jobs, program, rng, victims, "100000")
 
 
 @pytest.mark.parametrize("how", ["file", "pipe"])
 def test_input_and_output_exactly_once(jobs, program, rng, kills, how):
-    command = program("output") + ["400", "1000"]
-    calm = feed(jobs, 3, command, TEXT, how).wait().ok()
-    job = feed(jobs, 3, command, TEXT, how, options=[*MANY, *every("50ms")])
-    print(storm(job, rng, kills or 4, calm.seconds))
-    result = job.wait().ok()
-    assert by_rank(result.out) == by_rank(calm.out)
-    assert by_rank(result.program_errors) == by_rank(calm.program_errors)
-    assert result.of("checkpointed"), result.describe()
-    assert not result.of("output_differs") and not result.of("output_missing")
+    input_and_output_exactly_once(jobs, program, rng, kills or 4, how)
 
 
 READER = """

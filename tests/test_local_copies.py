@@ -30,6 +30,13 @@ def copies(jobs, protocol, what="off", size=3):
     return [*groups, "--checkpoint-dir", jobs.directory / "images", "--local-copies", what]
 
 
+def crash(jobs, command, protocol, options):
+    """The ring on three ranks, as soon as it is under way."""
+    job = jobs.start(3, *command, options=[*MANY, *options], protocol=protocol)
+    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    return job
+
+
 def one_image(job, count=1):
     """Has every rank take an image, and waits until all are in files."""
     for _ in range(count):
@@ -60,8 +67,7 @@ def test_random_kills(jobs, program, rng, kills, name, protocol):
 
 @with_all
 def test_no_image_sleeps_once_it_is_in_files(jobs, program, protocol):
-    job = jobs.start(3, *program("crash"), *LONG, options=copies(jobs, protocol), protocol=protocol)
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job = crash(jobs, [*program("crash"), *LONG], protocol, copies(jobs, protocol))
     for _ in range(3):
         one_image(job)
         no_copy_sleeps(job)
@@ -71,8 +77,7 @@ def test_no_image_sleeps_once_it_is_in_files(jobs, program, protocol):
 
 @with_waves
 def test_otherwise_every_rank_has_one(jobs, program, protocol):
-    job = jobs.start(3, *program("crash"), *LONG, options=copies(jobs, protocol, "on"), protocol=protocol)
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job = crash(jobs, [*program("crash"), *LONG], protocol, copies(jobs, protocol, "on"))
     one_image(job, 2)
     time.sleep(0.2)
     assert len(snapshots(job)) == 3
@@ -87,8 +92,7 @@ def test_who_reads_a_file(jobs, program, protocol, what, lost):
     """A process and its copy are what is lost together with a node."""
     command = [*program("crash"), *LENGTH]
     calm = jobs.calm(3, *command)
-    job = jobs.start(3, *command, options=[*MANY, *copies(jobs, protocol, what)], protocol=protocol)
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job = crash(jobs, command, protocol, copies(jobs, protocol, what))
     one_image(job)
     if what == "off":
         no_copy_sleeps(job)
@@ -109,8 +113,7 @@ def test_who_reads_a_file(jobs, program, protocol, what, lost):
 def test_a_rank_that_returns_alone_reads_its_own(jobs, program, protocol):
     command = [*program("crash"), *LENGTH]
     calm = jobs.calm(3, *command)
-    job = jobs.start(3, *command, options=[*MANY, *copies(jobs, protocol)], protocol=protocol)
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job = crash(jobs, command, protocol, copies(jobs, protocol))
     one_image(job, 2)
     no_copy_sleeps(job)
     job.kill([1])
@@ -174,8 +177,7 @@ def test_kills_of_processes_that_are_being_rebuilt(jobs, program, rng, protocol)
     """Before anybody has been told of them: half of the memory is there, or nothing."""
     command = [*program("crash"), "99", "kill", "0", "always", "500000"]
     calm = jobs.calm(3, *command)
-    job = jobs.start(3, *command, options=[*MANY, *copies(jobs, protocol)], protocol=protocol)
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job = crash(jobs, command, protocol, copies(jobs, protocol))
     hits = 0
     for _ in range(4):
         one_image(job)
@@ -212,8 +214,7 @@ def kill_one_that_is_being_rebuilt(job, rng, known):
 def test_a_damaged_file_takes_all_to_the_wave_before(jobs, program, protocol):
     command = [*program("crash"), *LENGTH]
     calm = jobs.calm(3, *command)
-    job = jobs.start(3, *command, options=[*MANY, *copies(jobs, protocol)], protocol=protocol)
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job = crash(jobs, command, protocol, copies(jobs, protocol))
     one_image(job, 2)
     no_copy_sleeps(job)
     job.kill([0], signal.SIGSTOP)  # no other wave comes
@@ -237,8 +238,7 @@ def test_a_full_disk_leaves_the_images_asleep(jobs, program, protocol):
     directory.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", directory], check=True)
     try:
-        job = jobs.start(3, *command, options=[*MANY, *copies(jobs, protocol)], protocol=protocol)
-        job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+        job = crash(jobs, command, protocol, copies(jobs, protocol))
         job.process.send_signal(signal.SIGUSR1)
         job.until(lambda: sum(e["event"] in ("image_written", "image_not_written") for e in job.events) == 3)
         (failed, *_) = [event["rank"] for event in job.events if event["event"] == "image_not_written"]

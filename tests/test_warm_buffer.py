@@ -14,7 +14,7 @@ import pytest
 import harness
 from harness import MANY
 from survival import snapshots
-from test_image_files import damage_bit, files, from_files, kill_with_snapshots, start, until_written, written
+from test_image_files import damage_bit, files, from_files, kill_with_snapshots, start, written
 
 pytestmark = pytest.mark.protocol("pessimistic")
 # To fork a process with so much memory takes long enough.
