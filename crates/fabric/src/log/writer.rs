@@ -185,40 +185,30 @@ impl Writer {
             return;
         }
         let consumed = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
-        if node.chandy_lamport {
-            return self.reclaim_beside_waves(arena, node, consumed);
+        // Where ranks copy themselves while others go on. In this order: what the receiver has read since its cut is seen with the cut.
+        let waves = node
+            .chandy_lamport
+            .then(|| (node.cut_of(self.destination), node.waves().over));
+        if let Some((_, over)) = waves {
+            self.in_transit.retain(|(wave, slot)| {
+                let needed = *wave > over;
+                if !needed {
+                    arena.free(node, *slot);
+                }
+                needed
+            });
         }
-        while self.consumed < consumed {
-            self.consumed += 1;
-            let (_, slot) = self
-                .outstanding
-                .pop_front()
-                .expect("only segments handed over are consumed");
-            arena.free(node, slot);
-        }
-    }
-
-    /// The same where ranks copy themselves while others go on.
-    fn reclaim_beside_waves(&mut self, arena: &mut Arena, node: &Node, consumed: u64) {
-        // In this order: what the receiver has read since its cut is seen with the cut.
-        let (receiver, over) = (node.cut_of(self.destination), node.waves().over);
-        self.in_transit.retain(|(wave, slot)| {
-            let needed = *wave > over;
-            if !needed {
-                arena.free(node, *slot);
-            }
-            needed
-        });
         while self.consumed < consumed {
             self.consumed += 1;
             let (serial, slot) = self
                 .outstanding
                 .pop_front()
                 .expect("only segments handed over are consumed");
-            if receiver.is_needed(serial, self.cut, over) {
-                self.in_transit.push((receiver.wave, slot));
-            } else {
-                arena.free(node, slot);
+            match waves {
+                Some((receiver, over)) if receiver.is_needed(serial, self.cut, over) => {
+                    self.in_transit.push((receiver.wave, slot));
+                }
+                _ => arena.free(node, slot),
             }
         }
     }
