@@ -56,6 +56,14 @@ def test_programs_that_do_not_repeat(jobs, program, rng, variant, period):
         assert result.of("returns_together") and result.of("returned")[0]["wave"] == 0, result.describe()
 
 
+def test_a_program_that_waits_for_what_cannot_come(jobs, program):
+    """A replay that would last for ever is given up."""
+    marker = jobs.directory / "marker"
+    result = start(jobs, 3, *program("nondeterministic"), "order", "1", "3000", marker, "20000").wait().ok()
+    assert result.text == "nondeterministic order iterations=20000 done\n"
+    assert [event["wave"] for event in result.of("returned")] == [0], result.describe()
+
+
 @pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
 def test_kills_while_all_return(jobs, program, rng, victims):
     """Whoever is killed again on the way back, or just before."""

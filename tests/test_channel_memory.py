@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import harness
-from catalogue import BY_NAME, arguments
-from harness import MANY, by_rank
+from catalogue import BY_NAME
+from harness import MANY, by_rank, slow
 from survival import PROGRAMS, began_from_images, every, soak, survive, undisturbed
 
 pytestmark = pytest.mark.protocol("channel-memory")
@@ -43,7 +43,7 @@ def test_all_ranks_at_once(jobs, program, rng):
     survive(jobs, rng, command, entry, 4, 2, expected, memories(2), everyone=1.0, in_replay=0)
 
 
-@pytest.mark.parametrize("variant, count", [("time", 1), ("length", 2), ("tag", 1), ("destination", 2)])
+@pytest.mark.parametrize("variant, count", [("time", 1), ("length", 2), ("tag", 1), ("destination", 2), slow("order", 1)])
 def test_a_different_message_is_detected(jobs, program, variant, count):
     marker = jobs.directory / "marker"
     command = [*program("nondeterministic"), variant, "1", "100", marker, "300"]

@@ -30,6 +30,13 @@ def test_other_destinations_are_detected(jobs, program):
     assert "rank 1" in result.errors, result.describe()
 
 
+def test_a_wait_for_what_cannot_come_is_detected(jobs, program):
+    """Nothing new is delivered before the last sends are repeated, and the victim does not repeat them before it has got something."""
+    result = run(jobs, program, "order")
+    assert result.code != 0 and "done" not in result.text, result.describe()
+    assert "rank 1 waits for a message before it has repeated its last sends (1 of them)" in result.errors, result.describe()
+
+
 @pytest.mark.parametrize("variant", ["threads", "multiple"])
 def test_threads_are_detected_or_refused(jobs, program, variant):
     marker = jobs.directory / "marker"

@@ -2,8 +2,9 @@
 // Programs that do not repeat themselves: replayed from the start, the victim sends something else than before.
 // Except `address`, which repeats when the memory layout does.
 //   nondeterministic VARIANT VICTIM ITERATION MARKER [ITERATIONS=300]
-//     VARIANT  time | random | pid | length | tag | destination | threads | multiple | address | none
-//     The victim kills itself at the iteration in the life that makes the MARKER file.
+//     VARIANT  time | random | pid | length | tag | destination | order | threads | multiple | address | none
+//     The victim kills itself at the iteration in the life that makes the MARKER file. With `order` it has sent before that,
+//     and waits for its neighbour's message before it sends in later lives.
 #include "check.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -71,10 +72,14 @@ int main(int argc, char **argv)
             pthread_join(others[i], NULL);
     }
     for (long k = 0; k < iterations; k++) {
+        int receives_first = 0;
         if (k == when && rank == victim) {
             int file = open(argv[4], O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+            receives_first = file < 0 && strcmp(variant, "order") == 0;
             if (file >= 0) {
                 close(file);
+                if (strcmp(variant, "order") == 0)
+                    MPI_Send(&k, 1, MPI_INT64_T, (rank + 1) % size, 1, ring);
                 kill(getpid(), SIGKILL);
             }
         }
@@ -104,6 +109,8 @@ int main(int argc, char **argv)
         }
         MPI_Request request;
         MPI_Irecv(in, 20, MPI_UINT64_T, (rank + size - 1) % size, MPI_ANY_TAG, ring, &request);
+        if (receives_first)
+            MPI_Wait(&request, MPI_STATUS_IGNORE);
         MPI_Send(out, count, MPI_UINT64_T, (rank + 1) % size, tag, ring);
         MPI_Wait(&request, MPI_STATUS_IGNORE);
     }

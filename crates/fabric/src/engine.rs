@@ -120,6 +120,10 @@ const NO_YIELD_US: u64 = 50_000;
 const SHORT_SLEEP_NS: u64 = 50_000;
 const FIRST_SLEEP_NS: u64 = 1_000_000;
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
+/// A program that repeats sends reads this many times as often as a former life before them, and for so long, before it is said not to
+/// repeat them at all. How often it reads depends on the machine too, where it waits for something that is no message.
+const OWED_READS: u64 = 100;
+const OWED_US: u64 = 5_000_000;
 /// Changes between threads that call in before a rank counts as one that uses MPI from several threads: handing MPI
 /// over from one thread to another once in a while can be replayed, calling it from both cannot.
 const THREAD_CHANGES: u32 = 64;
@@ -157,6 +161,8 @@ pub struct Engine {
     waiting: VecDeque<Waiting>,
     /// Waits in the replay so far.
     waits: u32,
+    /// While only sends are left to repeat: how many, and the ticks since when.
+    owed: (u64, u64),
     /// Room for small messages that are deferred.
     buffer: Buffer,
     /// Per source, messages taken from its channel (without a logging protocol; waves announce them).
@@ -299,6 +305,7 @@ impl Engine {
             held: VecDeque::new(),
             waiting: VecDeque::new(),
             waits: 0,
+            owed: (0, 0),
             buffer: Buffer::default(),
             taken: vec![0; size],
             matching: Matching::default(),
@@ -505,7 +512,7 @@ impl Engine {
                     self.deliver(source as usize);
                     made = 0;
                 }
-                Next::Nothing => return,
+                Next::Nothing => return self.mind_owed_sends(),
                 Next::NeedRecord => {
                     let recorded = self.record.read(&self.node).expect("the record holds what was counted");
                     if self.protocol_mut().polls() > recorded.polls {

@@ -315,6 +315,12 @@ impl Pessimistic {
         self.live = self.rclock == self.recorded && self.to_redo == 0;
     }
 
+    /// Sends of former lives that are still to be repeated when all their deliveries have been; 0 before and after. None of them
+    /// needs another delivery.
+    pub fn owed(&self) -> u64 {
+        if self.rclock == self.recorded { self.to_redo } else { 0 }
+    }
+
     /// The event logger holds every delivery up to `rclock`.
     pub fn acknowledge(&mut self, rclock: u64) {
         let known = self.rclock.max(self.recorded);

@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -243,6 +243,9 @@ pub mod control {
     /// `u64` the rank's group, from 1. Of the last wave that has been begun, written by the agent before the turn of the first
     /// group (group); always the same, written before any rank starts (hierarchical).
     pub const GROUP: usize = 912;
+    /// `u64` 1 + the reads from the last delivery to the last new send of any life, 0: there was none. Written by the rank; a new life
+    /// finds what the former ones left.
+    pub const READS_AT_SEND: usize = 920;
 
     /// `u32` length and then UTF-8 text: why the rank ended itself; at most [`REPORT_BYTES`] bytes. A rank that writes a
     /// report exits with [`super::EXIT_REPORT`].

@@ -76,7 +76,10 @@ impl Engine {
                     self.deliver_served();
                     made = 0;
                 }
-                Next::Nothing => break,
+                Next::Nothing => {
+                    self.mind_owed_sends();
+                    break;
+                }
                 Next::NeedRecord => {
                     let recorded = self.wait_until_served();
                     self.protocol_mut().expect(recorded);
@@ -188,10 +191,9 @@ impl Engine {
 
     /// A send: new, or one that a former life has made. The channel memory knows which, and compares.
     pub(super) fn put_into_memory(&mut self, destination: usize, message: Message, completion: Option<Completion>) {
-        let protocol = self.protocol_mut();
-        let sending = protocol.send(destination as u32);
+        let sending = self.number(destination);
         let (Sending::Now { ssn } | Sending::Hold { ssn } | Sending::Redo { ssn }) = sending;
-        let rclock = protocol.rclock();
+        let rclock = self.protocol_mut().rclock();
         if let Some(memories) = &mut self.memories {
             let again = matches!(sending, Sending::Redo { .. });
             memories.send(&self.node, destination, ssn, again, message, rclock);

@@ -281,6 +281,7 @@ impl Engine {
         self.node.set(control::REPLAY_DELIVERIES, behind);
         let own = self.node.rank;
         self.output_gate = self.node.control(own, control::OUTPUT_BEHIND).load(Ordering::Acquire) != 0;
+        self.owed = (0, 0);
         self.collected(began_ns);
         self.begin_again();
     }

@@ -224,6 +224,14 @@ impl Engine {
         ))
     }
 
+    #[cold]
+    pub(super) fn sends_nothing(&self, owed: u64) -> ! {
+        self.not_deterministic(&format!(
+            "rank {} waits for a message before it has repeated its last sends ({owed} of them), which had not waited for any",
+            self.node.rank
+        ))
+    }
+
     fn not_deterministic(&self, what: &str) -> ! {
         let text = format!(
             "the program is not piecewise deterministic: in its replay {what}. Messages must not depend on measured time, \

@@ -58,7 +58,7 @@ impl Engine {
         }
         let mut progress = Progress::default();
         self.pump_logger();
-        let sending = self.protocol.as_mut().map(|protocol| protocol.send(destination as u32));
+        let sending = self.protocol.is_some().then(|| self.number(destination));
         if let Some(sending) = sending
             && self.node.is_inside(destination)
         {
@@ -116,6 +116,18 @@ impl Engine {
         self.completions.extend(completion);
         self.settle();
         true
+    }
+
+    /// Under a logging protocol: what becomes of the next message to `destination`.
+    #[inline]
+    pub(super) fn number(&mut self, destination: usize) -> Sending {
+        let protocol = self.protocol_mut();
+        let reads = protocol.polls();
+        let sending = protocol.send(destination as u32);
+        if !matches!(sending, Sending::Redo { .. }) {
+            self.node.set(control::READS_AT_SEND, reads + 1);
+        }
+        sending
     }
 
     /// A send inside the group. Those of former lives are not in the log any more; how many there were must outlive it, and so is

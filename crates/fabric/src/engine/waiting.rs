@@ -130,6 +130,26 @@ impl Engine {
         self.incoming[source] = Some(incoming);
     }
 
+    /// A read that delivers nothing because sends of a former life are to be repeated first: that life needed no delivery for them.
+    /// A program that goes on reading, far more often than it did then, waits for one.
+    pub(super) fn mind_owed_sends(&mut self) {
+        let (owed, reads) = (self.protocol_mut().owed(), self.protocol_mut().polls());
+        if owed == 0 {
+            return;
+        }
+        let now = ticks();
+        if self.owed.0 != owed {
+            self.owed = (owed, now);
+        }
+        let formerly = self
+            .node
+            .control(self.node.rank, control::READS_AT_SEND)
+            .load(Ordering::Acquire);
+        if formerly > 0 && reads > OWED_READS * (formerly + 10) && now - self.owed.1 > OWED_US * self.ticks_per_us {
+            self.sends_nothing(owed);
+        }
+    }
+
     /// Spins and then sleeps until the channel has another entry, or a while has passed.
     pub(super) fn pause_for(&mut self, incoming: &mut Incoming) {
         let until = ticks() + self.spin_ticks;

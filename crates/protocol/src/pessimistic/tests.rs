@@ -208,7 +208,7 @@ fn a_life_from_an_image_repeats_only_what_came_after() {
         life.expect(record(1, 2));
         assert_eq!(life.next(), Next::Nothing);
         life.begin_poll();
-        assert_eq!(life.next(), Next::From(1));
+        assert_eq!((life.next(), life.owed()), (Next::From(1), 0));
         let third = Determinant {
             receiver: 0,
             rclock: 3,
@@ -220,8 +220,10 @@ fn a_life_from_an_image_repeats_only_what_came_after() {
         assert_eq!(life.send(1), Sending::Redo { ssn: 3 });
         life.begin_poll();
         assert_eq!((life.next(), life.may_checkpoint()), (Next::Nothing, false));
+        assert_eq!(life.owed(), 1);
         assert_eq!(life.send(1), Sending::Redo { ssn: 4 });
         assert_eq!((life.next(), life.may_checkpoint()), (Next::Any, true));
+        assert_eq!(life.owed(), 0);
         assert_eq!(life.send(1), Sending::Now { ssn: 5 });
         assert_eq!(life.deliver(1).0.polls, 1);
     }
