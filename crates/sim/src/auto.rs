@@ -2,8 +2,9 @@
 //! logging; now and then all ranks return to the last complete wave, as they do when a replay has turned out to be
 //! something else.
 //!
-//! A wave stops every rank at a step of its own and copies all of them when all stand still. Nothing is drained: what is on
-//! its way then lies in the logs, between the receiver's copy and the sender's. A return cuts logs and records off where the
+//! A wave stops every rank at a step of its own. When all stand still each is copied at a moment of its own, and goes on while
+//! others have yet to be copied. Nothing is drained: what is on its way when all stand still lies in the logs, between the
+//! receiver's copy and the sender's. A return cuts logs and records off where the
 //! wave was, before anybody reads them; then every rank begins from its image like any other that has failed.
 //!
 //! Groups of ranks have waves of their own in the setting `hierarchical` ([`crate::hierarchical`]); here all ranks are one.
@@ -31,8 +32,10 @@ struct OfGroup {
     asked: u64,
     /// The ranks that stand still for the wave under way.
     current: Option<Vec<Rank>>,
-    /// It has been copied and is not complete yet: what the checkers knew then.
-    copied: Option<Box<Checkers>>,
+    /// All have stood still, and it is not complete yet: what the checkers knew then.
+    stopped: Option<Box<Checkers>>,
+    /// Ranks that still do, until they have been copied.
+    to_copy: Vec<Rank>,
     /// The same of the complete ones, oldest first, with their numbers. Every rank of the group has its image of each.
     complete: Vec<(u64, Checkers)>,
 }
@@ -87,7 +90,7 @@ impl World {
         let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
             return false;
         };
-        if waves.current.is_none() && waves.copied.is_none() && asked && all_up {
+        if waves.current.is_none() && waves.stopped.is_none() && asked && all_up {
             waves.asked += 1;
             waves.current = Some(Vec::new());
         }
@@ -115,60 +118,97 @@ impl World {
             current.push(rank);
         }
         if current.len() == members.len() {
-            if !at_once {
-                self.copy_all(rank);
-            }
-            self.all_copied(rank);
-            self.let_go(rank, Some(rank));
-            return false;
+            self.all_stand_still(rank);
         }
         !at_once
     }
 
-    /// All ranks of the group of `rank` stand still, or have finished.
-    fn copy_all(&mut self, rank: Rank) {
-        for rank in self.members(rank) {
+    /// All ranks of the group of `rank` stand still, or have finished: each is copied before long.
+    fn all_stand_still(&mut self, rank: Rank) {
+        let members = self.members(rank);
+        let known = Box::new(self.checkers.clone());
+        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
+            return;
+        };
+        let number = waves.asked;
+        waves.current = None;
+        waves.stopped = Some(known);
+        self.note(|| format!("{members:?} stand still for wave {number}"));
+        // A broken variant has copied them when they stopped.
+        let is_copied = |rank: &Rank| self.ranks[*rank as usize].images.under_way.is_some();
+        let to_copy: Vec<Rank> = members.into_iter().filter(|rank| !is_copied(rank)).collect();
+        for rank in &to_copy {
+            if !self.is(Mutation::NoteWhenCopied) {
+                self.note_cut(*rank);
+            }
+            let delay = self.random.below(3 * self.latency);
+            self.schedule(delay, Event::CopyForWave { rank: *rank, number });
+        }
+        if to_copy.is_empty() {
+            self.all_copied(rank, number);
+        } else if let Some(waves) = &mut self.waves {
+            waves.of(rank).to_copy = to_copy;
+        }
+    }
+
+    /// `rank`, which stands still for wave `number`, is copied and goes on.
+    pub(crate) fn copy_for_wave(&mut self, rank: Rank, number: u64) {
+        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
+            return;
+        };
+        if waves.asked != number || !waves.to_copy.contains(&rank) {
+            return;
+        }
+        waves.to_copy.retain(|other| *other != rank);
+        let is_last = waves.to_copy.is_empty();
+        if self.is(Mutation::NoteWhenCopied) {
             self.note_cut(rank);
-            self.copy(rank);
+        }
+        self.copy(rank);
+        self.note(|| format!("{rank} is copied for wave {number}"));
+        self.go_on(rank);
+        if is_last {
+            self.all_copied(rank, number);
         }
     }
 
     /// The wave is complete when this is known.
-    fn all_copied(&mut self, rank: Rank) {
-        let known = Box::new(self.checkers.clone());
+    fn all_copied(&mut self, rank: Rank, number: u64) {
         let delay = 1 + self.random.below(self.image_time);
-        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
-            return;
-        };
-        waves.copied = Some(known);
-        let number = waves.asked;
-        let members = self.members(rank);
-        self.note(|| format!("{members:?} stand still and are copied for wave {number}"));
         self.schedule(delay, Event::WaveComplete { rank, number });
+    }
+
+    fn go_on(&mut self, rank: Rank) {
+        let process = &self.ranks[rank as usize];
+        if !process.finished {
+            let incarnation = process.incarnation;
+            self.schedule(1, Event::Step { rank, incarnation });
+        }
     }
 
     /// Every rank has finished, and the group of `rank` takes a wave more if all are still there.
     pub(crate) fn last_wave(&mut self, rank: Rank) {
-        let has_time = |process: &Process| process.finished && process.image_under_way.is_none();
+        let has_time = |process: &Process| process.finished && process.images.under_way.is_none();
         let all = self
             .members(rank)
             .iter()
             .all(|rank| has_time(&self.ranks[*rank as usize]));
-        if let Some(waves) = self.waves.as_mut().filter(|_| all) {
-            waves.of(rank).asked += 1;
-            self.copy_all(rank);
-            self.all_copied(rank);
+        let waves = self.waves.as_mut().filter(|_| all).map(|waves| waves.of(rank));
+        if let Some(waves) = waves.filter(|waves| waves.stopped.is_none()) {
+            waves.asked += 1;
+            self.all_stand_still(rank);
         }
     }
 
-    /// Whoever stands still for a wave of the group of `rank` goes on, but `except`, who does already.
-    fn let_go(&mut self, rank: Rank, except: Option<Rank>) {
-        let current = self.waves.as_mut().and_then(|waves| waves.of(rank).current.take());
-        for rank in current.unwrap_or_default() {
-            let incarnation = self.ranks[rank as usize].incarnation;
-            if Some(rank) != except && !self.is(Mutation::CopyWhenStopped) {
-                self.schedule(1, Event::Step { rank, incarnation });
-            }
+    /// Whoever stands still for a wave of the group of `rank` goes on.
+    fn let_go(&mut self, rank: Rank) {
+        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
+            return;
+        };
+        let mut still = waves.current.take().unwrap_or_default();
+        still.append(&mut waves.to_copy);
+        if !self.is(Mutation::CopyWhenStopped) {
+            still.into_iter().for_each(|rank| self.go_on(rank));
         }
     }
 
@@ -179,12 +219,12 @@ impl World {
         if waves.asked != number {
             return;
         }
-        let Some(known) = waves.copied.take() else { return };
+        let Some(known) = waves.stopped.take() else { return };
         waves.complete.push((number, *known));
         self.members(rank)
             .into_iter()
             .for_each(|rank| self.complete_image(rank));
-        let kept = self.ranks[rank as usize].images.len();
+        let kept = self.ranks[rank as usize].images.complete.len();
         if let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) {
             let gone = waves.complete.len().saturating_sub(kept);
             waves.complete.drain(..gone);
@@ -196,21 +236,21 @@ impl World {
         let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
             return;
         };
-        if waves.current.is_none() && waves.copied.is_none() {
+        if waves.current.is_none() && waves.stopped.is_none() {
             return;
         }
         self.fallbacks += 1;
-        waves.copied = None;
+        waves.stopped = None;
         let keeps = self.is(Mutation::DropKeepsACopy);
-        self.let_go(rank, None);
+        self.let_go(rank);
         self.note(|| "the wave is dropped".into());
         let members = self.members(rank);
         for rank in &members {
             let process = &mut self.ranks[*rank as usize];
-            if let Some(image) = process.image_under_way.take()
+            if let Some(image) = process.images.under_way.take()
                 && keeps
                 && *rank == members[0]
-                && let Some(last) = process.images.last_mut()
+                && let Some(last) = process.images.complete.last_mut()
             {
                 *last = *image;
             }
@@ -220,7 +260,7 @@ impl World {
     /// The newest image of `rank` is destroyed, and with it the wave.
     pub(crate) fn lose_newest_wave(&mut self, rank: Rank) {
         for rank in self.members(rank) {
-            self.ranks[rank as usize].images.pop();
+            self.ranks[rank as usize].images.complete.pop();
         }
         if let Some(waves) = &mut self.waves {
             waves.of(rank).complete.pop();
@@ -232,7 +272,7 @@ impl World {
         self.drop_wave(0);
         let Some(waves) = &mut self.waves else { return };
         let to = waves.of(0).complete.last().map(|(_, known)| known.clone());
-        if to.is_none() && self.ranks.iter().any(|process| process.collects) {
+        if to.is_none() && self.ranks.iter().any(|process| process.images.collects) {
             return;
         }
         waves.returns += 1;
@@ -248,7 +288,7 @@ impl World {
                 self.cut(rank);
             }
             for to in 0..size {
-                let sent = self.ranks[rank as usize].images.last();
+                let sent = self.ranks[rank as usize].images.complete.last();
                 let sent = sent.map_or(0, |image| image.life.subject.sent(to as Rank));
                 let wire = &mut self.wires[rank as usize][to];
                 if !old_news_counts {
@@ -264,7 +304,7 @@ impl World {
         let size = self.ranks.len();
         let (keep_logs, keep_record) = (self.is(Mutation::LogsKeepFuture), self.is(Mutation::RecordKeepsFuture));
         let process = &mut self.ranks[rank as usize];
-        let image = process.images.last();
+        let image = process.images.complete.last();
         let rclock = image.map_or(0, |image| image.cursor().rclock);
         let sent = |to: usize| image.map_or(0, |image| image.life.subject.sent(to as Rank));
         for to in (0..size).filter(|_| !keep_logs) {

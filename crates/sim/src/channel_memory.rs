@@ -14,6 +14,7 @@ use resurgo_protocol::{Rank, Tolerate};
 
 use crate::causal::Piggybacks;
 use crate::checkers::{Checkers, LIVENESS, MAX_RANKS, Violation, violation};
+use crate::kept::KeptImages;
 use crate::mutation::Mutation;
 use crate::program::{Job, Program};
 use crate::queue::Queue;
@@ -119,11 +120,7 @@ struct Process {
     late: Option<ToMemory>,
     /// Memories that have yet to say that they have everything: it stands still.
     to_sync: usize,
-    /// Complete ones, the older one first.
-    images: Vec<Image>,
-    image_under_way: Option<Image>,
-    /// There have been two images.
-    collects: bool,
+    images: KeptImages<Image>,
     /// That are to be taken when the programs have ended.
     images_due: usize,
     /// What the present life begins from.
@@ -132,7 +129,7 @@ struct Process {
 
 impl Process {
     fn image_is_under_way(&self) -> bool {
-        self.to_sync > 0 || self.image_under_way.is_some()
+        self.to_sync > 0 || self.images.under_way.is_some()
     }
 
     fn is_cut(&self, incarnation: u64, memory: usize, now: u64) -> bool {
@@ -200,9 +197,7 @@ impl World {
             cuts: Vec::new(),
             late: None,
             to_sync: 0,
-            images: Vec::new(),
-            image_under_way: None,
-            collects: false,
+            images: KeptImages::default(),
             images_due: 0,
             from: None,
         };

@@ -41,7 +41,7 @@ impl World {
         all.filter(|other| self.is_inside(rank, *other)).collect()
     }
 
-    /// `rank` is about to be copied; its group stands still.
+    /// What is in transit from `rank` to its group, all of which stands still.
     pub(crate) fn note_cut(&mut self, rank: Rank) {
         let wave = self.waves.as_mut().map_or(0, |waves| waves.asked(rank));
         for to in self.partners(rank) {
@@ -106,7 +106,7 @@ impl World {
         members.iter().for_each(|rank| self.end_process(*rank));
         let passed_over = self.pass_over(rank);
         if self.is(Mutation::KeepPassedOver) {
-            self.ranks[rank as usize].images.extend(passed_over);
+            self.ranks[rank as usize].images.complete.extend(passed_over);
         }
         members.iter().for_each(|rank| self.cut_inside(*rank));
     }
@@ -114,9 +114,9 @@ impl World {
     /// What the logs of `rank` inside its group hold beyond its newest image is void, and its partners will read from theirs.
     fn cut_inside(&mut self, rank: Rank) {
         for to in self.partners(rank) {
-            let image = self.ranks[rank as usize].images.last();
+            let image = self.ranks[rank as usize].images.complete.last();
             let sent = image.map_or(0, |image| image.life.subject.sent(to));
-            let read = self.ranks[to as usize].images.last().map(Image::cursor);
+            let read = self.ranks[to as usize].images.complete.last().map(Image::cursor);
             let read = read.map_or(0, |cursor| cursor.delivered[rank as usize]);
             if !self.is(Mutation::PlacesKeepFuture) {
                 self.ranks[to as usize].consumed[rank as usize] = read;
@@ -136,7 +136,7 @@ impl World {
         }
         if self.is(Mutation::RecordsReturn) {
             let process = &mut self.ranks[rank as usize];
-            let rclock = process.images.last().map_or(0, |image| image.cursor().rclock);
+            let rclock = process.images.complete.last().map_or(0, |image| image.cursor().rclock);
             process.record.cut(rclock);
         }
     }

@@ -15,15 +15,13 @@
 use resurgo_protocol::{Causal, Rank};
 
 use crate::checkers::{KEPT, Standing, Violation, violation};
+use crate::kept::KEPT_IMAGES;
 use crate::log::{Cursor, Log};
 use crate::logger::ToLogger;
 use crate::mutation::Mutation;
 use crate::network::Body;
 use crate::process::{Life, State};
 use crate::world::{Event, World};
-
-/// Images that are kept of each rank.
-const KEPT_IMAGES: usize = 2;
 
 /// A rank's process as it was.
 #[derive(Debug, Clone)]
@@ -52,7 +50,7 @@ impl World {
     pub(crate) fn consider_image(&mut self, rank: Rank) {
         let asked = self.image_one_in.is_some_and(|n| self.random.one_in(n));
         let process = &mut self.ranks[rank as usize];
-        if process.image_under_way.is_none() {
+        if process.images.under_way.is_none() {
             process.image_wanted |= asked;
             self.take_image(rank);
         }
@@ -69,7 +67,7 @@ impl World {
         if self.memory_survives || self.mutation == Some(Mutation::ImageWithoutLogs) {
             logs = vec![Log::default(); logs.len()];
         }
-        process.image_under_way = Some(Box::new(Image { life, logs, standing }));
+        process.images.under_way = Some(Box::new(Image { life, logs, standing }));
     }
 
     fn take_image(&mut self, rank: Rank) {
@@ -92,14 +90,9 @@ impl World {
 
     pub(crate) fn complete_image(&mut self, rank: Rank) {
         let process = &mut self.ranks[rank as usize];
-        let Some(image) = process.image_under_way.take() else {
+        if !process.images.complete() {
             return;
-        };
-        process.images.push(*image);
-        if process.images.len() > KEPT_IMAGES {
-            process.images.remove(0);
         }
-        process.collects |= process.images.len() == KEPT_IMAGES;
         process.images_due = process.images_due.saturating_sub(1);
         let incarnation = process.incarnation;
         self.images += 1;
@@ -112,24 +105,11 @@ impl World {
     /// What the older of two images covers is dropped from the record, and the others are told.
     pub(crate) fn collect(&mut self, rank: Rank) {
         let process = &self.ranks[rank as usize];
-        let mut images: Vec<&Image> = process.images.iter().collect();
-        if self.is(Mutation::CollectBeforeComplete) {
-            images.extend(process.image_under_way.as_deref());
-            images.drain(..images.len().saturating_sub(KEPT_IMAGES));
-        }
-        let covering = match images[..] {
-            [older, newer] => Some(if self.is(Mutation::CollectByNewest) {
-                newer
-            } else {
-                older
-            }),
-            [only] if self.is(Mutation::CollectBySingle) => Some(only),
-            _ => None,
-        };
-        let Some(base) = covering.map(Image::cursor) else {
+        let Some(base) = process.images.covering(self.mutation).map(Image::cursor) else {
             return;
         };
-        let newest = images.last().map_or(base.rclock, |image| image.cursor().rclock);
+        let newest = process.images.complete.last();
+        let newest = newest.map_or(base.rclock, |image| image.cursor().rclock);
         if !self.is(Mutation::KeepRecords) {
             self.checkers.collects(rank, base.rclock);
             self.note(|| format!("{rank} drops its record up to {}", base.rclock));
@@ -213,14 +193,14 @@ impl World {
             if self.random.one_in(3) {
                 self.complete_image(rank);
             } else if !self.is(Mutation::LateImage) {
-                self.ranks[rank as usize].image_under_way = None;
+                self.ranks[rank as usize].images.under_way = None;
             }
             passed_over = self.pass_over(rank);
         }
         let process = &self.ranks[rank as usize];
-        let image = process.images.last().cloned().map(Box::new);
+        let image = process.images.complete.last().cloned().map(Box::new);
         if self.is(Mutation::KeepPassedOver) {
-            self.ranks[rank as usize].images.extend(passed_over);
+            self.ranks[rank as usize].images.complete.extend(passed_over);
         }
         if self.closing {
             self.ranks[rank as usize].images_due = KEPT_IMAGES;
@@ -238,16 +218,17 @@ impl World {
     pub(crate) fn pass_over(&mut self, rank: Rank) -> Option<Image> {
         let destroyed = self.random.one_in(4);
         let process = &mut self.ranks[rank as usize];
-        // The only image there is after older ones were given up is not lost: that would be more than is tolerated.
-        let spare = process.images.len() == KEPT_IMAGES || !process.collects;
-        let passed_over = process.images.last().filter(|_| destroyed && spare).cloned()?;
+        if !destroyed || !process.images.may_lose_newest() {
+            return None;
+        }
+        let passed_over = process.images.complete.last().cloned();
         match self.waves {
             Some(_) => self.lose_newest_wave(rank),
-            None => drop(self.ranks[rank as usize].images.pop()),
+            None => drop(self.ranks[rank as usize].images.complete.pop()),
         }
         self.fallbacks += 1;
         self.note(|| format!("the newest image of {rank} is destroyed"));
-        Some(passed_over)
+        passed_over
     }
 
     /// Every rank has finished: two more images of each, after which nothing should be kept. Failures may go on.
@@ -258,7 +239,7 @@ impl World {
         for rank in 0..self.ranks.len() as Rank {
             let process = &mut self.ranks[rank as usize];
             process.image_wanted = false;
-            process.images_due = KEPT_IMAGES + usize::from(process.image_under_way.is_some());
+            process.images_due = KEPT_IMAGES + usize::from(process.images.under_way.is_some());
             self.schedule(0, Event::LastImages { rank });
         }
     }
@@ -270,7 +251,7 @@ impl World {
         }
         if self.waves.is_some() {
             self.last_wave(rank);
-        } else if process.finished && process.image_under_way.is_none() {
+        } else if process.finished && process.images.under_way.is_none() {
             process.image_wanted = true;
             self.take_image(rank);
         }

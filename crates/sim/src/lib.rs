@@ -10,6 +10,7 @@ mod channel_memory;
 pub mod checkers;
 mod hierarchical;
 mod image;
+mod kept;
 mod log;
 mod logger;
 mod mutation;

@@ -149,6 +149,8 @@ pub enum Mutation {
     LoseTwoWaves,
     /// Ranks copy themselves when each stops, and go on while others have not stopped.
     CopyWhenStopped,
+    /// What is in transit inside a group is noted by each rank when it is copied, and not when all stand still.
+    NoteWhenCopied,
     /// When all return, logs keep what came after the wave.
     LogsKeepFuture,
     /// When all return, records keep what came after the wave.
@@ -257,7 +259,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 323] = {
+    pub const ALL: [(Self, Setting); 324] = {
         use Mutation::*;
         use Setting::{Auto, Blocking, ChandyLamport, ChannelMemory, Group, Hierarchical, InPlace, Node, Process};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -538,6 +540,7 @@ impl Mutation {
             (CompleteAfterFirstGroup, Group),
             (WriteAllAtOnce, Group),
             (CopyWhenStopped, Hierarchical),
+            (NoteWhenCopied, Hierarchical),
             (DropKeepsACopy, Hierarchical),
             (KeepPassedOver, Hierarchical),
             (LogsKeepFuture, Hierarchical),

@@ -8,6 +8,7 @@ use resurgo_protocol::{Arrival, Next, Rank, Sending, Tolerate};
 
 use crate::checkers::{COLLECTED, NO_ORPHAN, Violation, violation};
 use crate::image::Image;
+use crate::kept::KeptImages;
 use crate::log::{Cursor, Entry, Log, Record};
 use crate::mutation::Mutation;
 use crate::program::{Action, Message, Program};
@@ -101,11 +102,7 @@ pub(crate) struct Process {
     pub logger_epoch: u64,
     /// Per life that has ended, the time after which its messages still on their way are lost.
     pub cuts: Vec<u64>,
-    /// Complete, oldest first; they survive everything.
-    pub images: Vec<Image>,
-    /// There have been enough of them to drop something.
-    pub collects: bool,
-    pub image_under_way: Option<Box<Image>>,
+    pub images: KeptImages<Image>,
     pub image_wanted: bool,
     /// Images still to be taken at the end of the run.
     pub images_due: usize,
@@ -138,9 +135,7 @@ impl Process {
             consumed: vec![0; size],
             logger_epoch: 0,
             cuts: Vec::new(),
-            images: Vec::new(),
-            collects: false,
-            image_under_way: None,
+            images: KeptImages::default(),
             image_wanted: false,
             images_due: 0,
         }

@@ -206,6 +206,10 @@ pub(crate) enum Event {
     LastImages {
         rank: Rank,
     },
+    CopyForWave {
+        rank: Rank,
+        number: u64,
+    },
     WaveComplete {
         /// One of its group.
         rank: Rank,
@@ -537,6 +541,7 @@ impl World {
             }
             Event::DropEntries { from, to } => self.drop_entries(from, to),
             Event::LastImages { rank } => self.last_images(rank),
+            Event::CopyForWave { rank, number } => self.copy_for_wave(rank, number),
             Event::WaveComplete { rank, number } => self.complete_wave(rank, number),
         }
         Ok(())
@@ -624,8 +629,6 @@ impl World {
                 incarnation: former.incarnation,
                 cuts: former.cuts,
                 images: former.images,
-                collects: former.collects,
-                image_under_way: former.image_under_way,
                 ..Process::lost(rank, size)
             };
         }
@@ -648,7 +651,7 @@ impl World {
                 self.wires[rank as usize][to].last_arrival = 0;
             }
             let process = &mut self.ranks[rank as usize];
-            let mut above = match &process.images[..] {
+            let mut above = match &process.images.complete[..] {
                 [older, _] => older.cursor(),
                 // Perhaps nothing has been dropped.
                 _ => Cursor::beginning(size),

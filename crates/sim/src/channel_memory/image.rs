@@ -6,10 +6,8 @@ use resurgo_protocol::channel_memory::memory_of;
 
 use super::{Event, Life, Served, ToMemory, World};
 use crate::checkers::{KEPT, Standing, Violation, violation};
+use crate::kept::KEPT_IMAGES;
 use crate::mutation::Mutation;
-
-/// Images that are kept of each rank.
-const KEPT_IMAGES: usize = 2;
 
 /// A rank's process as it was.
 #[derive(Debug, Clone)]
@@ -60,11 +58,11 @@ impl World {
         let standing = self.checkers.standing(rank);
         let process = &mut self.ranks[rank as usize];
         let Some(life) = &process.life else { return };
-        process.image_under_way = Some(Image {
+        process.images.under_way = Some(Box::new(Image {
             life: Life::clone(life),
             inbox: process.inbox.iter().copied().collect(),
             standing,
-        });
+        }));
         let incarnation = process.incarnation;
         let delay = 1 + self.random.below(self.image_time);
         self.note(|| format!("{rank} begins to write an image"));
@@ -76,14 +74,9 @@ impl World {
 
     pub(super) fn complete_image(&mut self, rank: Rank) {
         let process = &mut self.ranks[rank as usize];
-        let Some(image) = process.image_under_way.take() else {
+        if !process.images.complete() {
             return;
-        };
-        process.images.push(image);
-        if process.images.len() > KEPT_IMAGES {
-            process.images.remove(0);
         }
-        process.collects |= process.images.len() == KEPT_IMAGES;
         process.images_due = process.images_due.saturating_sub(1);
         let incarnation = process.incarnation;
         self.images += 1;
@@ -98,20 +91,10 @@ impl World {
         if process.life.is_none() {
             return;
         }
-        let mut images: Vec<&Image> = process.images.iter().collect();
-        if self.is(Mutation::CollectBeforeComplete) {
-            images.extend(&process.image_under_way);
-            images.drain(..images.len().saturating_sub(KEPT_IMAGES));
-        }
-        let covering = match images[..] {
-            [_, newer] if self.is(Mutation::CollectByNewest) => Some(newer),
-            [older, _] => Some(older),
-            [only] if self.is(Mutation::CollectBySingle) => Some(only),
-            _ => None,
-        };
-        let Some(rclock) = covering.map(|image| image.life.subject.rclock()) else {
+        let Some(covering) = process.images.covering(self.mutation) else {
             return;
         };
+        let rclock = covering.life.subject.rclock();
         if !self.is(Mutation::KeepLogs) {
             let own = memory_of(rank, self.memories.len());
             self.tell_memory(own, rank, ToMemory::Forget { rclock });
@@ -123,20 +106,19 @@ impl World {
         if self.random.one_in(3) {
             self.complete_image(rank);
         } else if !self.is(Mutation::LateImage) {
-            self.ranks[rank as usize].image_under_way = None;
+            self.ranks[rank as usize].images.under_way = None;
         }
         let destroyed = self.random.one_in(4);
         let process = &mut self.ranks[rank as usize];
-        // The only image there is after older ones were given up is not lost: that would be more than is tolerated.
-        let spare = process.images.len() == KEPT_IMAGES || !process.collects;
-        let passed_over = process.images.pop_if(|_| destroyed && spare);
-        let image = process.images.last().cloned();
+        let lost = destroyed && process.images.may_lose_newest();
+        let passed_over = process.images.complete.pop_if(|_| lost);
+        let image = process.images.complete.last().cloned();
         if passed_over.is_some() {
             self.fallbacks += 1;
             self.note(|| format!("the newest image of {rank} is destroyed"));
         }
         if self.is(Mutation::KeepPassedOver) {
-            self.ranks[rank as usize].images.extend(passed_over);
+            self.ranks[rank as usize].images.complete.extend(passed_over);
         }
         if self.closing {
             self.ranks[rank as usize].images_due = KEPT_IMAGES;
