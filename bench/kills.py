@@ -35,10 +35,10 @@ def answer(output):
 
 def strike(job, due, rank, start, find):
     """At `due` seconds after `start` kills `rank`, as soon as it runs; False when the job was over before."""
-    while time.monotonic() - start < due:
+    while (left := start + due - time.monotonic()) > 0:
         if job.over():
             return False
-        time.sleep(0.001)
+        time.sleep(min(left, 0.05))
     while not job.over():
         pid = find(rank)
         if pid and job.kill(pid):
