@@ -9,14 +9,15 @@ import signal
 import stat
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, slow
-from survival import snapshots
+from harness import MANY, by_rank, slow
+from survival import kill_snapshots, snapshots
 
 pytestmark = pytest.mark.protocol("pessimistic")
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
@@ -56,6 +57,52 @@ def from_files(result):
 
 def until_written(job, rank, count=2):
     return job.until(lambda: len(written(job, rank)) >= count, what=f"{count} image files of rank {rank}")
+
+
+def crc_table():
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 * (value & 1))
+        table.append(value)
+    return table
+
+
+def checksum(pages, table=tuple(crc_table())):
+    """The format's: CRC-32C of each quarter of every page."""
+    lanes = [0xFFFFFFFF] * 4
+    for page in range(0, len(pages), 4096):
+        for lane in range(4):
+            state = lanes[lane]
+            for byte in pages[page + lane * 1024 : page + (lane + 1) * 1024]:
+                state = (state >> 8) ^ table[(state ^ byte) & 0xFF]
+            lanes[lane] = state
+    return b"".join((lane ^ 0xFFFFFFFF).to_bytes(4, "little") for lane in lanes)
+
+
+def is_complete(path):
+    with open(path, "rb") as file:
+        return file.read(8) == b"resurgoI"
+
+
+def from_another_kernel(path, threads=0):
+    """The kernel's own code in the image becomes another's; so many threads were in it. Otherwise the file is good."""
+    before, after = b"linux-vdso.so.1", b"linux-vdso.so.0"
+    with open(path, "r+b") as file:
+        header = bytearray(file.read(4096))
+        offset, length = (int.from_bytes(header[at : at + 8], "little") for at in (56, 64))
+        file.seek(offset)
+        tables = file.read(length)
+        assert tables.count(before) == 1
+        tables = tables.replace(before, after)
+        header[72:88] = checksum(tables)
+        header[376:384] = threads.to_bytes(8, "little")
+        header[4080:] = bytes(16)
+        header[4080:] = checksum(header)
+        file.seek(offset)
+        file.write(tables)
+        file.seek(0)
+        file.write(header)
 
 
 def passes_over(job, directory, damage, why):
@@ -259,6 +306,7 @@ def of_another_rank(path):
         (old_pages, "the checksum of its memory is wrong", ()),
         slow(old_pages, "the checksum of its memory is wrong", ZSTD),
         (of_another_rank, "of rank 1 of job", ()),
+        (partial(from_another_kernel, threads=1), "while a thread was in that one's own code", ()),
         (os.remove, "No such file", ()),
     ],
 )
@@ -289,6 +337,46 @@ def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), *LONG, every="900ms")
     assert begins_again(job, directory).out == calm.out
+
+
+# Asks the kernel's own code for the time as often as it can.
+CLOCKS = """
+import sys, time
+from mpi4py import MPI
+world, last, total = MPI.COMM_WORLD, time.time(), 0
+for number in range(int(sys.argv[1])):
+    for _ in range(100):
+        now = time.time()
+        assert last <= now < last + 20
+        last = now
+    total = world.allreduce(total + world.rank + number) % 1000003
+print("rank", world.rank, "total", total)
+"""
+
+
+@pytest.mark.parametrize("options", [(), slow(*[ZSTD])], ids=["plain", "zstd"])
+def test_under_another_kernel(jobs, rng, tmp_path, options):
+    """As if the file came from one: the code that it gives its processes is not this one's. Also an image of such a life is good."""
+    command = [harness.PYTHON, "-c", CLOCKS, "25000"]
+    calm = jobs.calm(2, *command)
+    directory = tmp_path / "images"
+    job = start(jobs, directory, 2, *command, every="150ms", options=options)
+    for changes in (True, False, False):
+        life = job.lives().get(0, (0, 1))[1]
+        known = len(written(job, 0))
+        assert job.until(lambda: len(written(job, 0)) >= known + 2, what="two files")  # noqa: B023
+        job.kill([0], signal.SIGSTOP)
+        kill_snapshots(job, 0)
+        if changes:
+            for path in filter(is_complete, files(directory, 0)):
+                from_another_kernel(path)
+        kill_with_snapshots(job, 0)
+        assert job.until(lambda: job.lives().get(0, (0, 0))[1] > life, what="the next life")  # noqa: B023
+        own = Path(f"/proc/{job.lives()[0][0]}/maps").read_text()
+        assert "[vdso]" not in own and "[vvar" not in own, own
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert len(from_files(result)) == 3, result.describe()
 
 
 def test_a_changed_program_is_named(jobs, program, tmp_path):

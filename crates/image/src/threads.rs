@@ -31,6 +31,14 @@ pub struct Thread {
     affinity_bytes: usize,
 }
 
+impl Thread {
+    /// The instruction that it executes next.
+    pub fn stopped_at(&self) -> usize {
+        // SAFETY: the frame lies on the thread's stack until it goes on.
+        unsafe { (*(self.context as *const libc::ucontext_t)).uc_mcontext.gregs[libc::REG_RIP as usize] as usize }
+    }
+}
+
 const NOBODY: Thread = Thread {
     tid: 0,
     is_main: false,

@@ -16,7 +16,7 @@ use super::checksum::{PAGE, Sum, sum_of};
 
 pub const MAGIC: [u8; 8] = *b"resurgoI";
 /// Changes whenever the meaning of any byte changes.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 /// Where the agent's page lies in the file.
 pub const NOTE_OFFSET: u64 = PAGE as u64;
 pub const DATA_OFFSET: u64 = 2 * PAGE as u64;
@@ -106,8 +106,10 @@ pub struct Header {
     /// As PR_SET_MM_MAP takes them: code, data, brk, stack, arguments, environment.
     pub memory: [u64; 11],
     pub directory: Name,
-    /// Of the kernel's own code in the process: another one means another kernel.
-    pub vdso: Sum,
+    /// The kernel's own code in the process (vDSO), whole: another one means another kernel. Empty: the process has none.
+    pub vdso: Name,
+    /// Threads that were stopped in it.
+    pub in_vdso: u64,
 }
 
 /// What a mapping is.

@@ -233,7 +233,7 @@ impl Image {
         }
         let names = self.files.iter().map(|file| file.path);
         let names = names.chain(self.descriptors.iter().map(|descriptor| descriptor.path));
-        for name in names.chain([self.header.directory]) {
+        for name in names.chain([self.header.directory, self.header.vdso]) {
             if self.name(name).is_none() {
                 return Err("a name lies outside".to_string());
             }

@@ -13,7 +13,7 @@ use std::path::Path;
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD};
 
-use super::checksum::{PAGE, sum_of};
+use super::checksum::PAGE;
 use super::format::{self, Extent, Mapping, MappingKind, page_up};
 use super::plan::{self, ANY, Head, MAY_FAIL, PARKED, PARKED_NAMES, PLAN, RESTORER, RESTORER_END, Step};
 use super::reader::Image;
@@ -21,6 +21,7 @@ use super::scan;
 use crate::talk;
 
 mod open;
+mod vdso;
 
 pub use plan::EXIT_NOT_RESTORED;
 
@@ -48,12 +49,15 @@ enum Never {}
 fn try_restore(path: &Path, check: &dyn Fn(&str) -> Result<(), String>) -> Result<Never, String> {
     let image = Image::open(path).map_err(|defect| defect.to_string())?;
     check(&image.note)?;
-    check_kernel(&image)?;
+    let kernels_code = kernels_code(&image)?;
     for file in &image.files {
         check_file(&image, file)?;
     }
     let data = image.verified_data().map_err(|defect| defect.to_string())?;
-    let opened = open::Opened::new(&image, &data)?;
+    let mut opened = open::Opened::new(&image, &data)?;
+    if let Some(code) = kernels_code {
+        opened.give_code(&code)?;
+    }
     let plan = make_plan(&image, &opened);
     open::finish(&image, opened, RESTORER_FILE, &plan)
 }
@@ -73,29 +77,36 @@ fn own_pages() -> Result<[Option<(u64, u64)>; 3], String> {
     Ok(pages)
 }
 
-/// Programs hold addresses inside the kernel's pages: they must be what they were.
-fn check_kernel(image: &Image) -> Result<(), String> {
-    const OTHER: &str = "the image was taken under another kernel";
+/// Programs hold addresses inside the kernel's own code. None: it is what it was, and can be moved to where it was. Otherwise what
+/// takes its place; empty where the process has none.
+fn kernels_code(image: &Image) -> Result<Option<Vec<u8>>, String> {
+    let theirs = image.text(image.header.vdso);
     let own = own_pages()?;
-    for (kind, own) in [MappingKind::Vvar, MappingKind::VvarClock, MappingKind::Vdso]
-        .into_iter()
-        .zip(own)
-    {
+    let kinds = [MappingKind::Vvar, MappingKind::VvarClock, MappingKind::Vdso];
+    let is_as_long = |(kind, own): (MappingKind, Option<(u64, u64)>)| {
         let theirs = image.mappings.iter().find(|mapping| mapping.kind == kind as u32);
-        if theirs.map(|mapping| mapping.end - mapping.start) != own.map(|(start, end)| end - start) {
-            return Err(OTHER.to_string());
-        }
-        if kind == MappingKind::Vdso
-            && let Some((start, end)) = own
-        {
+        theirs.map(|mapping| mapping.end - mapping.start) == own.map(|(start, end)| end - start)
+    };
+    if kinds.into_iter().zip(own).all(is_as_long) {
+        let own = own[2].map_or(&[][..], |(start, end)| {
             // SAFETY: mapped and readable in every process.
-            let code = unsafe { std::slice::from_raw_parts(start as *const u8, (end - start) as usize) };
-            if sum_of(code) != image.header.vdso {
-                return Err(OTHER.to_string());
-            }
+            unsafe { std::slice::from_raw_parts(start as *const u8, (end - start) as usize) }
+        });
+        if own == theirs {
+            return Ok(None);
         }
     }
-    Ok(())
+    if theirs.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    if image.header.in_vdso > 0 {
+        return Err(
+            "the image was taken under another kernel, while a thread was in that one's own code (vDSO)".into(),
+        );
+    }
+    let code = vdso::with_system_calls(theirs);
+    code.map(Some)
+        .ok_or_else(|| "the image was taken under another kernel, whose vDSO has other functions than are known".into())
 }
 
 /// A mapped file must be what it was: most of its pages are not in the image.
@@ -249,6 +260,30 @@ fn plan_mapping(plan: &mut Plan, mapping: &Mapping, extents: &[Extent], opened: 
                 NODE_MEMORY_FD,
                 mapping.offset,
             );
+        }
+        MappingKind::Vdso if opened.code().is_some() => {
+            let code = opened.code().unwrap_or_default();
+            let anonymous = mapping.flags | libc::MAP_ANONYMOUS as u32 | fixed;
+            plan.map(
+                mapping.start,
+                length,
+                (libc::PROT_READ | libc::PROT_WRITE) as u32,
+                anonymous,
+                -1,
+                0,
+            );
+            plan.step(libc::SYS_pread64, &[code as u64, mapping.start, length, 0], length);
+            plan.step(
+                libc::SYS_mprotect,
+                &[mapping.start, length, u64::from(mapping.protection)],
+                0,
+            );
+            return;
+        }
+        MappingKind::Vvar | MappingKind::VvarClock if opened.code().is_some() => {
+            let anonymous = mapping.flags | libc::MAP_ANONYMOUS as u32 | fixed;
+            plan.map(mapping.start, length, mapping.protection, anonymous, -1, 0);
+            return;
         }
         MappingKind::Vvar | MappingKind::VvarClock | MappingKind::Vdso => {
             let from = PARKED[kind as usize - MappingKind::Vvar as usize] as u64;

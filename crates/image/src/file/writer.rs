@@ -13,6 +13,7 @@ use super::warm;
 use super::work::{self, Area};
 use crate::changes;
 use crate::sys::call;
+use crate::threads;
 
 /// Bytes between two looks at what the agent wants, and with them their checksums.
 pub const CHUNK: usize = 256 << 10;
@@ -65,7 +66,7 @@ pub fn collect(
 ) -> Result<Header, Trouble> {
     let mut header = header(about)?;
     scan::mappings(tables, former.as_mut().filter(|_| quickly))?;
-    header.vdso = vdso_sum(tables);
+    note_vdso(tables, &mut header)?;
     look();
     scan::pieces(tables, former, about.hole)?;
     look();
@@ -276,21 +277,22 @@ fn header(about: &About) -> Result<Header, Trouble> {
         thread_pointer: about.thread_pointer as u64,
         memory: memory_numbers()?,
         directory: Name::default(),
-        vdso: Sum::default(),
+        vdso: Name::default(),
+        in_vdso: 0,
     })
 }
 
-fn vdso_sum(tables: &Tables) -> Sum {
-    let vdso = (0..tables.mapping_count())
-        .map(|index| tables.mapping(index))
-        .find(|mapping| mapping.kind == MappingKind::Vdso as u32);
-    match vdso {
-        // SAFETY: a mapping of the process that can be read.
-        Some(vdso) => {
-            sum_of(unsafe { std::slice::from_raw_parts(vdso.start as *const u8, (vdso.end - vdso.start) as usize) })
-        }
-        None => Sum::default(),
-    }
+fn note_vdso(tables: &mut Tables, header: &mut Header) -> Result<(), Trouble> {
+    let mut mappings = (0..tables.mapping_count()).map(|index| tables.mapping(index));
+    let Some(vdso) = mappings.find(|mapping| mapping.kind == MappingKind::Vdso as u32) else {
+        return Ok(());
+    };
+    // SAFETY: a mapping of the process that can be read.
+    let code = unsafe { std::slice::from_raw_parts(vdso.start as *const u8, (vdso.end - vdso.start) as usize) };
+    header.vdso = tables.name(code)?;
+    let at = threads::parked().iter().map(|thread| thread.stopped_at() as u64);
+    header.in_vdso = at.filter(|at| (vdso.start..vdso.end).contains(at)).count() as u64;
+    Ok(())
 }
 
 /// Decides where sums and tables lie, behind the data.

@@ -21,6 +21,8 @@ pub struct Opened {
     /// Where the data lies, and whether that is a copy which nobody else needs.
     data: i32,
     is_copy: bool,
+    /// What takes the place of another kernel's code.
+    code: Option<i32>,
     /// What each descriptor of the image becomes a copy of.
     sources: Vec<i32>,
     limit: libc::rlimit,
@@ -36,6 +38,7 @@ impl Opened {
             mapped: Vec::new(),
             data: 0,
             is_copy: image.header.compression != PLAIN,
+            code: None,
             sources: Vec::new(),
             limit: raise_limit()?,
         };
@@ -69,6 +72,16 @@ impl Opened {
         }
     }
 
+    /// The file that holds what takes the place of another kernel's code.
+    pub fn code(&self) -> Option<i32> {
+        self.code
+    }
+
+    pub fn give_code(&mut self, code: &[u8]) -> Result<(), String> {
+        self.code = Some(self.lift(memory_file_of(c"resurgo-vdso", code)?.as_raw_fd())?);
+        Ok(())
+    }
+
     pub fn data(&self) -> i32 {
         self.data
     }
@@ -87,6 +100,7 @@ impl Opened {
     /// Everything that the program must not see.
     pub fn temporary(&self) -> Vec<i32> {
         let mut all = vec![self.data];
+        all.extend(self.code);
         all.extend(
             self.mapped
                 .iter()
