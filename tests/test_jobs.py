@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`resurgo ps`, `checkpoint` and `kill`; images on a signal; option values that make no sense."""
 
+import contextlib
 import os
 import re
+import select
 import signal
 import subprocess
 import time
@@ -103,6 +105,31 @@ def test_images_on_a_signal(quiet, protocol, images):
     job.kill([1])
     job.until(lambda: any(event["event"] == "started" and event["image"] > 0 for event in job.events))
     assert quiet.end(job).restarts == 1
+
+
+@pytest.mark.parametrize("protocol, said", [("pessimistic", "1 image is still to be taken"), ("blocking", "a wave is being taken")])
+def test_a_terminal_is_shown_how_far_it_has_come(quiet, protocol, said):
+    """While a rank does not answer; and nothing of it is left on the line in the end."""
+    job = quiet(2, protocol=protocol)
+    number = job.process.pid
+    job.kill([1], signal.SIGSTOP)
+    own, terminal = os.openpty()
+    command = [RESURGO, "checkpoint", str(number)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=harness.environment()) as asking:
+        try:
+            assert select.select([own], [], [], 10)[0], "nothing is shown"
+            shown = os.read(own, 1000).decode()
+        finally:
+            job.kill([1], signal.SIGCONT)
+        answer, _ = asking.communicate(timeout=10)
+    os.close(terminal)
+    with contextlib.suppress(OSError):  # EIO: there is nothing more
+        while more := os.read(own, 1000).decode():
+            shown += more
+    os.close(own)
+    assert asking.returncode == 0 and answer.startswith(b"job %d: " % number), (answer, shown)
+    assert f"job {number}: {said}" in shown and shown.endswith("\r\x1b[K"), shown
+    quiet.end(job)
 
 
 def test_there_are_no_images_with_protocol_none(quiet, ask):

@@ -1,7 +1,7 @@
 //! `resurgo ps`, `checkpoint`, `suspend` and `kill`: commands about jobs that run, and those that are suspended.
 
 use std::ffi::OsString;
-
+use std::io::{self, IsTerminal};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use resurgo_runtime::jobs::{self, Job};
@@ -27,7 +27,7 @@ pub fn ps(arguments: Vec<OsString>) -> i32 {
     println!("{}", line(titles.map(String::from)));
     for job in jobs {
         // A job that ends meanwhile is not shown.
-        if let Ok(Reply::Status(status)) = jobs::ask(job, &Request::Status) {
+        if let Ok(Reply::Status(status)) = jobs::ask(job, &Request::Status, &mut |_| ()) {
             println!("{}", row(job, &status));
         }
     }
@@ -106,13 +106,24 @@ fn tell(verb: &str, arguments: Vec<OsString>, request: &Request) -> i32 {
         Ok(job) => job,
         Err(error) => return usage(&error),
     };
-    match jobs::ask(job, request) {
+    let shows = io::stderr().is_terminal();
+    let mut shown = false;
+    let answer = jobs::ask(job, request, &mut |text| {
+        shown = shows;
+        if shows {
+            eprint!("\r\x1b[Kjob {}: {text}", job.number);
+        }
+    });
+    if shown {
+        eprint!("\r\x1b[K");
+    }
+    match answer {
         Ok(Reply::Done(text)) => {
             println!("job {}: {text}", job.number);
             0
         }
         Ok(Reply::Refused(text)) => failed(&format!("job {}: {text}", job.number)),
-        Ok(Reply::Status(_)) => failed("the job has answered something else"),
+        Ok(Reply::Status(_) | Reply::Progress(_)) => failed("the job has answered something else"),
         Err(error) => failed(&format!("job {} has ended or does not answer: {error}", job.number)),
     }
 }

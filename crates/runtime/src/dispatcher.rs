@@ -153,6 +153,8 @@ struct Dispatcher {
     verdict: Option<i32>,
     /// The user (or a gone reader) has ended it: nobody waits for the rest of the output.
     interrupted: bool,
+    /// When those who wait for images or the suspension hear again how far it has come.
+    progress_due: Option<Instant>,
     stopped: Option<Vec<LifeStatistics>>,
     loggers: Loggers,
     memories: Memories,
@@ -286,6 +288,7 @@ impl Dispatcher {
         // After the answers have been heard: nothing else may happen for a long time.
         self.tell_who_waits_for_images();
         self.mind_suspension();
+        self.tell_progress();
         if self.stopped.is_some() {
             return Ok(Some(self.verdict.unwrap_or_else(|| self.policy.exit_code())));
         }
@@ -312,6 +315,9 @@ impl Dispatcher {
             && let Some(due) = self.suspension.due()
         {
             at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
+        }
+        if let Some(due) = self.progress_due {
+            at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
         if let Some(due) = self.loggers.due() {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));

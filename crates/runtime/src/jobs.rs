@@ -62,8 +62,8 @@ fn parse(sockets: &str) -> Vec<Job> {
         .collect()
 }
 
-/// Asks a job and waits for the answer.
-pub fn ask(job: Job, request: &Request) -> io::Result<Reply> {
+/// Asks a job and waits for the answer; `progress` hears how far it has come.
+pub fn ask(job: Job, request: &Request, progress: &mut dyn FnMut(&str)) -> io::Result<Reply> {
     use std::io::{Read, Write};
     let mut stream = UnixStream::connect_addr(&address(Uid::from_raw(job.user), job.number)?)?;
     let mut bytes = Vec::new();
@@ -76,8 +76,11 @@ pub fn ask(job: Job, request: &Request) -> io::Result<Reply> {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             length => frames.extend(&buffer[..length]),
         }
-        if let Some(reply) = frames.next_message().map_err(io::Error::other)? {
-            return Ok(reply);
+        while let Some(reply) = frames.next_message().map_err(io::Error::other)? {
+            match reply {
+                Reply::Progress(text) => progress(&text),
+                reply => return Ok(reply),
+            }
         }
     }
 }

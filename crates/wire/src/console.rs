@@ -38,6 +38,8 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
     Status(Status),
+    /// How far it has come, once a second; another answer follows.
+    Progress(String),
     Done(String),
     Refused(String),
 }

@@ -212,6 +212,16 @@ impl Checkpoints {
         !self.wanted.is_empty()
     }
 
+    /// Who waits for the wanted images.
+    pub fn waiting(&self) -> &[u64] {
+        &self.waiting
+    }
+
+    /// How many images are wanted and not taken, and how many are being written.
+    pub fn left_to_do(&self) -> (usize, usize) {
+        (self.wanted.len(), self.writing.len())
+    }
+
     /// The rank that is to be asked now. The answer must come back with [`Checkpoints::answered`].
     pub fn next(&mut self, now: Duration, runs: impl Fn(usize) -> bool) -> Option<usize> {
         if self.is_busy() {

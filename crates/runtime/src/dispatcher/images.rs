@@ -1,11 +1,15 @@
 //! Asking for images, of single ranks or of all at one moment, and answering those who wait for them.
 
+use std::time::{Duration, Instant};
+
 use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Ended, ToAgent};
 use resurgo_wire::node_memory as nm;
 
 use super::checkpoints::Outcome;
 use super::{Dispatcher, suspend};
+
+const PROGRESS: Duration = Duration::from_secs(1);
 
 impl Dispatcher {
     /// Asks for the images that are due.
@@ -70,6 +74,30 @@ impl Dispatcher {
         };
         for client in clients {
             self.console.answer(client, &reply);
+        }
+    }
+
+    /// Tells those who wait how far it has come, once a second.
+    pub(super) fn tell_progress(&mut self) {
+        let waiting = self.checkpoints.waiting().iter().chain(self.suspension.clients());
+        let clients: Vec<u64> = waiting.copied().filter(|client| *client != suspend::CLIENT).collect();
+        let now = Instant::now();
+        match self.progress_due {
+            _ if clients.is_empty() => self.progress_due = None,
+            None => self.progress_due = Some(now + PROGRESS),
+            Some(due) if due > now => {}
+            Some(_) => {
+                self.progress_due = Some(now + PROGRESS);
+                let text = match self.checkpoints.left_to_do() {
+                    (0, _) => self.suspension.waits_for(),
+                    (_, 0) if self.has_waves() => "a wave is being taken".to_string(),
+                    (wanted, 0) => format!("{} to be taken", suspend::images(wanted)),
+                    (wanted, writing) => format!("{} to be taken, {writing} being written", suspend::images(wanted)),
+                };
+                for client in clients {
+                    self.console.answer(client, &Reply::Progress(text.clone()));
+                }
+            }
         }
     }
 

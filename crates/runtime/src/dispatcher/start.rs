@@ -137,6 +137,7 @@ impl Dispatcher {
             owed: 0,
             verdict: None,
             interrupted: false,
+            progress_due: None,
             stopped: None,
             loggers,
             memories,

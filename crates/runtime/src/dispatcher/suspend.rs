@@ -141,6 +141,23 @@ impl Suspension {
         Some(limit.saturating_sub(margin).max(limit / 2).max(self.not_before))
     }
 
+    /// Commands that wait for the end of it.
+    pub fn clients(&self) -> &[u64] {
+        &self.clients
+    }
+
+    /// What it waits for once all images have been taken.
+    pub fn waits_for(&self) -> String {
+        match self.phase {
+            Phase::None | Phase::Images | Phase::Flushing if !self.unwritten.is_empty() => {
+                format!("{} to be written", images(self.unwritten.len()))
+            }
+            Phase::None | Phase::Images | Phase::Halting => "the ranks are being ended".to_string(),
+            Phase::Flushing => "output is being written".to_string(),
+            Phase::Writing | Phase::Done => "messages are being written".to_string(),
+        }
+    }
+
     pub fn image_taken(&mut self, rank: usize) {
         if self.phase == Phase::Images {
             self.unwritten.insert(rank);
@@ -334,6 +351,14 @@ impl Dispatcher {
             };
             self.console.answer(client, &reply);
         }
+    }
+}
+
+/// So many images.
+pub(super) fn images(count: usize) -> String {
+    match count {
+        1 => "1 image is still".to_string(),
+        count => format!("{count} images are still"),
     }
 }
 
