@@ -12,12 +12,13 @@ from pingpong import BANDWIDTH, LATENCY, ROOM, half_round_trips, size_name
 from report import Section, number, spread
 
 SLOW, WITHIN = 2.0, 60.0  # times the faster mode; seconds
-LATENCY_BOUND, BANDWIDTH_BOUND, KERNEL_BOUND, LATE_BOUND = 1.15, 0.9, 1.03, 0.1
+LATENCY_BOUND, BANDWIDTH_BOUND, KERNEL_BOUND, LATE_BOUND, PIGGYBACK_BOUND = 1.15, 0.9, 1.03, 0.1, 0.03
 KERNELS = (("cg", 2), ("cg", 4), ("lu", 2), ("lu", 4), ("ft", 2), ("ft", 4), ("bt", 4))
 # One rank is killed when nine tenths of this are done, half a minute: what is repeated is what came after the last image.
 LATE = ("cg", 2048, 3000)
 QUICK_LATE = ("cg", 512, 4000)
 RANKS, VICTIM = 4, 1
+MANY_RANKS = 16
 
 
 def contender(protocol, *options, name=None):
@@ -40,6 +41,7 @@ def measure(quick):
     rounds = Rounds(quick)
     pingpong(section, rounds, 2 if quick else 7)
     kernels(section, rounds, ("S", 2) if quick else ("W", 5))
+    piggybacks(section, rounds, ("S", 1) if quick else ("W", 3))
     late(section, rounds, QUICK_LATE if quick else LATE, "500ms" if quick else "5s", 1 if quick else 3)
     section.note = rounds.note()
     return section
@@ -89,6 +91,27 @@ def kernels(section, rounds, how):
         rows.append(row)
     section.table(["kernel", "ranks", f"{DEFAULT.name}, s", f"{TCP.name}, s", *(f"{one.name} / faster" for one in PROTOCOLS)], rows)
     section.text(f"From launch to end. A mode of MPICH that takes more than {SLOW:g} × the other's time is run once; inf: not finished after {WITHIN:g} s.")
+
+
+def piggybacks(section, rounds, how):
+    """What making them and taking them in takes of each rank's time, with an event logger (Bouteiller 2005, figure 8)."""
+    size_class, repetitions = how
+    rows = []
+    for kernel in sorted({kernel for kernel, _ in KERNELS}):
+        def shares(one, kernel=kernel):
+            with Job(one, MANY_RANKS, kernel, size_class, options=["--stats-json", "stats"]) as job:
+                job.wait()
+                stats = json.loads((job.directory / "stats").read_text())
+                all_ranks = stats["wall_seconds"] * MANY_RANKS
+                return [stats["total"][way] / all_ranks for way in ("prepare_seconds", "absorb_seconds")], job.others
+
+        reductions = [contender("causal", "--tolerate", "node", "--reduction", way, name=way) for way in ("vcausal", "manetho", "logon")]
+        for name, values in rounds.go(reductions, repetitions, shares).items():
+            prepare, absorb = (median(value[way] for value in values) for way in (0, 1))
+            rows.append([f"{kernel} {size_class}", name, f"{prepare:.2%}", f"{absorb:.2%}"])
+            section.figure(f"{kernel} {size_class}, {MANY_RANKS} ranks, {name}: piggybacks' share of the run time", f"≤ {PIGGYBACK_BOUND:.0%}",
+                           f"{prepare + absorb:.2%}", prepare + absorb <= PIGGYBACK_BOUND)
+    section.table(["kernel", "reduction", "prepare", "absorb"], rows)
 
 
 def once(contender, ranks, *program):

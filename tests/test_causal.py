@@ -2,6 +2,7 @@
 """Causal message logging where a node may be lost: what a crashed rank delivered is collected from the event loggers and from
 whoever depends on it, and the answer is that of an undisturbed run, byte for byte."""
 
+import json
 import os
 import re
 import time
@@ -77,6 +78,17 @@ def carried(result):
     """Events that messages carried, and messages."""
     piggybacks = [event["piggybacks"] for event in result.of("finished")]
     return sum(each["events"] for each in piggybacks), sum(each["messages"] for each in piggybacks)
+
+
+def test_the_time_that_piggybacks_take_is_told(jobs, program, tmp_path):
+    stats = tmp_path / "stats"
+    jobs.run(3, *program("transpose"), "64", "300", options=[*node("vcausal", 0), "--stats-json", stats]).ok()
+    told = json.loads(stats.read_text())
+    total = told["total"]
+    assert total["piggyback_events"] > 1000, total
+    for way in ("prepare_seconds", "absorb_seconds"):
+        assert 0 < total[way] < told["wall_seconds"] * 3, total
+        assert total[way] == pytest.approx(sum(rank[way] for rank in told["ranks"])), told
 
 
 def test_event_loggers_make_piggybacks_smaller(jobs, program):

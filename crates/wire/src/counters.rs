@@ -64,6 +64,9 @@ pub enum Cost {
     /// Bytes that they carried beside their payload, and determinants in them.
     PiggybackBytes,
     PiggybackEvents,
+    /// What it took to make them, and to take in those of others; estimated from some of them.
+    PrepareNs,
+    AbsorbNs,
     /// Most determinants that a rank has kept at once: vertices of its antecedence graph.
     LargestGraph,
 }
@@ -88,7 +91,7 @@ const fn described(cost: Cost, name: &'static str, together: Together) -> Descri
 }
 
 /// All costs, in the order of their places.
-pub const COSTS: [Described; 15] = [
+pub const COSTS: [Described; 17] = [
     described(Cost::LogBytes, "log_bytes", Together::Sum),
     described(Cost::MostLogBytes, "most_log_bytes", Together::Greatest),
     described(Cost::SpilledBytes, "spilled_bytes", Together::Sum),
@@ -103,6 +106,8 @@ pub const COSTS: [Described; 15] = [
     described(Cost::EmptyPiggybacks, "empty_piggybacks", Together::Sum),
     described(Cost::PiggybackBytes, "piggyback_bytes", Together::Sum),
     described(Cost::PiggybackEvents, "piggyback_events", Together::Sum),
+    described(Cost::PrepareNs, "prepare_seconds", Together::Sum),
+    described(Cost::AbsorbNs, "absorb_seconds", Together::Sum),
     described(Cost::LargestGraph, "largest_graph", Together::Greatest),
 ];
 

@@ -19,6 +19,25 @@ const HEAD: usize = 64;
 /// Bytes that room is asked for before a message is sent; what is more finds room or ends the job.
 const MOST_ROOM: usize = 64 << 10;
 
+/// One of so many piggybacks is timed, each way: to read the clock for all would take a good part of that time. Programs do not repeat
+/// themselves in such numbers.
+const TIMED: u32 = 17;
+
+/// When to time the next one.
+#[derive(Default)]
+struct Timer(u32);
+
+impl Timer {
+    #[inline]
+    fn begin(&mut self) -> Option<u64> {
+        self.0 += 1;
+        (self.0 == TIMED).then(|| {
+            self.0 = 0;
+            ticks()
+        })
+    }
+}
+
 /// What this life knows, and what it has carried.
 pub struct Causality {
     causal: Causal,
@@ -33,6 +52,8 @@ pub struct Causality {
     incoming: Vec<u8>,
     piggyback: Piggyback,
     news: Vec<Event>,
+    preparing: Timer,
+    absorbing: Timer,
     exchanged_at: u64,
     /// Messages that have left since then, and events that they have carried.
     carried: (usize, usize),
@@ -87,6 +108,8 @@ impl Causality {
             incoming: Vec::new(),
             piggyback: Piggyback::default(),
             news: Vec::new(),
+            preparing: Timer::default(),
+            absorbing: Timer::default(),
             exchanged_at: 0,
             carried: (0, 0),
             told_logger: if told_logger { vec![0; size] } else { Vec::new() },
@@ -167,6 +190,7 @@ impl Engine {
         let (Some(causality), Some(protocol)) = (&mut self.causality, &self.protocol) else {
             return Vec::new();
         };
+        let began = causality.preparing.begin();
         let piggyback = &mut causality.piggyback;
         causality.causal.carry(destination as Rank, piggyback);
         let mut bytes = std::mem::take(&mut causality.outgoing);
@@ -180,7 +204,16 @@ impl Engine {
             0 => self.node.add(Cost::EmptyPiggybacks, 1),
             events => self.node.add(Cost::PiggybackEvents, events as u64),
         }
+        self.has_taken(Cost::PrepareNs, began);
         bytes
+    }
+
+    #[inline]
+    fn has_taken(&self, cost: Cost, began: Option<u64>) {
+        if let Some(began) = began {
+            let ns = (ticks() - began) * 1000 / self.ticks_per_us;
+            self.node.add(cost, ns * u64::from(TIMED));
+        }
     }
 
     pub(super) fn keep_room(&mut self, bytes: Vec<u8>) {
@@ -195,6 +228,7 @@ impl Engine {
         let Some(causality) = &mut self.causality else {
             return 0;
         };
+        let began = causality.absorbing.begin();
         let node = &self.node;
         let bytes = &mut causality.incoming;
         reader.piggyback(node, entry, bytes);
@@ -217,6 +251,7 @@ impl Engine {
         causality.publish(node, &news);
         (causality.news, causality.piggyback) = (news, piggyback);
         node.most(Cost::LargestGraph, causality.causal.kept() as u64);
+        self.has_taken(Cost::AbsorbNs, began);
         clock
     }
 
