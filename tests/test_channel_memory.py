@@ -13,7 +13,7 @@ import pytest
 import harness
 from catalogue import BY_NAME
 from harness import MANY, by_rank, slow
-from survival import PROGRAMS, began_from_images, every, soak, survive, undisturbed
+from survival import LONG, PROGRAMS, began_from_images, every, soak, survive, undisturbed
 
 pytestmark = pytest.mark.protocol("channel-memory")
 
@@ -223,6 +223,26 @@ def test_a_rank_that_nobody_can_reach(jobs, program, rng, secluded, images):
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out) and result.restarts >= 2
     assert not images or any(life["rank"] == 3 for life in began_from_images(result)), result.describe()
+
+
+def test_a_rank_in_a_namespace_of_its_own_has_no_files(jobs, program, tmp_path, secluded):
+    """A process that is rebuilt from one would not be there. Its image in memory is as good as others'."""
+    name, host = secluded
+    command = [*program("crash"), *LONG]
+    inside = ["sh", "-c", f'exec ip netns exec {name} "$@"', "sh", *command]
+    options = [*MANY, *memories(1), "--channel-memory", f"{host}:0", *every("100ms"), "--checkpoint-dir", tmp_path / "images"]
+    job = jobs.start(1, *command, ":", "-n", "1", *inside, options=options)
+    job.until_event("image_not_written", rank=1)
+    job.until_event("image_written", rank=0)
+    job.kill([1])
+    job.until_event("caught_up", rank=1)
+    assert os.readlink(f"/proc/{job.lives()[1][0]}/ns/net") != os.readlink("/proc/self/ns/net")
+    assert not list((tmp_path / "images").glob("*/rank-1.image-*"))
+    job.process.terminate()
+    result = job.wait(10)
+    reasons = {event["reason"] for event in result.of("image_not_written")}
+    assert reasons == {"it is in a network namespace of its own, and a process that is rebuilt would not be"}, result.describe()
+    assert result.errors.count("namespace of its own") == 1, result.describe()
 
 
 def test_a_broken_connection_is_the_end_of_a_life(jobs, program, secluded):

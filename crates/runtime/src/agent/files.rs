@@ -48,15 +48,37 @@ impl ImageFile {
     }
 }
 
+/// What kind of namespace the process has that is not this one's: a wrapper may have put it there (`ip netns exec`).
+fn foreign_namespace(pid: i32) -> Option<&'static str> {
+    let kinds = [
+        ("net", "network"),
+        ("user", "user"),
+        ("mnt", "mount"),
+        ("pid", "process"),
+        ("ipc", "IPC"),
+    ];
+    let name = |of: &str, kind: &str| std::fs::read_link(format!("/proc/{of}/ns/{kind}")).ok();
+    let is_foreign = |(kind, _): &&(&str, &str)| {
+        let theirs = name(&pid.to_string(), kind);
+        theirs.is_some() && theirs != name("self", kind)
+    };
+    kinds.iter().find(is_foreign).map(|(_, shown)| *shown)
+}
+
 impl Agent {
     /// Has the newest image written, if there are to be files.
     pub(super) fn write_image(&mut self, rank: usize) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
-        let images = &mut work.ranks[rank].images;
-        let (Some(store), Some(image)) = (&work.store, images.to_write()) else {
+        let this = &work.ranks[rank];
+        let (Some(store), Some(image)) = (&work.store, this.images.to_write()) else {
             return Ok(());
         };
         let number = image.number;
+        let foreign = this.life.as_ref().and_then(|life| foreign_namespace(life.pid.as_raw()));
+        if let Some(kind) = foreign {
+            let reason = format!("it is in a {kind} namespace of its own, and a process that is rebuilt would not be");
+            return self.not_written(rank, number, reason);
+        }
         let asked = store
             .begin(rank, number, &work.job.name, &image.account)
             .and_then(|file| {
@@ -67,7 +89,7 @@ impl Agent {
             Ok(()) => {
                 let mut file = ImageFile::new(number, image.slot, image.account, PathBuf::new());
                 file.delivered = image.delivered;
-                images.writing = Some(file);
+                work.ranks[rank].images.writing = Some(file);
                 Ok(())
             }
             Err(error) => self.not_written(rank, number, error.to_string()),

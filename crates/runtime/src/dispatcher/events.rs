@@ -1,5 +1,6 @@
 //! What the dispatcher tells: plain words on standard error, JSON for machines, and the summary.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -70,8 +71,8 @@ pub struct Events {
     /// Ranks in a later life that has not caught up.
     behind: Vec<bool>,
     refusals: Vec<Refusals>,
-    /// The last image could not be written.
-    files_fail: bool,
+    /// Why images of which ranks could not be written, each until one of that rank has been.
+    unwritten: BTreeMap<String, BTreeSet<usize>>,
 }
 
 impl Events {
@@ -86,7 +87,7 @@ impl Events {
             spawned_by: vec![None; size],
             behind: vec![false; size],
             refusals: vec![Refusals::default(); size],
-            files_fail: false,
+            unwritten: BTreeMap::new(),
         }
     }
 
@@ -344,7 +345,10 @@ impl Events {
 
     pub fn image_written(&mut self, rank: usize, number: u64, bytes: u64, written: u64, time: Duration) {
         self.stats.image_written(rank, number, bytes, written, time);
-        self.files_fail = false;
+        self.unwritten.retain(|_, ranks| {
+            ranks.remove(&rank);
+            !ranks.is_empty()
+        });
         self.record(
             "image_written",
             json!({
@@ -354,9 +358,14 @@ impl Events {
         );
     }
 
-    /// Told in words once, until an image has been written again.
+    /// Told in words once for each reason, until all ranks that it is told of have had an image written.
     pub fn image_not_written(&mut self, rank: usize, number: u64, reason: &str) {
-        if !std::mem::replace(&mut self.files_fail, true) {
+        // What comes before is where it was noticed.
+        let cause = reason.rsplit(": ").next().unwrap_or(reason);
+        let ranks = self.unwritten.entry(cause.to_string()).or_default();
+        let is_new = ranks.is_empty();
+        ranks.insert(rank);
+        if is_new {
             self.say(&format!(
                 "warning: image {number} of rank {rank} could not be written: {reason}; the job and earlier images are \
                  as before"
