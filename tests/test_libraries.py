@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same programs on other MPI libraries: Intel's own, the MPI-5 standard interface, Debian's name for MPICH."""
 
+import time
+
 import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, by_rank
+from harness import MANY, by_rank, slow
+from survival import began_from_images, every, kill_snapshots
 
 # Programs of the MPICH interface, run on Intel's library: the loader takes what LD_LIBRARY_PATH leads to.
 INTEL = {"VIRTUAL_ENV": harness.IMPI, "RESURGO_LIBFABRIC_DIR": harness.MPICH / "lib/mpich"}
@@ -36,6 +39,33 @@ def test_kills_on_intel_mpi(jobs, program, name):
     result = jobs.run(3, *command, env=intel(), options=[*MANY, *faults]).ok()
     assert result.restarts == 2, result.describe()
     assert by_rank(result.out) == by_rank(calm.out)
+
+
+def written(job):
+    return [event["event"] for event in job.events].count("image_written")
+
+
+@pytest.mark.intel
+@pytest.mark.parametrize("protocol", ["pessimistic", "blocking", slow("auto"), slow("hierarchical")])
+@pytest.mark.parametrize("name", ["cg", slow("master_worker")])
+def test_images_on_intel_mpi(jobs, program, rng, kills, name, protocol, tmp_path):
+    """In memory, and in files: a rank is also killed with all that sleeps."""
+    command = [*program(name), *{"cg": ("512", "1500"), "master_worker": ("60000", "3000")}[name]]
+    calm = jobs.calm(3, *command, env=intel())
+    groups = ["--group-size", "2"] if protocol == "hierarchical" else []
+    options = [*MANY, *groups, *every("40ms"), "--checkpoint-dir", tmp_path / "images"]
+    job = jobs.start(3, *command, env=intel(), options=options, protocol=protocol)
+    for blow in range(kills or 4):
+        known = written(job)
+        if not job.until(lambda: written(job) >= known + 3, what="some files"):  # noqa: B023
+            break
+        time.sleep(rng.uniform(0, 0.05))
+        if blow % 2 == 0:
+            kill_snapshots(job)
+        job.kill([rng.randrange(3)])
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert began_from_images(result) and any(life["from_file"] for life in result.of("started")), result.describe()
 
 
 @pytest.mark.intel

@@ -34,6 +34,24 @@ WAVES = [*MANY, "--checkpoint-every", "20ms"]
 PATIENCE = 60.0  # seconds for striking: a job that hangs must not keep its test from saying so
 
 
+# A power iteration with OpenBLAS's own threads, which work while their rank is copied.
+BLAS = """
+import os
+from mpi4py import MPI
+import numpy
+world = MPI.COMM_WORLD
+matrix = numpy.random.default_rng(7).random((400, 400))
+block, state = matrix[world.rank :: world.size].copy(), numpy.ones((400, 50))
+for number in range(100):
+    rows = numpy.zeros((400, 50))
+    rows[world.rank :: world.size] = block @ state
+    world.Allreduce(MPI.IN_PLACE, rows)
+    state = rows / numpy.abs(rows).max()
+assert len(os.listdir("/proc/self/task")) == min(4, os.cpu_count()), os.listdir("/proc/self/task")
+print("rank", world.rank, state.sum().hex(), state[world.rank].tobytes().hex()[:64])
+"""
+
+
 # What `group` has in common with `blocking` is tested at length with that.
 @pytest.fixture(params=["blocking", "chandy-lamport", pytest.param("group", marks=pytest.mark.soak)])
 def protocol(request):
@@ -301,6 +319,16 @@ def test_a_rank_that_has_finished_returns_with_the_others(jobs, protocol):
     assert result.code == 5 and sorted(result.text.splitlines()) == ["rank 0 ends", "rank 1 ends"], result.describe()
     assert [event["wave"] for event in result.of("returned")] == [0], result.describe()
     assert [event["rank"] for event in result.of("finished")].count(0) == 2
+
+
+def test_openblas_with_threads(jobs, rng, kills, protocol):
+    command, env = [harness.PYTHON, "-c", BLAS], harness.environment(OPENBLAS_NUM_THREADS="4")
+    calm = jobs.calm(2, *command, env=env)
+    job = jobs.start(2, *command, options=[*MANY, *every("50ms")], env=env, protocol=protocol)
+    print(storm(job, rng, kills or 4, calm.seconds))
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert began_from_images(result), result.describe()
 
 
 @pytest.mark.soak
