@@ -36,7 +36,7 @@ struct OfGroup {
     stopped: Option<Box<Checkers>>,
     /// Ranks that still do, until they have been copied.
     to_copy: Vec<Rank>,
-    /// The same of the complete ones, oldest first, with their numbers. Every rank of the group has its image of each.
+    /// What they knew at the complete ones, oldest first, with their numbers. Every rank of the group has its image of each.
     complete: Vec<(u64, Checkers)>,
 }
 
