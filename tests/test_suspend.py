@@ -145,7 +145,7 @@ def test_again_and_again(jobs, chain, program, rng, name, protocol):
     went_on = 0
     for _ in range(3):
         ready(job)
-        time.sleep(rng.uniform(0, calm.seconds / 4))
+        time.sleep(rng.uniform(0, min(calm.seconds, 0.5) / 4))
         if rng.random() < 0.6:
             job.kill([rng.randrange(3)])
         if not chain.suspend():
