@@ -112,6 +112,15 @@ def test_a_simulated_figure(jobs, tmp_path):
         assert size[kernel, "0", "16"] > 5 * size[kernel, "1", "16"], kernel
 
 
+@pytest.mark.slow
+def test_delays_of_groups_are_measured_and_simulated(jobs, tmp_path):
+    bench(jobs, "paper", "gao-6", "--quick", "--protocols", "blocking,group", "--out", tmp_path, timeout=300).ok()
+    rows, text = outcome(tmp_path, "gao-6")
+    assert "(measured)" in text
+    delays = {row["checkpoint_group"]: float(row["mean_delay_ms"]) for row in rows if row["where"] == "simulated"}
+    assert delays["4"] < 0.6 * delays["32"], delays
+
+
 def test_ranks_that_no_kernel_runs_on(jobs, tmp_path):
     result = bench(jobs, "paper", "mpich-v-8", "--quick", "--ranks", "17", "--out", tmp_path)
     assert result.code == 1 and "1 to 16" in result.text, result.describe()

@@ -2,19 +2,16 @@
 """Bouteiller 2005, figures 6 to 8 and 10: causal message logging with and without an event logger. Model programs in the
 simulator (`resurgo-sim study`) around the real protocol; ping-pong also on real processes where this binary offers causal."""
 
-import csv
 import math
-import subprocess
 from functools import cache, partial
 from statistics import median
 
-from contenders import NONE, PESSIMISTIC, RESURGO, Failed, Rounds, run
-from figures.common import CAUSAL, Figure, Result
+from contenders import NONE, PESSIMISTIC, Failed, Rounds, run
+from figures.common import CAUSAL, Figure, Result, simulated
 from pingpong import half_round_trips, size_name
 from report import number
 from svg import Panel
 
-SIMULATOR = RESURGO.parent.parent / "lib/resurgo/resurgo-sim"
 KERNELS = ("cg", "lu", "bt", "ft")
 REDUCTIONS = ("vcausal", "manetho", "logon")
 NUMBERS = (4, 16, 64)
@@ -31,16 +28,10 @@ COST_NOTE = (
 @cache
 def study(kernels, ranks, reductions=REDUCTIONS, loggers=(1, 0), messages=100_000, costs=THERE, memory=8):
     """The lines of `resurgo-sim study` as dictionaries; what is no name is a number."""
-    if not SIMULATOR.exists():
-        raise Failed(f"{SIMULATOR} is missing: build it, or install Resurgo again")
     lists = {"--kernels": kernels, "--ranks": ranks, "--reductions": reductions, "--event-loggers": loggers}
     words = [word for option, values in lists.items() for word in (option, ",".join(map(str, values)))]
     words += ["--messages", str(messages), "--memory", str(memory), *costs]
-    done = subprocess.run([SIMULATOR, "study", *words], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise Failed(done.stderr.strip())
-    names = ("kernel", "reduction")
-    return [{key: value if key in names else float(value) for key, value in line.items()} for line in csv.DictReader(done.stdout.splitlines())]
+    return simulated("study", *words, names=("kernel", "reduction"))
 
 
 def method(line):

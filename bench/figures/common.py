@@ -2,6 +2,7 @@
 """What the figures share: who takes part, and what a figure consists of."""
 
 import csv
+import subprocess
 import time
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ PAPERS = {
     "Protocols for Fault Tolerant MPI (2005)",
     "Gao": "Gao, Huang, Koop, Panda: Group-based Coordinated Checkpointing for MPI: A Case Study on InfiniBand (2007)",
 }
+SIMULATOR = RESURGO.parent.parent / "lib/resurgo/resurgo-sim"
 ENDURING = ("--max-restarts", "100000", "--max-restarts-per-rank", "100000")
 
 
@@ -150,3 +152,13 @@ class Figure:
 
 def nothing_to_compare(what):
     raise Failed(f"{what}: of the protocols asked for, this binary offers none that this figure can use")
+
+
+def simulated(*words, names):
+    """The lines of `resurgo-sim`, with `words`, as dictionaries; what is not in `names` is a number."""
+    if not SIMULATOR.exists():
+        raise Failed(f"{SIMULATOR} is missing: build it, or install Resurgo again")
+    done = subprocess.run([SIMULATOR, *map(str, words)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Failed(done.stderr.strip())
+    return [{key: value if key in names else float(value) for key, value in line.items()} for line in csv.DictReader(done.stdout.splitlines())]

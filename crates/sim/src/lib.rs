@@ -8,6 +8,7 @@ mod auto;
 pub mod causal;
 mod channel_memory;
 pub mod checkers;
+pub mod delay;
 mod hierarchical;
 mod image;
 mod kept;

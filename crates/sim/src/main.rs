@@ -1,5 +1,6 @@
 //! `resurgo-sim`: runs seeds until one breaks an invariant, or one seed with its trace.
 
+mod delay_command;
 mod study_command;
 
 use std::cell::Cell;
@@ -14,6 +15,7 @@ const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N 
                    [--mutations]
                    [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
        resurgo-sim study --help
+       resurgo-sim delay --help
 
   --seeds COUNT     run so many seeds (10000) and stop at the first that breaks an invariant
   --from SEED       first of them (0)
@@ -262,8 +264,10 @@ fn or_end<T>(parsed: Result<Option<T>, String>, usage: &str) -> Result<T, ExitCo
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
-    if words.next().as_deref() == Some("study") {
-        return study_command::study(words);
+    match words.next().as_deref() {
+        Some("study") => return study_command::study(words),
+        Some("delay") => return delay_command::delay(words),
+        _ => {}
     }
     let arguments = match or_end(parse(), USAGE) {
         Ok(arguments) => arguments,

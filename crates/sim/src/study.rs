@@ -17,10 +17,10 @@ use resurgo_protocol::{Causal, Determinant, EventLogger, Rank, Recorded, event_l
 use resurgo_wire::piggyback;
 
 use crate::queue::Queue;
-use kernel::Step;
+pub(crate) use kernel::Step;
 
 /// Bytes of an envelope, and of a frame to or from an event logger without what it is about.
-const HEAD: u64 = 32;
+pub(crate) const HEAD: u64 = 32;
 /// Bytes of a delivery in a frame to an event logger, and in its answer to a new life.
 const RECORD: u64 = 16;
 /// Bytes of a clock in an acknowledgement.
@@ -486,7 +486,7 @@ impl World {
 }
 
 /// When `bytes` that are to leave at `now` have left an interface that is free at `free_at`.
-fn leave(free_at: &mut u64, now: u64, bytes: u64, costs: &Costs) -> u64 {
+pub(crate) fn leave(free_at: &mut u64, now: u64, bytes: u64, costs: &Costs) -> u64 {
     *free_at = now.max(*free_at) + bytes * 1_000_000_000 / costs.bandwidth;
     *free_at
 }

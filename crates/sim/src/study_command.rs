@@ -48,13 +48,13 @@ struct Arguments {
 }
 
 /// `words` of a list, each of which `known` must know.
-fn list<T>(option: &str, words: &str, known: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, String> {
-    let one = |word: &str| known(word).ok_or_else(|| format!("{option}: {word:?} is none of what it takes\n{USAGE}"));
+pub fn list<T>(option: &str, words: &str, known: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, String> {
+    let one = |word: &str| known(word).ok_or_else(|| format!("{option}: {word:?} is none of what it takes"));
     words.split(',').map(one).collect()
 }
 
 /// A positive number of `unit`s.
-fn scaled(option: &str, text: &str, unit: f64) -> Result<u64, String> {
+pub fn scaled(option: &str, text: &str, unit: f64) -> Result<u64, String> {
     let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number < 1e9);
     let number = number.ok_or_else(|| format!("{option} {text}: a positive number is needed"))?;
     Ok(((number * unit).round() as u64).max(1))

@@ -28,7 +28,7 @@ pub enum Kernel {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// Nanoseconds.
     Compute(u64),
     Send {
