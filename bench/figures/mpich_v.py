@@ -160,7 +160,7 @@ def fault_frequency(setting):
     reference = next((contender for contender in contenders if contender.name == "chandy-lamport"), contenders[-1])
     base = median(under_faults(reference, ranks, program, None, 600, 0)[0] for _ in range(1 if setting.quick else 3))
     limit = 5 * base
-    intervals = [None, 0.5, 0.1] if setting.quick else [None, 8, 4, 2, 1, 0.5, 0.25, 0.12, 0.06, 0.03]
+    intervals = [None, 0.5, 0.1] if setting.quick else [None, 4, 1, 0.5, 0.25, 0.12, 0.06, 0.03]
     stopped, panel, table = {}, {}, {}
     for interval in intervals:
         def solution(contender, interval=interval):
@@ -168,7 +168,8 @@ def fault_frequency(setting):
             return (seconds, struck), others
 
         going = [contender for contender in contenders if contender.name not in stopped]
-        for name, values in rounds.go(going, 1 if setting.quick else 3, solution).items():
+        # Under faults a run has many of them, and takes long.
+        for name, values in rounds.go(going, 3 if interval is None and not setting.quick else 1, solution).items():
             frequency = 60 / interval if interval else 0
             for seconds, struck in values:
                 slow = "" if seconds is None else f"{100 * (seconds / base - 1):.1f}"

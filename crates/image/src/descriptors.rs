@@ -10,6 +10,7 @@ use std::cell::UnsafeCell;
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
 use crate::objects::{self, Object};
+use crate::sharing;
 use crate::sys::{self, Errno, call};
 
 /// Most open descriptors of a rank.
@@ -296,6 +297,7 @@ pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
             Kind::Input | Kind::Shared | Kind::File | Kind::Object(_) => {}
         }
     }
+    cut_back(&table.entries[..table.count])?;
     part(&table.entries[..table.count])?;
     lock_again(&table.entries[..table.count])?;
     replace(given.pmi, PMI_FD, 0).map_err(|errno| (PMI_FD, errno))?;
@@ -303,6 +305,21 @@ pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
     for fd in [given.stdin, given.stdout, given.stderr, given.pmi, given.image] {
         if fd > 2 && ![PMI_FD, IMAGE_FD].contains(&fd) && !table.entries[..table.count].iter().any(|e| e.fd == fd) {
             sys::close(fd);
+        }
+    }
+    Ok(())
+}
+
+/// What the rank has added to its files since the image goes, as it will write it again.
+fn cut_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
+    let longer = |entry: &&Descriptor| {
+        let grows = entry.kind == Kind::File && sharing::grows(entry.mode, entry.status, entry.offset, entry.length);
+        grows && stat(entry.fd).is_ok_and(|stat| stat.st_size > entry.length && stat.st_nlink > 0)
+    };
+    for entry in entries.iter().filter(longer) {
+        if !sharing::is_written_by_others(entry.inode) {
+            // SAFETY: changes the length of a file.
+            unsafe { call!(libc::SYS_ftruncate, entry.fd, entry.length) }.map_err(|errno| (entry.fd, errno))?;
         }
     }
     Ok(())

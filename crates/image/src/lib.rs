@@ -12,6 +12,7 @@ mod gate;
 mod locks;
 mod mappings;
 mod objects;
+mod sharing;
 mod snapshot;
 mod stop;
 mod sys;

@@ -96,9 +96,13 @@ pub fn link(fd: i32, to: &mut [u8; 64]) -> &str {
 }
 
 /// Calls `each` with every line that the kernel tells about `fd`, cut at the first colon.
-pub fn for_each_fact(fd: i32, mut each: impl FnMut(&str, &str) -> Option<()>) -> Result<(), &'static str> {
+pub fn for_each_fact(fd: i32, each: impl FnMut(&str, &str) -> Option<()>) -> Result<(), &'static str> {
     let mut name = [0u8; 64];
-    let path = sys::path(&mut name, "/proc/self/fdinfo/", fd, "");
+    for_each_fact_in(sys::path(&mut name, "/proc/self/fdinfo/", fd, ""), each)
+}
+
+/// The same of such a file, whose path ends with a zero.
+pub fn for_each_fact_in(path: &[u8], mut each: impl FnMut(&str, &str) -> Option<()>) -> Result<(), &'static str> {
     let file = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC).map_err(|_| UNREADABLE)?;
     let mut lines = Lines::new(file);
     let result = loop {

@@ -16,7 +16,7 @@ use super::checksum::{PAGE, Sum, sum_of};
 
 pub const MAGIC: [u8; 8] = *b"resurgoI";
 /// Changes whenever the meaning of any byte changes.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 /// Where the agent's page lies in the file.
 pub const NOTE_OFFSET: u64 = PAGE as u64;
 pub const DATA_OFFSET: u64 = 2 * PAGE as u64;
@@ -200,7 +200,7 @@ pub const DESCRIPTOR_KINDS: [DescriptorKind; 6] = [
 pub struct Descriptor {
     pub fd: i32,
     pub kind: u32,
-    /// F_GETFL and F_GETFD.
+    /// F_GETFL; F_GETFD, and [`OTHERS_WRITE`].
     pub status: i32,
     pub flags: i32,
     pub offset: i64,
@@ -213,6 +213,9 @@ pub struct Descriptor {
     pub mode: u32,
     pub path: Name,
 }
+
+/// In the flags of a descriptor whose file grows: another process had it open for writing, so it must not be cut.
+pub const OTHERS_WRITE: i32 = 1 << 8;
 
 /// For those who look at the file: what a restored thread needs lies in its memory.
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::format::{self, DESCRIPTOR_KINDS, DescriptorKind, MAPPING_KINDS, MappingKind};
+use super::format::{self, DESCRIPTOR_KINDS, DescriptorKind, MAPPING_KINDS, MappingKind, OTHERS_WRITE};
 use super::reader::{Defect, Image};
 
 /// Describes a file after having verified all of it.
@@ -60,6 +60,9 @@ fn describe(image: &Image) -> String {
             DescriptorKind::Output if descriptor.same_as == 2 => "standard error".to_string(),
             DescriptorKind::Output => "standard output".to_string(),
             DescriptorKind::Input => "standard input".to_string(),
+            DescriptorKind::File if descriptor.flags & OTHERS_WRITE != 0 => {
+                format!("{path} at {}, written to by others as well", descriptor.offset)
+            }
             DescriptorKind::File => format!("{path} at {}", descriptor.offset),
             DescriptorKind::Device => path.into_owned(),
             DescriptorKind::Given => "given by the agent".to_string(),

@@ -1,10 +1,12 @@
 //! The tables of an image file while they are made, in memory that is not part of the image.
 
-use super::format::{self, Descriptor, DescriptorKind, Header, Name, Record, Table, Thread, bytes_of, record_at};
+use super::format::{
+    self, Descriptor, DescriptorKind, Header, Name, OTHERS_WRITE, Record, Table, Thread, bytes_of, record_at,
+};
 use super::layout::Piece;
 use super::work::Area;
 use crate::sys::{self, Errno};
-use crate::{descriptors, mappings, threads};
+use crate::{descriptors, mappings, sharing, threads};
 
 /// What /proc says of the memory files that `restore/open.rs` makes.
 const LEFTOVER: &[u8] = b"/memfd:resurgo-leftover";
@@ -173,6 +175,33 @@ impl Tables {
             self.descriptors.push(bytes_of(&record)).map_err(Trouble::memory)?;
         }
         Ok(())
+    }
+
+    /// Marks files that grow and that others write to as well.
+    pub fn note_sharing(&mut self) {
+        let bytes = self.descriptors.bytes_mut();
+        let grows = |entry: &Descriptor| {
+            entry.kind == DescriptorKind::File as u32
+                && sharing::grows(entry.mode, entry.status, entry.offset, entry.length as i64)
+        };
+        let of = |bytes: &[u8]| record_at::<Descriptor>(bytes, 0).filter(grows);
+        if bytes
+            .chunks_exact(size_of::<Descriptor>())
+            .all(|bytes| of(bytes).is_none())
+        {
+            return;
+        }
+        sharing::for_each_open_file(|inode, by_other| {
+            for bytes in bytes.chunks_exact_mut(size_of::<Descriptor>()) {
+                if let Some(mut entry) = of(bytes)
+                    && (entry.device, entry.inode) == inode
+                    && by_other()
+                {
+                    entry.flags |= OTHERS_WRITE;
+                    bytes.copy_from_slice(bytes_of(&entry));
+                }
+            }
+        });
     }
 
     pub fn note_directory(&mut self) -> Result<Name, Trouble> {

@@ -118,6 +118,7 @@ pub fn put(
     (mut sources, level): (Sources, u8),
     look: &mut dyn FnMut(),
 ) -> Result<u64, Trouble> {
+    tables.note_sharing();
     let former_length = former.as_ref().map_or(0, |former| former.data_length);
     let is_alone = matches!(sources, Sources::Memory);
     let expected = expected(tables, former_length, level, is_alone);

@@ -1,0 +1,202 @@
+//! Files that grow while a rank runs, and who else writes to them. When the rank goes back to an image, what it has written
+//! since would be there twice, or at the end of what it writes now; so such a file is cut to the length it had. Not where another
+//! process has it open for writing: what is behind that length may be its own.
+
+use resurgo_wire::node_memory::{ENV_RANK, NODE_MEMORY_FD};
+
+use crate::objects;
+use crate::sys;
+use crate::talk::Text;
+
+/// Device and inode.
+pub type Inode = (u64, u64);
+
+/// Whether this descriptor adds to its file: it appends, or is at the end.
+pub fn grows(mode: u32, status: i32, offset: i64, length: i64) -> bool {
+    let writes = status & libc::O_ACCMODE != libc::O_RDONLY && status & libc::O_PATH == 0;
+    mode & libc::S_IFMT == libc::S_IFREG && writes && (status & libc::O_APPEND != 0 || offset == length)
+}
+
+/// Calls `each` with every regular file that a process has open, maybe several times, and with the answer to whether that process writes
+/// to it and is no life and no copy of this rank. Processes that may not be looked at are those of other users.
+pub fn for_each_open_file(mut each: impl FnMut(Inode, &dyn Fn() -> bool)) {
+    let directory = |path: &str| {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        sys::open(path.as_bytes(), flags)
+    };
+    let Ok(processes) = directory("/proc\0") else { return };
+    let _ = sys::numbers_in(processes, |process| {
+        let Ok(files) = directory(Text::of(format_args!("/proc/{process}/fd\0")).as_str()) else {
+            return;
+        };
+        let _ = sys::numbers_in(files, |file| {
+            if let Some((inode, mode)) = target(process, file)
+                && mode & libc::S_IFMT == libc::S_IFREG
+            {
+                each(inode, &|| is_written(process, file) && !is_of_this_rank(process));
+            }
+        });
+        sys::close(files);
+    });
+    sys::close(processes);
+}
+
+/// Whether another process than those of this rank has `file` open for writing.
+pub fn is_written_by_others(file: Inode) -> bool {
+    let mut found = false;
+    for_each_open_file(|inode, by_other| found = found || inode == file && by_other());
+    found
+}
+
+fn target(process: i32, file: i32) -> Option<(Inode, u32)> {
+    let stat = sys::stat_path(Text::of(format_args!("/proc/{process}/fd/{file}")).as_str()).ok()?;
+    Some(((stat.st_dev, stat.st_ino), stat.st_mode))
+}
+
+fn is_written(process: i32, file: i32) -> bool {
+    let mut written = false;
+    let path = Text::of(format_args!("/proc/{process}/fdinfo/{file}\0"));
+    let _ = objects::for_each_fact_in(path.as_str().as_bytes(), |label, value| {
+        if label == "flags" {
+            let flags = i32::from_str_radix(value, 8).ok()?;
+            written = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        }
+        Some(())
+    });
+    written
+}
+
+/// A copy that sleeps or writes an image, or the process that is being rebuilt.
+fn is_of_this_rank(process: i32) -> bool {
+    let own = target(sys::getpid(), NODE_MEMORY_FD);
+    own.is_some() && own == target(process, NODE_MEMORY_FD) && rank_of(process) == rank_of(sys::getpid())
+}
+
+/// The rank that the agent gave to a process in its environment.
+fn rank_of(process: i32) -> Option<u32> {
+    let path = Text::of(format_args!("/proc/{process}/environ\0"));
+    let file = sys::open(path.as_str().as_bytes(), libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
+    let mut search = Search::default();
+    let mut bytes = [0u8; 1024];
+    while let Ok(length @ 1..) = sys::read(file, &mut bytes) {
+        bytes[..length].iter().for_each(|byte| search.take(*byte));
+    }
+    sys::close(file);
+    search.found
+}
+
+/// Finds the number in `RESURGO_RANK=number` among variables with a zero behind each.
+#[derive(Default)]
+struct Search {
+    /// Bytes of the name and of `=` that have been seen; none: this is another variable.
+    seen: Option<usize>,
+    number: u32,
+    /// Something has been read of this variable.
+    inside: bool,
+    found: Option<u32>,
+}
+
+impl Search {
+    fn take(&mut self, byte: u8) {
+        const NAME: usize = ENV_RANK.len();
+        if byte == 0 {
+            if self.seen > Some(NAME + 1) {
+                self.found = Some(self.number);
+            }
+            (self.inside, self.number) = (false, 0);
+            return;
+        }
+        if !std::mem::replace(&mut self.inside, true) {
+            self.seen = Some(0);
+        }
+        let Some(seen) = self.seen else { return };
+        let fits = match ENV_RANK.as_bytes().get(seen) {
+            Some(expected) => byte == *expected,
+            None if seen == NAME => byte == b'=',
+            None => byte.is_ascii_digit(),
+        };
+        if fits && seen > NAME {
+            self.number = self.number.wrapping_mul(10) + u32::from(byte - b'0');
+        }
+        self.seen = fits.then_some(seen + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn what_appends_or_is_at_the_end_grows() {
+        const FILE: u32 = libc::S_IFREG | 0o600;
+        for (mode, status, offset, length, expected) in [
+            (FILE, libc::O_WRONLY, 7, 7, true),
+            (FILE, libc::O_RDWR, 0, 0, true),
+            (FILE, libc::O_WRONLY | libc::O_APPEND, 0, 7, true),
+            (FILE, libc::O_WRONLY, 3, 7, false),
+            (FILE, libc::O_RDONLY, 7, 7, false),
+            (FILE, libc::O_RDONLY | libc::O_APPEND, 7, 7, false),
+            (FILE, libc::O_PATH | libc::O_RDWR, 7, 7, false),
+            (libc::S_IFDIR | 0o700, libc::O_RDWR, 0, 0, false),
+        ] {
+            assert_eq!(
+                grows(mode, status, offset, length),
+                expected,
+                "{mode:o} {status:o} {offset} {length}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_rank_is_found_in_an_environment() {
+        for (environment, rank) in [
+            ("A=1\0RESURGO_RANK=12\0B=2\0", Some(12)),
+            ("RESURGO_RANK=0\0", Some(0)),
+            (
+                "RESURGO_RANKS=4\0XRESURGO_RANK=5\0RESURGO_RANK\0RESURGO_RANK=\0RESURGO_RANK=x\0\0",
+                None,
+            ),
+            ("RESURGO_RANK=3\0RESURGO_RAN=4\0", Some(3)),
+        ] {
+            let mut search = Search::default();
+            environment.bytes().for_each(|byte| search.take(byte));
+            assert_eq!(search.found, rank, "{environment:?}");
+        }
+    }
+
+    #[test]
+    fn another_process_that_writes_is_seen_and_one_that_reads_is_not() {
+        let path = std::env::temp_dir().join(format!("resurgo-sharing-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        let metadata = file.metadata().unwrap();
+        let inode = (metadata.dev(), metadata.ino());
+        let seen = || {
+            let mut count = 0;
+            for_each_open_file(|other, by_other| count += u32::from(other == inode && by_other()));
+            // This process is no rank, so it is one of the others itself.
+            assert!(target(sys::getpid(), file.as_raw_fd()).is_some_and(|(found, _)| found == inode));
+            assert_eq!(is_written_by_others(inode), count > 0);
+            count
+        };
+        let before = seen();
+        let sleeper = |file: File| {
+            let mut command = Command::new("sleep");
+            command.arg("60").stdin(Stdio::from(file)).spawn().unwrap()
+        };
+        let mut reader = sleeper(File::open(&path).unwrap());
+        assert_eq!(seen(), before);
+        let mut writer = sleeper(File::options().append(true).open(&path).unwrap());
+        assert_eq!(seen(), before + 1);
+        for child in [&mut reader, &mut writer] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(seen(), before);
+        std::fs::remove_file(path).unwrap();
+    }
+}

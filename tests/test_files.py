@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that ranks write: what they have added since an image is cut off when they go back to it."""
+
+import time
+
+import pytest
+
+import harness
+from harness import MANY, slow, storm
+from survival import began_from_images, every
+
+# Each rank has a file for each phase and one for all. What it writes differs from life to life, also in its length. Beside
+# them one that all ranks append to.
+WRITES = """
+import os, random, sys, time
+from mpi4py import MPI
+world, directory, mode = MPI.COMM_WORLD, sys.argv[1], sys.argv[2]
+random = random.SystemRandom()
+def line(number):
+    return f"{number} {'x' * random.randint(0, 400)}.\\n"
+def settle():
+    for _ in range(4):
+        world.allreduce(1)
+        time.sleep(0.012)
+common = os.open(f"{directory}/common", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+with open(f"{directory}/own-{world.rank}", mode) as own:
+    for phase in range(8):
+        with open(f"{directory}/phase-{phase}-{world.rank}", "w") as file:
+            for number in range(10):
+                file.write(line(number))
+                file.flush()
+                own.write(line(10 * phase + number))
+                own.flush()
+                os.write(common, f"{world.rank} {phase} {number}\\n".encode())
+                world.allreduce(1)
+                time.sleep(0.006)
+            settle()
+settle()
+print("rank", world.rank, "has written")
+"""
+PHASES, LINES = 8, 10
+
+
+def start(jobs, directory, size, mode, **more):
+    directory.mkdir(exist_ok=True)
+    return jobs.start(size, harness.PYTHON, "-c", WRITES, directory, mode, **more)
+
+
+def images(job, ranks):
+    """How many images of each of so many ranks are complete."""
+    waves = [event["event"] for event in job.events].count("wave_complete")
+    alone = [event["rank"] for event in job.events if event["event"] == "checkpointed"]
+    return [waves + alone.count(rank) for rank in range(ranks)]
+
+
+def have_images(job, directory, ranks):
+    """All ranks have images with their files open: before that a file that is appended to is opened once more."""
+    job.until(lambda: all((directory / f"own-{rank}").exists() for rank in range(ranks)), what="files")
+    before = images(job, ranks)
+    return job.until(lambda: all(now > then + 1 for now, then in zip(images(job, ranks), before)), what="images")
+
+
+def numbers(file):
+    """Of the lines of a file, each of which is whole."""
+    lines = file.read_text().splitlines(keepends=True)
+    assert all(line.endswith(".\n") for line in lines), (file, [line for line in lines if not line.endswith(".\n")])
+    return [int(line.split()[0]) for line in lines]
+
+
+def check(directory, size):
+    """Nothing is there twice, nothing is missing; but the common file may have lines more than once."""
+    for rank in range(size):
+        assert numbers(directory / f"own-{rank}") == list(range(PHASES * LINES))
+        for phase in range(PHASES):
+            assert numbers(directory / f"phase-{phase}-{rank}") == list(range(LINES)), (rank, phase)
+    common = set((directory / "common").read_text().splitlines())
+    assert common == {f"{rank} {phase} {number}" for rank in range(size) for phase in range(PHASES) for number in range(LINES)}
+
+
+@pytest.mark.parametrize(
+    "protocol, mode, kept",
+    [
+        ("blocking", "a", "in memory"),
+        ("blocking", "w", "in files"),
+        ("chandy-lamport", "w", "in memory"),
+        ("chandy-lamport", "a", "in files"),
+        slow("blocking", "w", "in memory"),
+        slow("blocking", "a", "in files"),
+        slow("chandy-lamport", "a", "in memory"),
+        slow("chandy-lamport", "w", "in files"),
+    ],
+)
+def test_what_has_been_written_since_an_image_is_cut_off(jobs, tmp_path, rng, kills, protocol, mode, kept):
+    directory = tmp_path / "out"
+    options = [*MANY, *every("30ms")]
+    if kept == "in files":
+        options += ["--checkpoint-dir", tmp_path / "images", "--local-copies", "off"]
+    job = start(jobs, directory, 2, mode, protocol=protocol, options=options)
+    have_images(job, directory, 2)
+    if kept == "in files":
+        job.until(lambda: len(list((tmp_path / "images").glob("*/rank-*.image-*"))) >= 2, what="files")
+    print(storm(job, rng, kills or 5, 1.0))
+    result = job.wait().ok()
+    assert began_from_images(result), result.describe()
+    assert all(event["wave"] > 0 for event in result.of("returned")), result.describe()
+    check(directory, 2)
+
+
+def test_a_rank_that_goes_back_alone_leaves_the_common_file(jobs, tmp_path, rng):
+    """Of its own files it cuts off what it will write again; what others have appended to the common one stays."""
+    directory = tmp_path / "out"
+    job = start(jobs, directory, 3, "a", options=[*MANY, *every("100ms")], protocol="pessimistic")
+    for _ in range(3):
+        if have_images(job, directory, 3):
+            time.sleep(rng.uniform(0, 0.1))
+            job.kill([rng.randrange(3)])
+    result = job.wait().ok()
+    assert began_from_images(result) and result.restarts == len(began_from_images(result)), result.describe()
+    check(directory, 3)
