@@ -160,7 +160,7 @@ def fault_frequency(setting):
     reference = next((contender for contender in contenders if contender.name == "chandy-lamport"), contenders[-1])
     base = median(under_faults(reference, ranks, program, None, 600, 0)[0] for _ in range(1 if setting.quick else 3))
     limit = 5 * base
-    intervals = [None, 0.5, 0.1] if setting.quick else [None, 4, 1, 0.5, 0.25, 0.12, 0.06, 0.03]
+    intervals = [None, 0.5, 0.1] if setting.quick else [None, 4, 1, 0.5, 0.35, 0.25, 0.12, 0.06, 0.03]
     stopped, panel, table = {}, {}, {}
     for interval in intervals:
         def solution(contender, interval=interval):
@@ -191,7 +191,6 @@ def fault_frequency(setting):
         waves = [name for name in names if name not in logging]
         last = {name: stopped.get(name, float("inf")) for name in names}
         told = "; ".join(f"{name}: {'no stop up to ' + str(60 / intervals[-1]) if last[name] == float('inf') else 'stops at ' + format(last[name], 'g')} a minute" for name in names)
-        ends = {name: panel[name][-1][1] for name in names if name in panel}
         if logging and waves:
             earlier = max(last[name] for name in waves) < max(last[name] for name in logging)
             undecided = all(last[name] == float("inf") for name in names)
@@ -199,7 +198,10 @@ def fault_frequency(setting):
             calm = {name: panel[name][0][1] for name in names}
             result.finding("without faults coordinated checkpoints are as fast as message logging, or faster",
                            "; ".join(f"{name} {calm[name]:+.0f} %" for name in names), min(calm[n] for n in waves) <= min(calm[n] for n in logging) + 3)
-            result.finding("at the highest rate that all survive, message logging is slowed down less", "; ".join(f"{name} {ends[name]:+.0f} %" for name in ends), common_rate(panel, logging, waves))
+            common, slowed = at_common_rate(panel)
+            told = f"{common} a minute: " + "; ".join(f"{name} {slow:+.0f} %" for name, slow in slowed.items())
+            result.finding("at the highest rate that all survive, message logging is slowed down less", told,
+                           None if common == "0" else least(slowed, logging) < least(slowed, waves))
     if {LOCAL.name, STORE.name} <= set(panel):
         findings_of_copies(result, stopped, panel)
     result.note = rounds.note()
@@ -218,13 +220,15 @@ def findings_of_copies(result, stopped, panel):
                    local[frequency] < store[frequency] if frequency != "0" else None)
 
 
-def common_rate(panel, logging, waves):
-    """At the highest rate that all survive, message logging is slowed down less."""
+def least(slowed, names):
+    return min((slowed[name] for name in names if name in slowed), default=float("inf"))
+
+
+def at_common_rate(panel):
+    """The highest rate of faults at which all still end, and how much each is slowed down there."""
     by = {name: dict(points) for name, points in panel.items()}
-    common = [frequency for frequency, _ in panel.get(waves[0], []) if all(frequency in by.get(name, {}) for name in logging + waves)]
-    if not common:
-        return None
-    return min(by[name][common[-1]] for name in logging) < min(by[name][common[-1]] for name in waves)
+    common = [frequency for frequency in next(iter(by.values())) if all(frequency in points for points in by.values())][-1]
+    return common, {name: points[common] for name, points in by.items()}
 
 
 FIGURES = (
@@ -260,7 +264,7 @@ FIGURES = (
         "So rates are a thousand times higher, and images of all ranks take hardly longer than one. What is left of the paper's reason is that a "
         "return ends and starts n processes instead of one, and loses the work of all since the last complete wave. The store is a directory of this "
         "machine: with the store alone a return rebuilds n processes from files instead of one, which costs processor time and the disk's bandwidth, but no "
-        "network that is a hundred times slower than memory; so what local copies are worth is less here, and grows with ranks and memory. They are copies in memory, "
-        "not on a disk.",
+        "network that is a hundred times slower than memory; so what local copies are worth is less here. They are copies in memory, not on a disk: a rank that writes to a page "
+        "of one has to wait until the kernel has copied that page, which costs more than reading a file that is still in the kernel's cache.",
     ),
 )

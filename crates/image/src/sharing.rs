@@ -17,9 +17,11 @@ pub fn grows(mode: u32, status: i32, offset: i64, length: i64) -> bool {
     mode & libc::S_IFMT == libc::S_IFREG && writes && (status & libc::O_APPEND != 0 || offset == length)
 }
 
-/// Calls `each` with every regular file that a process has open, maybe several times, and with the answer to whether that process writes
-/// to it and is no life and no copy of this rank. Processes that may not be looked at are those of other users.
-pub fn for_each_open_file(mut each: impl FnMut(Inode, &dyn Fn() -> bool)) {
+/// Calls `each` for every descriptor of any process that a file can be written by, with the file's number, and with what tells which
+/// file it is if the process is no life and no copy of this rank. Processes that may not be looked at are those of other users.
+///
+/// Files are not looked at themselves unless asked for: the server of a file that is nothing to this rank may be out of reach.
+pub fn for_each_writer(mut each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {
     let directory = |path: &str| {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
         sys::open(path.as_bytes(), flags)
@@ -30,10 +32,8 @@ pub fn for_each_open_file(mut each: impl FnMut(Inode, &dyn Fn() -> bool)) {
             return;
         };
         let _ = sys::numbers_in(files, |file| {
-            if let Some((inode, mode)) = target(process, file)
-                && mode & libc::S_IFMT == libc::S_IFREG
-            {
-                each(inode, &|| is_written(process, file) && !is_of_this_rank(process));
+            if let Some(number) = written(process, file) {
+                each(number, &|| target(process, file).filter(|_| !is_of_this_rank(process)));
             }
         });
         sys::close(files);
@@ -44,26 +44,35 @@ pub fn for_each_open_file(mut each: impl FnMut(Inode, &dyn Fn() -> bool)) {
 /// Whether another process than those of this rank has `file` open for writing.
 pub fn is_written_by_others(file: Inode) -> bool {
     let mut found = false;
-    for_each_open_file(|inode, by_other| found = found || inode == file && by_other());
+    for_each_writer(|number, other| found = found || number == file.1 && other() == Some(file));
     found
 }
 
-fn target(process: i32, file: i32) -> Option<(Inode, u32)> {
-    let stat = sys::stat_path(Text::of(format_args!("/proc/{process}/fd/{file}")).as_str()).ok()?;
-    Some(((stat.st_dev, stat.st_ino), stat.st_mode))
-}
-
-fn is_written(process: i32, file: i32) -> bool {
-    let mut written = false;
+/// The number of a file, if the descriptor is open for writing.
+fn written(process: i32, file: i32) -> Option<u64> {
+    let (mut writes, mut number) = (false, None);
     let path = Text::of(format_args!("/proc/{process}/fdinfo/{file}\0"));
-    let _ = objects::for_each_fact_in(path.as_str().as_bytes(), |label, value| {
-        if label == "flags" {
-            let flags = i32::from_str_radix(value, 8).ok()?;
-            written = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    let read = objects::for_each_fact_in(path.as_str().as_bytes(), |label, value| {
+        match label {
+            "flags" => {
+                let flags = i32::from_str_radix(value, 8).ok()?;
+                writes = flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_PATH == 0;
+            }
+            "ino" => number = value.parse().ok(),
+            _ => {}
         }
         Some(())
     });
-    written
+    if read.is_err() || !writes {
+        return None;
+    }
+    // Kernels before 5.14 do not tell it.
+    number.or_else(|| target(process, file).map(|(_, number)| number))
+}
+
+fn target(process: i32, file: i32) -> Option<Inode> {
+    let stat = sys::stat_path(Text::of(format_args!("/proc/{process}/fd/{file}")).as_str()).ok()?;
+    Some((stat.st_dev, stat.st_ino))
 }
 
 /// A copy that sleeps or writes an image, or the process that is being rebuilt.
@@ -177,9 +186,9 @@ mod tests {
         let inode = (metadata.dev(), metadata.ino());
         let seen = || {
             let mut count = 0;
-            for_each_open_file(|other, by_other| count += u32::from(other == inode && by_other()));
+            for_each_writer(|number, other| count += u32::from(number == inode.1 && other() == Some(inode)));
             // This process is no rank, so it is one of the others itself.
-            assert!(target(sys::getpid(), file.as_raw_fd()).is_some_and(|(found, _)| found == inode));
+            assert_eq!(target(sys::getpid(), file.as_raw_fd()), Some(inode));
             assert_eq!(is_written_by_others(inode), count > 0);
             count
         };

@@ -191,11 +191,11 @@ impl Tables {
         {
             return;
         }
-        sharing::for_each_open_file(|inode, by_other| {
+        sharing::for_each_writer(|number, other| {
             for bytes in bytes.chunks_exact_mut(size_of::<Descriptor>()) {
                 if let Some(mut entry) = of(bytes)
-                    && (entry.device, entry.inode) == inode
-                    && by_other()
+                    && entry.inode == number
+                    && other() == Some((entry.device, entry.inode))
                 {
                     entry.flags |= OTHERS_WRITE;
                     bytes.copy_from_slice(bytes_of(&entry));
