@@ -18,7 +18,7 @@ pub fn grows(mode: u32, status: i32, offset: i64, length: i64) -> bool {
 }
 
 /// Calls `each` for every descriptor of any process that a file can be written by, with the file's number, and with what tells which
-/// file it is if the process is no life and no copy of this rank. Processes that may not be looked at are those of other users.
+/// file it is if the process lives and is no life and no copy of this rank. Processes that may not be looked at are those of other users.
 ///
 /// Files are not looked at themselves unless asked for: the server of a file that is nothing to this rank may be out of reach.
 pub fn for_each_writer(mut each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {
@@ -33,7 +33,9 @@ pub fn for_each_writer(mut each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {
         };
         let _ = sys::numbers_in(files, |file| {
             if let Some(number) = written(process, file) {
-                each(number, &|| target(process, file).filter(|_| !is_of_this_rank(process)));
+                // The last question comes last: who ends meanwhile may look like another's process before.
+                let is_other = |_: &Inode| !is_of_this_rank(process) && !has_ended(process);
+                each(number, &|| target(process, file).filter(is_other));
             }
         });
         sys::close(files);
@@ -75,10 +77,24 @@ fn target(process: i32, file: i32) -> Option<Inode> {
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// A copy that sleeps or writes an image, or the process that is being rebuilt.
+/// A copy that sleeps or writes an image, or the process that is being rebuilt. In doubt, as when the program has written over its
+/// environment, it is not.
 fn is_of_this_rank(process: i32) -> bool {
-    let own = target(sys::getpid(), NODE_MEMORY_FD);
-    own.is_some() && own == target(process, NODE_MEMORY_FD) && rank_of(process) == rank_of(sys::getpid())
+    let own = sys::getpid();
+    let same_job = target(own, NODE_MEMORY_FD).is_some_and(|memory| target(process, NODE_MEMORY_FD) == Some(memory));
+    same_job && rank_of(own).is_some_and(|rank| rank_of(process) == Some(rank))
+}
+
+/// A process that has been killed loses its memory, and with it its environment, before its files.
+fn has_ended(process: i32) -> bool {
+    let path = Text::of(format_args!("/proc/{process}/statm\0"));
+    let Ok(file) = sys::open(path.as_str().as_bytes(), libc::O_RDONLY | libc::O_CLOEXEC) else {
+        return true;
+    };
+    let mut size = [0u8; 2];
+    let read = sys::read(file, &mut size);
+    sys::close(file);
+    read.is_err() || size == *b"0 "
 }
 
 /// The rank that the agent gave to a process in its environment.
@@ -207,5 +223,19 @@ mod tests {
         }
         assert_eq!(seen(), before);
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn who_has_been_killed_has_ended_before_anyone_waits_for_it() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = child.id() as i32;
+        assert!(!has_ended(sys::getpid()) && !has_ended(process));
+        child.kill().unwrap();
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while !has_ended(process) {
+            assert!(std::time::Instant::now() < end);
+        }
+        child.wait().unwrap();
+        assert!(has_ended(process));
     }
 }

@@ -125,7 +125,9 @@ impl Life {
                 .arg(crate::trampoline::RESTORE_VERB)
                 .args([&agent, &files, &around.job.name])
                 .arg(image)
-                .env_clear(),
+                .env_clear()
+                // By this the process knows itself, and its copies, among those that have a file open.
+                .env(ENV_RANK, rank.to_string()),
             None => command
                 .arg(crate::trampoline::VERB)
                 .arg(agent)
