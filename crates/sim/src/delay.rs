@@ -4,7 +4,6 @@
 //! No failures, no checkers, and nothing is saved. Time on the network, in the programs and in the store is modelled.
 
 mod program;
-mod store;
 
 pub use program::Program;
 
@@ -14,19 +13,8 @@ use resurgo_protocol::group::{Buffer, Groups, Turn};
 use resurgo_protocol::{Rank, Step as Next, Wave};
 
 use crate::queue::Queue;
+use crate::store::{Storage, Store};
 use crate::study::{Costs, HEAD, Step, leave};
-use store::Store;
-
-/// The store that all ranks write to.
-#[derive(Debug, Clone, Copy)]
-pub struct Storage {
-    /// Bytes a second, together.
-    pub bandwidth: u64,
-    /// Bytes a second that one rank reaches alone.
-    pub client: u64,
-    /// Bytes of an image.
-    pub image: u64,
-}
 
 /// One run.
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use resurgo_protocol::Rank;
-use resurgo_sim::delay::{Error, Program, Run, Storage, run};
+use resurgo_sim::Storage;
+use resurgo_sim::delay::{Error, Program, Run, run};
 use resurgo_sim::study::Costs;
 
 use crate::study_command::{list, scaled};

@@ -1,6 +1,7 @@
 //! `resurgo-sim`: runs seeds until one breaks an invariant, or one seed with its trace.
 
 mod delay_command;
+mod faults_command;
 mod study_command;
 
 use std::cell::Cell;
@@ -16,6 +17,7 @@ const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N 
                    [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
        resurgo-sim study --help
        resurgo-sim delay --help
+       resurgo-sim faults --help
 
   --seeds COUNT     run so many seeds (10000) and stop at the first that breaks an invariant
   --from SEED       first of them (0)
@@ -267,6 +269,7 @@ fn main() -> ExitCode {
     match words.next().as_deref() {
         Some("study") => return study_command::study(words),
         Some("delay") => return delay_command::delay(words),
+        Some("faults") => return faults_command::faults(words),
         _ => {}
     }
     let arguments = match or_end(parse(), USAGE) {

@@ -107,7 +107,7 @@ impl Kernel {
     }
 
     /// Appends the next step of `rank`.
-    pub(super) fn steps(self, rank: Rank, size: Rank, costs: &Costs, steps: &mut VecDeque<Step>) {
+    pub(crate) fn steps(self, rank: Rank, size: Rank, costs: &Costs, steps: &mut VecDeque<Step>) {
         let shared = u64::from(size).min(SHARED);
         let points = self.points() / shared;
         let compute = points * costs.point.unwrap_or(self.usual_point());
