@@ -20,7 +20,7 @@ pub use collection::{Answer, Collection};
 pub use gathering::{Contradiction, Gathering};
 
 use crate::{Determinant, Rank, Recorded};
-use reduction::{Known, LogOn, Sequences, Store};
+use reduction::{Known, LogOn, Raised, Sequences, Store};
 
 /// How piggybacks are kept small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,8 +86,8 @@ pub struct Causal {
     told_stable: Vec<Vec<u64>>,
     /// The events of this rank's former lives are being collected.
     collecting: bool,
-    /// See [`Known::raised`]; empty between calls.
-    raised: Vec<(Rank, u64)>,
+    /// Empty between calls.
+    raised: Raised,
     /// What a peer knew before a message of its; of no use between calls.
     before: Vec<u64>,
 }
@@ -113,7 +113,7 @@ impl Causal {
             begun: vec![true; size],
             told_stable: vec![vec![0; size]; told_to],
             collecting: false,
-            raised: Vec::new(),
+            raised: Raised::new(size),
             before: Vec::new(),
         }
     }
@@ -219,7 +219,7 @@ impl Causal {
             let (last, raised) = (&mut self.exchanged[from as usize][..], &mut self.raised);
             let each = (0..).zip(self.before.iter().copied()).zip(&*last);
             let each = each.filter(|((_, before), known)| before < known);
-            raised.extend(each.map(|(raised, _)| raised));
+            each.for_each(|((rank, before), _)| raised.add(rank, before));
             self.store.get().follow(&mut Known { last, raised });
         }
         self.past_is_stable(from, &piggyback.events)?;

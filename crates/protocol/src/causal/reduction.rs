@@ -44,8 +44,37 @@ pub(super) trait Reduce {
 pub(super) struct Known<'a> {
     /// Per rank, its last event.
     pub last: &'a mut [u64],
-    /// Ranks of which that has been raised, and from how much. Memory that lasts: nothing is allocated for a message.
-    pub raised: &'a mut Vec<(Rank, u64)>,
+    pub raised: &'a mut Raised,
+}
+
+/// Ranks of which more is known than has been followed. Memory that lasts: nothing is allocated for a message.
+#[derive(Debug, Clone)]
+pub(super) struct Raised {
+    /// From which of their events on. Each rank is there once, however often it is raised: its events are then followed once.
+    ranks: Vec<(Rank, u64)>,
+    is_there: Vec<bool>,
+}
+
+impl Raised {
+    pub fn new(size: usize) -> Self {
+        Self {
+            ranks: Vec::new(),
+            is_there: vec![false; size],
+        }
+    }
+
+    /// The last known event of `rank` was number `above`.
+    pub fn add(&mut self, rank: Rank, above: u64) {
+        if !std::mem::replace(&mut self.is_there[rank as usize], true) {
+            self.ranks.push((rank, above));
+        }
+    }
+
+    fn take(&mut self) -> Option<(Rank, u64)> {
+        let (rank, above) = self.ranks.pop()?;
+        self.is_there[rank as usize] = false;
+        Some((rank, above))
+    }
 }
 
 /// Per receiver the sequence of its events, without those that are stable.
@@ -82,13 +111,13 @@ impl Reduce for Sequences {
 
     /// Whoever knows an event knows its past.
     fn follow(&self, known: &mut Known) {
-        while let Some((receiver, above)) = known.raised.pop() {
+        while let Some((receiver, above)) = known.raised.take() {
             let upto = known.last[receiver as usize];
             for event in self.above(receiver, above).take_while(|event| event.rclock <= upto) {
                 let source = event.record.source;
                 let last = &mut known.last[source as usize];
                 if event.antecedent > *last {
-                    known.raised.push((source, std::mem::replace(last, event.antecedent)));
+                    known.raised.add(source, std::mem::replace(last, event.antecedent));
                 }
             }
         }
@@ -106,7 +135,7 @@ impl Reduce for Sequences {
         if itself {
             let above = std::mem::replace(&mut known.last[to as usize], latest[to as usize]);
             if self.crosses {
-                known.raised.push((to, above));
+                known.raised.add(to, above);
                 self.follow(known);
             }
         }
@@ -202,5 +231,25 @@ impl Store {
             Self::Sequences(store) => store,
             Self::LogOn(store) => store,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_is_raised_often_is_followed_once_from_its_first() {
+        let mut raised = Raised::new(3);
+        for above in 4..9 {
+            raised.add(1, above);
+        }
+        raised.add(2, 0);
+        assert_eq!(
+            [raised.take(), raised.take(), raised.take()],
+            [Some((2, 0)), Some((1, 4)), None]
+        );
+        raised.add(1, 9);
+        assert_eq!(raised.take(), Some((1, 9)));
     }
 }
