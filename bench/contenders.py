@@ -273,6 +273,11 @@ class Job:
 
     def destroy(self):
         self.remember_shared_memory()
+        if self.process.poll() is None:
+            # Its launcher knows also what ranks make just now.
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
         for _ in range(50):
             pids = self.processes()
             for pid in pids:
