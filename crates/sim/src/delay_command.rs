@@ -7,7 +7,7 @@ use resurgo_sim::Storage;
 use resurgo_sim::delay::{Error, Program, Run, run};
 use resurgo_sim::study::Costs;
 
-use crate::study_command::{list, scaled};
+use crate::study_command::{list, scaled, scaled_list};
 
 const USAGE: &str =
     "usage: resurgo-sim delay [--program groups|linpack] [--ranks COUNT] [--communication LIST] [--groups LIST]
@@ -91,8 +91,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, S
             "--communication" => arguments.communication = numbers()?,
             "--groups" => arguments.groups = Some(numbers()?),
             "--moments" => {
-                let moments = value.split(',').map(|moment| scaled(&word, moment, SECOND));
-                arguments.moments = moments.collect::<Result<_, _>>()?;
+                arguments.moments = scaled_list(&word, &value, SECOND)?;
             }
             "--panel" => arguments.panel = scaled(&word, &value, 1.0)?,
             "--barrier" => arguments.barrier = scaled(&word, &value, SECOND)?,
@@ -169,15 +168,5 @@ fn lines(arguments: &Arguments) -> Result<(), Error> {
 }
 
 pub fn delay(words: impl Iterator<Item = String>) -> ExitCode {
-    let arguments = match crate::or_end(parse(words), USAGE) {
-        Ok(arguments) => arguments,
-        Err(code) => return code,
-    };
-    match lines(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("resurgo-sim: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    crate::print(parse(words), USAGE, lines)
 }

@@ -492,6 +492,20 @@ impl World {
         process.early.clear();
     }
 
+    /// Its last image: from its own disk, where it `has_copy`, or from the server. The beginning is at hand.
+    fn fetch(&mut self, rank: Rank, has_copy: bool) {
+        let process = &self.processes[rank as usize];
+        let life = process.life;
+        if process.image.is_none() {
+            self.after(0, Happening::Read { rank, life });
+        } else if has_copy {
+            let time = self.run.storage.image as f64 / self.run.disk as f64 * 1e9;
+            self.after(time as u64, Happening::Read { rank, life });
+        } else {
+            self.reading.begin(rank, self.now);
+        }
+    }
+
     fn fetched(&mut self, rank: Rank) {
         match self.run.protocol {
             Protocol::Pessimistic => self.begin_again(rank),

@@ -7,7 +7,7 @@ use resurgo_sim::Storage;
 use resurgo_sim::faults::{Error, Protocol, Run, run};
 use resurgo_sim::study::{Costs, Kernel};
 
-use crate::study_command::{list, scaled};
+use crate::study_command::{list, scaled, scaled_list};
 
 const USAGE: &str = "usage: resurgo-sim faults [--protocols LIST] [--ranks COUNT] [--rounds COUNT] [--intervals LIST] [--seed N]
                           [--image MB] [--server MB/S] [--client MB/S] [--disk MB/S]
@@ -93,8 +93,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, S
                 arguments.protocols = list(&word, &value, named)?;
             }
             "--intervals" => {
-                let intervals = value.split(',').map(|interval| scaled(&word, interval, SECOND));
-                arguments.intervals = intervals.collect::<Result<_, _>>()?;
+                arguments.intervals = scaled_list(&word, &value, SECOND)?;
             }
             "--ranks" => run.ranks = scaled(&word, &value, 1.0)? as Rank,
             "--rounds" => run.rounds = scaled(&word, &value, 1.0)?,
@@ -141,15 +140,5 @@ fn lines(arguments: &Arguments) -> Result<(), Error> {
 }
 
 pub fn faults(words: impl Iterator<Item = String>) -> ExitCode {
-    let arguments = match crate::or_end(parse(words), USAGE) {
-        Ok(arguments) => arguments,
-        Err(code) => return code,
-    };
-    match lines(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("resurgo-sim: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    crate::print(parse(words), USAGE, lines)
 }

@@ -5,6 +5,7 @@ mod faults_command;
 mod study_command;
 
 use std::cell::Cell;
+use std::fmt::Display;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -260,6 +261,25 @@ fn or_end<T>(parsed: Result<Option<T>, String>, usage: &str) -> Result<T, ExitCo
         Err(error) => {
             eprintln!("resurgo-sim: {error}");
             Err(ExitCode::from(2))
+        }
+    }
+}
+
+/// A command that prints lines, to its end or to the first of them that cannot be made.
+fn print<T, E: Display>(
+    parsed: Result<Option<T>, String>,
+    usage: &str,
+    lines: impl FnOnce(&T) -> Result<(), E>,
+) -> ExitCode {
+    let arguments = match or_end(parsed, usage) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    match lines(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("resurgo-sim: {error}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use resurgo_protocol::Rank;
 use resurgo_protocol::causal::Reduction;
-use resurgo_sim::study::{Costs, Kernel, Measured, Study, run};
+use resurgo_sim::study::{Costs, Error, Kernel, Measured, Study, run};
 
 const USAGE: &str =
     "usage: resurgo-sim study [--kernels LIST] [--reductions LIST] [--event-loggers LIST] [--ranks LIST]
@@ -58,6 +58,11 @@ pub fn scaled(option: &str, text: &str, unit: f64) -> Result<u64, String> {
     let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number < 1e9);
     let number = number.ok_or_else(|| format!("{option} {text}: a positive number is needed"))?;
     Ok(((number * unit).round() as u64).max(1))
+}
+
+/// The same of each part between commas.
+pub fn scaled_list(word: &str, value: &str, unit: f64) -> Result<Vec<u64>, String> {
+    value.split(',').map(|part| scaled(word, part, unit)).collect()
 }
 
 fn parse(words: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
@@ -131,10 +136,10 @@ fn line(study: &Study, reduction: &str, measured: &Measured) -> String {
 
 /// All combinations that were asked for; ends at the first that cannot be run.
 pub fn study(words: impl Iterator<Item = String>) -> ExitCode {
-    let arguments = match crate::or_end(parse(words), USAGE) {
-        Ok(arguments) => arguments,
-        Err(code) => return code,
-    };
+    crate::print(parse(words), USAGE, lines)
+}
+
+fn lines(arguments: &Arguments) -> Result<(), Error> {
     println!("{HEADER}");
     for &kernel in &arguments.kernels {
         for &ranks in &arguments.ranks {
@@ -154,16 +159,10 @@ pub fn study(words: impl Iterator<Item = String>) -> ExitCode {
                         messages: arguments.messages,
                         costs: arguments.costs,
                     };
-                    match run(study, arguments.memory << 10) {
-                        Ok(measured) => println!("{}", line(&study, name, &measured)),
-                        Err(error) => {
-                            eprintln!("resurgo-sim: {error}");
-                            return ExitCode::FAILURE;
-                        }
-                    }
+                    println!("{}", line(&study, name, &run(study, arguments.memory << 10)?));
                 }
             }
         }
     }
-    ExitCode::SUCCESS
+    Ok(())
 }

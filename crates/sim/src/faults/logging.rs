@@ -159,12 +159,7 @@ impl World {
     /// Its node is lost.
     pub(super) fn lose(&mut self, rank: Rank) {
         self.end(rank);
-        if self.processes[rank as usize].image.is_some() {
-            self.reading.begin(rank, self.now);
-        } else {
-            let life = self.processes[rank as usize].life;
-            self.after(0, Happening::Read { rank, life });
-        }
+        self.fetch(rank, false);
         if self.in_turn == Some(rank) {
             self.next_turn();
         }

@@ -51,16 +51,7 @@ impl World {
         self.waves.over = self.waves.asked;
         for rank in 0..self.run.ranks {
             self.end(rank);
-            let process = &self.processes[rank as usize];
-            let life = process.life;
-            if process.image.is_none() {
-                self.after(0, Happening::Read { rank, life });
-            } else if local_copies && process.has_copy {
-                let time = self.run.storage.image as f64 / self.run.disk as f64 * 1e9;
-                self.after(time as u64, Happening::Read { rank, life });
-            } else {
-                self.reading.begin(rank, self.now);
-            }
+            self.fetch(rank, local_copies && self.processes[rank as usize].has_copy);
         }
     }
 
