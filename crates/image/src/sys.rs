@@ -62,6 +62,15 @@ pub fn now_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
+/// Whether this thread may run on more than one processor.
+pub fn has_several_processors() -> bool {
+    let mut mask = [0u64; 16];
+    // SAFETY: writes at most the mask.
+    let filled = unsafe { call!(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
+    // So many processors that they do not fit.
+    filled.is_err() || mask.iter().map(|word| word.count_ones()).sum::<u32>() > 1
+}
+
 /// What the calling thread has had of a processor, in nanoseconds.
 pub fn spent_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)

@@ -96,35 +96,51 @@ fn slow_page(lanes: &mut [u64; 4], page: &[u8]) {
     }
 }
 
-/// Copies pages around the cache and sums up each, as many as there are `sums`; if `skip_zeros`, up to the first page of zeros.
-/// Returns how many.
+/// Sums up each of some pages, as many as there are `sums`; if `skip_zeros`, up to the first page of zeros. Calls `each` for
+/// every page while it is in the processor's cache. Returns how many.
 ///
 /// # Safety
-/// As for a copy; both are aligned to pages, and nobody writes there.
-pub unsafe fn copy_and_sum(from: *const u8, to: *mut u8, sums: &mut [Sum], skip_zeros: bool) -> usize {
-    let mut count = 0;
+/// `from` is aligned to pages, can be read, and nobody writes there.
+pub unsafe fn sum_each(
+    from: *const u8,
+    sums: &mut [Sum],
+    skip_zeros: bool,
+    mut each: impl FnMut(usize, &[u8]),
+) -> usize {
     for page in 0..sums.len() {
         // The first access to a page of a copied process marks it as accessed. That takes half a microsecond, less for many in a
         // row, and before it nothing of the page can be fetched ahead.
         // SAFETY: as required.
         unsafe { from.add(page * PAGE).read_volatile() };
     }
-    for sum in &mut *sums {
+    for (index, sum) in sums.iter_mut().enumerate() {
         // SAFETY: as required.
-        let page = unsafe { std::slice::from_raw_parts(from.add(count * PAGE), PAGE) };
+        let page = unsafe { std::slice::from_raw_parts(from.add(index * PAGE), PAGE) };
         *sum = sum_of(page);
         if skip_zeros && *sum == ZEROS && page == [0; PAGE] {
-            break;
+            return index;
         }
-        // SAFETY: as required. The page is in the processor's cache by now, and its copy is not wanted there.
+        each(index, page);
+    }
+    sums.len()
+}
+
+/// As [`sum_each`], and copies the pages around the cache.
+///
+/// # Safety
+/// As for a copy; both are aligned to pages, and nobody writes there.
+pub unsafe fn copy_and_sum(from: *const u8, to: *mut u8, sums: &mut [Sum], skip_zeros: bool) -> usize {
+    let copy = |index: usize, page: &[u8]| {
+        // SAFETY: as required. Its copy is not wanted in the cache.
         unsafe {
-            let to = to.add(count * PAGE).cast::<__m128i>();
+            let to = to.add(index * PAGE).cast::<__m128i>();
             for (at, word) in page.chunks_exact(16).enumerate() {
                 _mm_stream_si128(to.add(at), _mm_load_si128(word.as_ptr().cast()));
             }
         }
-        count += 1;
-    }
+    };
+    // SAFETY: as required.
+    let count = unsafe { sum_each(from, sums, skip_zeros, copy) };
     // SAFETY: only orders what was written before what follows.
     unsafe { _mm_sfence() };
     count

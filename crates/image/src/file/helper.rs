@@ -1,4 +1,4 @@
-//! A thread that writes to the disk while the next pages are copied. Like the capturing thread it is unknown to glibc, and has
+//! A thread that writes to the file while the next pages are copied or summed up. Like the capturing thread it is unknown to glibc, and has
 //! its stack where the writer has its memory.
 
 use std::cell::UnsafeCell;
@@ -95,9 +95,14 @@ impl Helper {
         })
     }
 
+    /// It has not done the last batch.
+    pub fn is_busy(&self) -> bool {
+        self.shared.state.load(Ordering::SeqCst) == BUSY
+    }
+
     /// What has become of the last batch.
     pub fn wait(&self) -> Result<(), Errno> {
-        while self.shared.state.load(Ordering::SeqCst) == BUSY {
+        while self.is_busy() {
             sys::futex_wait(&self.shared.state, BUSY, None);
         }
         // SAFETY: not busy. It is told once.

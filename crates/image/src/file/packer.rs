@@ -1,6 +1,6 @@
 //! Compressing the data of an image on its way into the file.
 
-use super::checksum::{PAGE, Sum, copy_and_sum};
+use super::checksum::{PAGE, Sum};
 use super::format::DATA_OFFSET;
 use super::layout;
 use super::output::Output;
@@ -80,11 +80,9 @@ impl Packer {
 
     /// Hands what is waiting, whole pages, to the file.
     fn put(&mut self, output: &mut Output, sums: &mut Area) -> Result<(), Trouble> {
-        let to = output.room(self.offset, self.waiting, self.waiting as u64)?;
         let sums = sums.sums_mut(layout::sum_at(self.offset), self.waiting / PAGE);
-        // SAFETY: memory of the packer's, and room for so much.
-        unsafe { copy_and_sum(self.packed.bytes().as_ptr(), to, sums, false) };
-        output.filled(self.waiting);
+        // SAFETY: memory of the packer's.
+        unsafe { output.put(self.offset, self.packed.bytes().as_ptr(), sums, false)? };
         self.offset += self.waiting as u64;
         self.waiting = 0;
         Ok(())

@@ -95,20 +95,6 @@ impl Tables {
         self.mappings.bytes_mut()[index * size..][..size].copy_from_slice(bytes_of(mapping));
     }
 
-    /// Bytes of all tables so far.
-    pub fn bytes(&self) -> usize {
-        let tables = [
-            &self.mappings,
-            &self.files,
-            &self.descriptors,
-            &self.threads,
-            &self.extents,
-            &self.strings,
-            &self.auxv,
-        ];
-        tables.iter().map(|table| table.bytes().len()).sum()
-    }
-
     pub fn piece_count(&self) -> usize {
         self.pieces.bytes().len() / size_of::<Piece>()
     }

@@ -8,8 +8,6 @@ use crate::sys::{Errno, call};
 /// Far from what the kernel places by itself, from the node memory, the provider's heap and the restorer.
 pub const ZONE: usize = 0x210_0000_0000;
 pub const ZONE_END: usize = 0x300_0000_0000;
-/// Where the writer maps the file.
-pub const FILE: usize = 0x230_0000_0000;
 const STRIDE: usize = 4 << 30;
 const LEAST: usize = 1 << 20;
 
@@ -23,7 +21,7 @@ pub struct Area {
 impl Area {
     /// The area with this number, below 32.
     pub const fn new(number: usize) -> Area {
-        assert!(number < 32, "areas lie below the file");
+        assert!(number < 32, "that many have room in the zone");
         Area {
             start: ZONE + number * STRIDE,
             length: 0,

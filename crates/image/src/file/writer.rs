@@ -179,11 +179,10 @@ fn expected(tables: &Tables, former_length: u64, level: u8, is_alone: bool) -> E
     let data_end = DATA_OFFSET + former_length + new;
     Expected {
         data_end,
-        // For each page a checksum and an extent, 40 bytes.
-        rest: page_up(data_end / 64 + tables.bytes() as u64) + (1 << 20),
         scattered: partly && bytes < SMALL * count,
-        partly,
         is_alone,
+        // What is compressed is not.
+        stays: level == 0,
     }
 }
 
@@ -212,22 +211,21 @@ fn put_data(
             }
             let (memory, together) = sources.next(&piece, from);
             let bytes = CHUNK.min(wanted.min(together) as usize);
-            let (to, page_sums) = match packer {
+            let skip_zeros = piece.has(Piece::SKIP_ZEROS);
+            let copied = match packer {
                 Some(packer) => {
-                    let (to, sums) = packer.room();
-                    (to, &mut sums[..bytes / PAGE])
+                    let (to, page_sums) = packer.room();
+                    // SAFETY: memory that the scan has found, readable, and of nobody who runs.
+                    let copied = PAGE * unsafe { copy_and_sum(memory, to, &mut page_sums[..bytes / PAGE], skip_zeros) };
+                    packer.filled(copied, output, sums)?;
+                    copied
                 }
                 None => {
-                    let to = output.room(offset, bytes, wanted)?;
-                    (to, sums.sums_mut(layout::sum_at(offset), bytes / PAGE))
+                    let page_sums = sums.sums_mut(layout::sum_at(offset), bytes / PAGE);
+                    // SAFETY: as above.
+                    unsafe { output.put(offset, memory, page_sums, skip_zeros)? }
                 }
             };
-            // SAFETY: memory that the scan has found, readable, and of nobody who runs.
-            let copied = PAGE * unsafe { copy_and_sum(memory, to, page_sums, piece.has(Piece::SKIP_ZEROS)) };
-            match packer {
-                Some(packer) => packer.filled(copied, output, sums)?,
-                None => output.filled(copied),
-            }
             layout.lies(&piece, from, (offset, copied as u64), tables)?;
             // A page of zeros has ended it before.
             let done = if copied < bytes { copied + PAGE } else { copied } as u64;
