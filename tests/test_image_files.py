@@ -319,6 +319,33 @@ def test_a_damaged_file_is_passed_over(jobs, program, tmp_path, damage, why, opt
     assert passes_over(job, directory, damage, why).out == calm.out
 
 
+def kill_filler(agent, patience=10):
+    """Kills the process that fills the memory of one that is being rebuilt, as soon as there is one; whether there was."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        for pid in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text() == "resurgo-filler\n":
+                    os.kill(int(pid), signal.SIGKILL)
+                    return True
+    return False
+
+
+def test_when_the_memory_cannot_be_filled_the_older_file_is_taken(jobs, program, tmp_path):
+    large = ("1500", "1500", "1200")
+    calm = jobs.calm(2, *program("heat"), *large)
+    job = start(jobs, tmp_path / "images", 2, *program("heat"), *large, every="200ms")
+    assert until_written(job, 0)
+    agent = Path(f"/proc/{job.lives()[0][0]}/stat").read_text().rpartition(")")[2].split()[1]
+    kill_with_snapshots(job, 0)
+    assert kill_filler(agent)
+    result = job.wait().ok()
+    # It is missed when it is to be given the memory, or when it is to say that it has filled it.
+    lost = [event for event in result.of("image_lost") if re.search(r"\(system call (46|0)\)", event["reason"])]
+    assert [event["rank"] for event in lost] == [0], result.describe()
+    assert 0 < from_files(result)[0]["image"] < lost[0]["image"] and result.out == calm.out, result.describe()
+
+
 def test_without_any_good_file_the_job_ends_with_the_reason(jobs, program, tmp_path):
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), *LONG, every="400ms")

@@ -10,7 +10,7 @@ use core::arch::{asm, naked_asm};
 #[allow(dead_code)]
 mod plan;
 
-use plan::{ANY, EXIT_NOT_RESTORED, Head, MAY_FAIL, PARKED, PARKED_NAMES, PLAN, Step};
+use plan::{ANY, EXIT_NOT_RESTORED, Head, KEEP, KEPT, MAY_FAIL, PARKED, PARKED_NAMES, PLAN, Step};
 
 const STACK: usize = 64 << 10;
 
@@ -100,21 +100,27 @@ unsafe extern "C" fn run(plan: *const u8, length: *const u8) -> ! {
     // SAFETY: the process belongs to this code alone; the plan was made for it.
     unsafe {
         let (file, length) = (number(plan), number(length));
-        // PROT_READ; MAP_PRIVATE | MAP_FIXED_NOREPLACE.
-        let mapped = call(SYS_MMAP, [PLAN as u64, length, 1, 0x10_0002, file, 0]);
+        // PROT_READ | PROT_WRITE; MAP_PRIVATE | MAP_FIXED_NOREPLACE.
+        let mapped = call(SYS_MMAP, [PLAN as u64, length, 3, 0x10_0002, file, 0]);
         if mapped != PLAN as i64 {
             fail(33, 0, SYS_MMAP, mapped);
         }
         call(SYS_CLOSE, [file, 0, 0, 0, 0, 0]);
         let head = &*(PLAN as *const Head);
         park(head.agent);
-        let steps = (PLAN + size_of::<Head>()) as *const Step;
+        let steps = (PLAN + head.steps_at as usize) as *const Step;
+        let mut kept = 0;
         for index in 0..head.steps {
             let step = &*steps.add(index as usize);
-            let result = call(step.call, step.arguments);
+            let arguments = step.arguments.map(|argument| if argument == KEPT { kept } else { argument });
+            let result = call(step.call, arguments);
             let good = match step.result {
                 MAY_FAIL => true,
                 ANY => !(-4095..0).contains(&result),
+                KEEP => {
+                    kept = result as u64;
+                    result >= 0
+                }
                 expected => result as u64 == expected,
             };
             if !good {

@@ -167,12 +167,12 @@ fn is_userfaultfd(fd: i32) -> bool {
             .is_ok_and(|target| target == b"anon_inode:[userfaultfd]")
 }
 
-const USER_MODE_ONLY: i32 = 1;
-const API: u64 = 0xaa;
+pub const USER_MODE_ONLY: i32 = 1;
+pub const API: u64 = 0xaa;
 const WP_ASYNC: u64 = 1 << 15;
 const WP_UNPOPULATED: u64 = 1 << 13;
-const UFFDIO_API: u32 = 0xc018_aa3f;
-const UFFDIO_REGISTER: u32 = 0xc020_aa00;
+pub const UFFDIO_API: u32 = 0xc018_aa3f;
+pub const UFFDIO_REGISTER: u32 = 0xc020_aa00;
 const REGISTER_WP: u64 = 2;
 /// Out of the way of the program's descriptors: those of another life must get the same numbers.
 const HIGH: usize = 1000;

@@ -1,7 +1,7 @@
 //! What the restorer does: system calls in order, each with the result it must have. Shared between the program that makes
 //! the plan and the restorer, which has no standard library.
 //!
-//! A plan is a [`Head`], its steps, and bytes that steps point to. It is mapped at [`PLAN`].
+//! A plan is a [`Head`], bytes that steps point to, and its steps. It is mapped at [`PLAN`], and may be written to.
 
 /// Where the restorer lies: odd, so that no program and no kernel places anything there.
 pub const RESTORER: usize = 0x200_0000_0000;
@@ -17,13 +17,20 @@ pub const ANY: u64 = u64::MAX;
 /// Even an error will do.
 pub const MAY_FAIL: u64 = u64::MAX - 1;
 
+/// Any result but an error will do, and takes the place of [`KEPT`] in later steps.
+pub const KEEP: u64 = u64::MAX - 2;
+/// As an argument: the last result that was to be kept.
+pub const KEPT: u64 = u64::MAX - 3;
+
 /// Exit code of a process that could not be rebuilt.
 pub const EXIT_NOT_RESTORED: i32 = 118;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Head {
+    /// How many, and how far from [`PLAN`] they begin.
     pub steps: u64,
+    pub steps_at: u64,
     /// The socket to the agent.
     pub agent: u64,
     /// Where the process goes on.

@@ -37,6 +37,8 @@ pub enum Defect {
     Compression { path: PathBuf, from: u64, why: String },
     #[error("image file {path}: there is no room to decompress it: {source}")]
     NoRoom { path: PathBuf, source: io::Error },
+    #[error("image file {path}: memory for its data cannot be had: {source}")]
+    NotFilled { path: PathBuf, source: io::Error },
     #[error("image file {path}: its {part} make no sense ({what})")]
     Nonsense {
         path: PathBuf,

@@ -1,6 +1,7 @@
 //! Rebuilding a process from a file: everything that ordinary code can do, up to executing the restorer.
 //!
-//! 1. The file is read and verified, and what it needs from outside is compared: the kernel, the mapped files.
+//! 1. The file's tables are read, and what it needs from outside is compared: the kernel, the mapped files. Its data is verified
+//!    here, or by the process that fills the memory (`filler.rs`).
 //! 2. Files are opened: those that are mapped under high numbers, those of the program under their own.
 //! 3. The plan is made: unmap everything, map and fill the image's memory, set what the kernel knows about it, go on.
 //! 4. The restorer is executed from memory. It does the plan's steps and jumps into the image's own code.
@@ -19,7 +20,9 @@ use super::plan::{self, ANY, Head, MAY_FAIL, PARKED, PARKED_NAMES, PLAN, RESTORE
 use super::reader::Image;
 use super::scan;
 use crate::talk;
+use filler::Filler;
 
+mod filler;
 mod open;
 mod vdso;
 
@@ -53,12 +56,20 @@ fn try_restore(path: &Path, check: &dyn Fn(&str) -> Result<(), String>) -> Resul
     for file in &image.files {
         check_file(&image, file)?;
     }
-    let data = image.verified_data().map_err(|defect| defect.to_string())?;
+    let filler = Filler::start(&image);
+    let data = match &filler {
+        Some(_) => image.plain_data(),
+        None => image.verified_data(),
+    };
+    let data = data.map_err(|defect| defect.to_string())?;
     let mut opened = open::Opened::new(&image, &data)?;
     if let Some(code) = kernels_code {
         opened.give_code(&code)?;
     }
-    let plan = make_plan(&image, &opened);
+    if let Some(filler) = &filler {
+        opened.give_filler(filler)?;
+    }
+    let plan = make_plan(&image, &opened, filler.as_ref());
     open::finish(&image, opened, RESTORER_FILE, &plan)
 }
 
@@ -140,10 +151,24 @@ fn check_file(image: &Image, file: &format::File) -> Result<(), String> {
 
 #[derive(Default)]
 struct Plan {
+    bytes: Vec<u8>,
     steps: Vec<Step>,
 }
 
 impl Plan {
+    /// Places bytes that steps point to; returns their address.
+    fn place(&mut self, bytes: &[u8]) -> u64 {
+        let at = self.bytes.len().next_multiple_of(8);
+        self.bytes.resize(at, 0);
+        self.bytes.extend(bytes);
+        (PLAN + size_of::<Head>() + at) as u64
+    }
+
+    fn place_words(&mut self, words: &[u64]) -> u64 {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.place(&bytes)
+    }
+
     fn step(&mut self, call: i64, arguments: &[u64], result: u64) {
         let mut all = [0; 6];
         all[..arguments.len()].copy_from_slice(arguments);
@@ -167,7 +192,7 @@ impl Plan {
     }
 }
 
-fn make_plan(image: &Image, opened: &open::Opened) -> Vec<u8> {
+fn make_plan(image: &Image, opened: &open::Opened, filler: Option<&Filler>) -> Vec<u8> {
     let mut plan = Plan::default();
     plan.step(libc::SYS_munmap, &[0, RESTORER as u64], 0);
     plan.step(
@@ -180,48 +205,56 @@ fn make_plan(image: &Image, opened: &open::Opened) -> Vec<u8> {
         let count = extents.iter().take_while(|extent| extent.address < mapping.end).count();
         let (own, rest) = extents.split_at(count);
         extents = rest;
-        plan_mapping(&mut plan, mapping, own, opened);
+        let is_filled = filler.is_some_and(|filler| filler.fills(mapping.start));
+        plan_mapping(&mut plan, mapping, if is_filled { &[] } else { own }, opened);
+    }
+    if let Some(filler) = filler {
+        filler.plan(&mut plan, opened.filler());
     }
     plan.step(libc::SYS_arch_prctl, &[0x1002, image.header.thread_pointer], 0); // ARCH_SET_FS
     for fd in opened.temporary() {
         plan.step(libc::SYS_close, &[fd as u64], 0);
     }
-    // What follows the steps: the numbers for PR_SET_MM_MAP, and the auxiliary vector.
-    let numbers_at = (PLAN + size_of::<Head>() + (plan.steps.len() + 1) * size_of::<Step>()) as u64;
-    let mut numbers: Vec<u8> = image
-        .header
-        .memory
-        .iter()
-        .flat_map(|number| number.to_le_bytes())
-        .collect();
-    let auxv_at = numbers_at + numbers.len() as u64 + 16;
-    numbers.extend(auxv_at.to_le_bytes());
-    numbers.extend((image.auxv.len() as u32).to_le_bytes());
-    // No executable file: that one needs rights.
-    numbers.extend(u32::MAX.to_le_bytes());
-    let (set_mm, set_mm_map) = (35, 14);
-    plan.step(
-        libc::SYS_prctl,
-        &[set_mm, set_mm_map, numbers_at, numbers.len() as u64],
-        0,
-    );
-    numbers.extend(&image.auxv);
+    let limit = plan.place_words(&[opened.limit.rlim_cur, opened.limit.rlim_max]);
+    plan.step(libc::SYS_setrlimit, &[u64::from(libc::RLIMIT_NOFILE), limit], 0);
+    plan_numbers(&mut plan, image);
 
+    let steps_at = size_of::<Head>() + plan.bytes.len().next_multiple_of(8);
     let head = Head {
         steps: plan.steps.len() as u64,
+        steps_at: steps_at as u64,
         agent: IMAGE_FD as u64,
         entry: image.header.entry,
         stack: image.header.stack,
         arguments: [RESTORER as u64, (RESTORER_END - RESTORER) as u64],
     };
     let mut bytes = format::bytes_of(&head).to_vec();
+    bytes.extend(&plan.bytes);
+    bytes.resize(steps_at, 0);
     for step in &plan.steps {
         bytes.extend(format::bytes_of(step));
     }
-    bytes.extend(numbers);
     let whole = page_up(bytes.len() as u64) as usize;
     bytes.resize(whole, 0);
     bytes
+}
+
+/// Tells the kernel where heap, arguments, environment and auxiliary vector are (PR_SET_MM_MAP).
+fn plan_numbers(plan: &mut Plan, image: &Image) {
+    let auxv = plan.place(&image.auxv);
+    let mut numbers: Vec<u8> = image
+        .header
+        .memory
+        .iter()
+        .flat_map(|number| number.to_le_bytes())
+        .collect();
+    numbers.extend(auxv.to_le_bytes());
+    numbers.extend((image.auxv.len() as u32).to_le_bytes());
+    // No executable file: that one needs rights.
+    numbers.extend(u32::MAX.to_le_bytes());
+    let (set_mm, set_mm_map) = (35, 14);
+    let at = plan.place(&numbers);
+    plan.step(libc::SYS_prctl, &[set_mm, set_mm_map, at, numbers.len() as u64], 0);
 }
 
 // SAFETY: words only.

@@ -259,16 +259,16 @@ impl Agent {
             return Ok(());
         };
         if said.kind == Kind::Failed {
+            let result = match said.b {
+                0 => "it gave nothing".to_string(),
+                errno => io::Error::from_raw_os_error(errno as i32).to_string(),
+            };
             let text = match said.text() {
-                "" => format!(
-                    "step {} (system call {}): {}",
-                    said.a,
-                    said.c,
-                    io::Error::from_raw_os_error(said.b as i32)
-                ),
+                "" => format!("step {} (system call {}): {result}", said.a, said.c),
                 text => text.to_string(),
             };
-            restoring.failure = Some(text);
+            // Who fills the memory says why, and then a step fails for it.
+            restoring.failure.get_or_insert(text);
             return Ok(());
         }
         let image = restoring.number;

@@ -21,28 +21,29 @@ const MOST_THREADS: usize = 4;
 impl Image {
     /// Checks the data.
     pub fn verify(&self) -> Result<(), Defect> {
-        let sums = self.sums()?;
         if self.header.compression == PLAIN {
-            return self.verify_plain(&sums);
+            return self.each_share(&|_, _| Ok(()));
         }
-        self.decompress(&sums, |_, _| Ok(()))
+        self.decompress(&self.sums()?, |_, _| Ok(()))
     }
 
-    /// By several threads: a rank that has failed waits for this, and others for the rank.
-    fn verify_plain(&self, sums: &[u8]) -> Result<(), Defect> {
+    /// Checks the data, which is not compressed; calls `each` with what is right, and the address that it belongs to. By several
+    /// threads: a rank that has failed waits for this, and others for the rank.
+    pub fn each_share(&self, each: &(impl Fn(u64, &[u8]) -> Result<(), Defect> + Sync)) -> Result<(), Defect> {
+        let sums = &self.sums()?;
         let extents = self.extents.iter();
-        let shares: Vec<(u64, u64)> = extents
+        let shares: Vec<(u64, u64, u64)> = extents
             .flat_map(|extent| {
-                let end = extent.offset + extent.length;
-                (extent.offset..end)
-                    .step_by(SHARE as usize)
-                    .map(move |at| (at, end.min(at + SHARE)))
+                (0..extent.length).step_by(SHARE as usize).map(move |at| {
+                    let end = extent.length.min(at + SHARE);
+                    (extent.address + at, extent.offset + at, extent.offset + end)
+                })
             })
             .collect();
         let next = AtomicUsize::new(0);
         let work = || {
-            while let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.each(*share, sums, |_, _| Ok(()))?;
+            while let Some((address, start, end)) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.each((*start, *end), sums, |at, bytes| each(address + (at - start), bytes))?;
             }
             Ok(())
         };
@@ -61,11 +62,16 @@ impl Image {
         })
     }
 
+    /// The file in which data that is not compressed lies where the extents say.
+    pub fn plain_data(&self) -> Result<File, Defect> {
+        self.file.try_clone().map_err(|source| self.unreadable(source))
+    }
+
     /// Checks the data, and gives the file in which it lies where the extents say: for compressed data a new one in memory.
     pub fn verified_data(&self) -> Result<File, Defect> {
         if self.header.compression == PLAIN {
             self.verify()?;
-            return self.file.try_clone().map_err(|source| self.unreadable(source));
+            return self.plain_data();
         }
         let no_room = |source| Defect::NoRoom {
             path: self.path.clone(),
@@ -81,6 +87,14 @@ impl Image {
         };
         self.decompress(&sums, |at, bytes| file.write_all_at(bytes, at).map_err(no_room))?;
         Ok(file)
+    }
+
+    /// The memory of the process that is being rebuilt could not be had.
+    pub fn not_filled(&self, errno: i32) -> Defect {
+        Defect::NotFilled {
+            path: self.path.clone(),
+            source: io::Error::from_raw_os_error(errno),
+        }
     }
 
     fn unreadable(&self, source: io::Error) -> Defect {

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use resurgo_wire::node_memory::IMAGE_FD;
 
+use super::filler::Filler;
 use super::{Never, last_error};
 use crate::file::format::{DESCRIPTOR_KINDS, Descriptor, DescriptorKind, Mapping, MappingKind, OTHERS_WRITE, PLAIN};
 use crate::file::reader::Image;
@@ -24,9 +25,12 @@ pub struct Opened {
     is_copy: bool,
     /// What takes the place of another kernel's code.
     code: Option<i32>,
+    /// The socket to who fills the memory, and a number for what that needs.
+    filler: (i32, i32),
     /// What each descriptor of the image becomes a copy of.
     sources: Vec<i32>,
-    limit: libc::rlimit,
+    /// The limit of open files that the program will have.
+    pub limit: libc::rlimit,
 }
 
 impl Opened {
@@ -40,6 +44,7 @@ impl Opened {
             data: 0,
             is_copy: image.header.compression != PLAIN,
             code: None,
+            filler: (0, 0),
             sources: Vec::new(),
             limit: raise_limit()?,
         };
@@ -83,6 +88,16 @@ impl Opened {
         Ok(())
     }
 
+    pub fn filler(&self) -> (i32, i32) {
+        self.filler
+    }
+
+    pub fn give_filler(&mut self, filler: &Filler) -> Result<(), String> {
+        let socket = filler.socket.as_raw_fd();
+        self.filler = (self.lift(socket)?, self.lift(socket)?);
+        Ok(())
+    }
+
     pub fn data(&self) -> i32 {
         self.data
     }
@@ -102,6 +117,7 @@ impl Opened {
     pub fn temporary(&self) -> Vec<i32> {
         let mut all = vec![self.data];
         all.extend(self.code);
+        all.extend([self.filler.0, self.filler.1].into_iter().filter(|fd| *fd > 0));
         all.extend(
             self.mapped
                 .iter()
@@ -267,7 +283,6 @@ pub fn finish(image: &Image, opened: Opened, restorer: &[u8], plan: &[u8]) -> Re
                 libc::fcntl(descriptor.fd, libc::F_SETFL, descriptor.status);
             }
         }
-        libc::setrlimit(libc::RLIMIT_NOFILE, &opened.limit);
         libc::umask(image.header.umask);
         libc::syscall(
             libc::SYS_execveat,
