@@ -58,16 +58,18 @@ impl Filler {
             match libc::fork() {
                 -1 => None,
                 0 => {
-                    if libc::fork() == 0 {
+                    let child = libc::fork();
+                    if child == 0 {
                         libc::prctl(libc::PR_SET_NAME, c"resurgo-filler".as_ptr());
                         drop(ours);
                         run(image, &ranges, &theirs);
                     }
-                    libc::_exit(0)
+                    libc::_exit(i32::from(child < 0))
                 }
                 parent => {
-                    libc::waitpid(parent, std::ptr::null_mut(), 0);
-                    Some(Filler { socket: ours, ranges })
+                    let mut status = -1;
+                    libc::waitpid(parent, &mut status, 0);
+                    (status == 0).then_some(Filler { socket: ours, ranges })
                 }
             }
         }
