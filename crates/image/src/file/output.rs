@@ -12,6 +12,8 @@ const BATCH: usize = 8 << 20;
 /// Bytes of room on a disk that are taken at once; and written bytes after which the kernel is asked to bring them to the disk,
 /// when they go through its cache.
 const STEP: u64 = 32 << 20;
+/// Bytes from which on it is worth waking the helper.
+const MUCH: usize = 64 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
@@ -157,7 +159,7 @@ impl Output {
             self.written += bytes as u64;
             let batch = self.batch(from as usize, bytes, offset);
             match &self.helper {
-                Some(helper) if !helper.is_busy() => self.give(batch)?,
+                Some(helper) if bytes >= MUCH && !helper.is_busy() => self.give(batch)?,
                 _ => self.write(batch)?,
             }
             return Ok(bytes);
