@@ -40,14 +40,15 @@ def written(job, rank):
     return [event for event in job.events if event["event"] == "image_written" and event["rank"] == rank]
 
 
-def kill_with_snapshots(job, rank):
-    """Nothing in memory is left that the rank could go on from."""
+def kill_with_snapshots(job, rank, before=lambda: None):
+    """Nothing in memory is left that the rank could go on from. `before` is called when there are no more image files to come."""
     job.kill([rank], signal.SIGSTOP)  # so that no other snapshot of it comes into being meanwhile
     for _ in range(2):
         time.sleep(0.02)  # one that has just come into being gets its name
         for pid in snapshots(job):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+    before()
     job.kill([rank])
 
 
@@ -107,11 +108,15 @@ def from_another_kernel(path, threads=0):
 
 def passes_over(job, directory, damage, why):
     """The newest file of rank 0 is damaged before its death: it goes on from the one before. The result."""
-    newest = files(directory, 0)[-1]
-    damage(newest)
-    kill_with_snapshots(job, 0)
+    newest = []
+
+    def damage_newest():
+        newest.append(files(directory, 0)[-1])
+        damage(newest[0])
+
+    kill_with_snapshots(job, 0, damage_newest)
     result = job.wait().ok()
-    number = int(newest.name.rpartition("-")[2])
+    number = int(newest[0].name.rpartition("-")[2])
     lost = [event for event in result.of("image_lost") if why in event["reason"]]
     assert [event["image"] for event in lost] == [number], result.describe()
     assert 0 < from_files(result)[0]["image"] < number
