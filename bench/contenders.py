@@ -118,10 +118,15 @@ class Failed(Exception):
     pass
 
 
+def about(pid):
+    """What /proc/PID/stat says, from the process's state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def status(pid):
     """State and parent of a process; None when it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = about(pid)
     except OSError:
         return None
     return fields[0], int(fields[1])

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from contenders import PESSIMISTIC, Failed, Job, Rounds, run
+from contenders import PESSIMISTIC, Failed, Job, Rounds, about, run
 from node_memory import NodeMemory
 from report import Section, spread
 
@@ -70,7 +70,7 @@ def rebuilt(quick, directory):
     with Job(SELDOM, 2, "dirty", 256 if quick else MIB, 16, options=options) as job:
         job.until(lambda: len(job.of("image_written", rank=0)) > 2, "image files", timeout=60)
         pid = job.of("started", rank=0)[0]["pid"]
-        agent = parent(pid)
+        agent = about(pid)[1]
         os.kill(pid, signal.SIGSTOP)
         time.sleep(0.3)  # an image that was being taken has become a snapshot, or none
         for child in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
@@ -95,18 +95,13 @@ def seconds_of_processor(quick):
     with tempfile.TemporaryDirectory(prefix="resurgo-bench-") as directory:
         options = ["--checkpoint-dir", directory]
         with Job(SELDOM, 2, "dirty", 256 if quick else MIB, 16 if quick else 24, options=options) as job:
-            agent = parent(job.until(lambda: job.of("started", rank=0), "the rank")[0]["pid"])
+            agent = about(job.until(lambda: job.of("started", rank=0), "the rank")[0]["pid"])[1]
             files = job.until(lambda: len(job.of("image_written", rank=0)) > count and job.of("image_written", rank=0),
                               "image files", timeout=60)
             # Of children that have ended, which all before the newest have.
-            fields = Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()
-            spent = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+            spent = sum(map(int, about(agent)[13:15])) / os.sysconf("SC_CLK_TCK")
             job.wait()
             return spent / sum(file["written_bytes"] / 2**30 for file in files[:count]), job.others
-
-
-def parent(pid):
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
 
 
 def seconds_to_copy(mib):
@@ -180,8 +175,7 @@ def measure_files(section, rounds, quick):
             rows.append([f"{place}, {name}", *columns, f"{best:.2f} ({reference})"])
     stood = median(stall for stall, _, _ in part)
     section.figure(f"stall for an image with a file, 1 % of {mib} MiB written", "≤ 10 ms", f"{stood:.1f} ms", stood <= 10)
-    spent = rounds.go((SELDOM,), 1 if quick else 3, lambda _: seconds_of_processor(quick))
-    spent = median(spent[SELDOM.name])
+    spent = median(rounds.go((SELDOM,), 1 if quick else 3, lambda _: seconds_of_processor(quick))[SELDOM.name])
     section.figure(f"processor time for image files in {tempfile.gettempdir()}", "≤ 0.1 s for a GiB", f"{spent:.2f} s for a GiB",
                    spent <= 0.1)
     section.table(["files", "MiB", "s", "stall, ms", "the same bytes, s"], rows)

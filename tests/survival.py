@@ -148,6 +148,15 @@ def input_and_output_exactly_once(jobs, program, rng, blows, how):
     assert not result.of("output_differs") and not result.of("output_missing")
 
 
+def agent_of(job, rank):
+    """The process whose child the rank is."""
+    return Path(f"/proc/{job.lives()[rank][0]}/stat").read_text().rpartition(")")[2].split()[1]
+
+
+def children_of(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
 def snapshots(job):
     """Processes in which images sleep."""
     found = []

@@ -17,7 +17,7 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, slow
-from survival import kill_snapshots, snapshots
+from survival import agent_of, children_of, kill_snapshots, snapshots
 
 pytestmark = pytest.mark.protocol("pessimistic")
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
@@ -328,7 +328,7 @@ def kill_filler(agent, patience=10):
     """Kills the process that fills the memory of one that is being rebuilt, as soon as there is one; whether there was."""
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
-        for pid in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
+        for pid in children_of(agent):
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/comm").read_text() == "resurgo-filler\n":
                     os.kill(int(pid), signal.SIGKILL)
@@ -341,7 +341,7 @@ def test_when_the_memory_cannot_be_filled_the_older_file_is_taken(jobs, program,
     calm = jobs.calm(2, *program("heat"), *large)
     job = start(jobs, tmp_path / "images", 2, *program("heat"), *large, every="200ms")
     assert until_written(job, 0)
-    agent = Path(f"/proc/{job.lives()[0][0]}/stat").read_text().rpartition(")")[2].split()[1]
+    agent = agent_of(job, 0)
     kill_with_snapshots(job, 0)
     assert kill_filler(agent)
     result = job.wait().ok()

@@ -13,7 +13,7 @@ import pytest
 
 import harness
 from harness import MANY
-from survival import snapshots
+from survival import agent_of, children_of, snapshots
 from test_image_files import damage_bit, files, from_files, kill_with_snapshots, start, written
 
 pytestmark = pytest.mark.protocol("pessimistic")
@@ -58,8 +58,7 @@ def writers(job):
     are there for some milliseconds."""
     found = []
     with contextlib.suppress(OSError, KeyError):
-        agent = Path(f"/proc/{job.lives()[0][0]}/stat").read_text().rpartition(")")[2].split()[1]
-        for pid in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
+        for pid in children_of(agent_of(job, 0)):
             with contextlib.suppress(OSError):
                 opened = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
                 if len(opened) == 2 and any(path.endswith("/rank-0.new") for path in opened):

@@ -62,13 +62,16 @@ pub fn now_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
+/// The processors that this thread may run on, as a mask; returns its bytes, 0: there are more than fit.
+pub fn affinity(mask: &mut [u64; 16]) -> usize {
+    // SAFETY: writes at most the mask.
+    unsafe { call!(libc::SYS_sched_getaffinity, 0, size_of_val(mask), mask.as_mut_ptr()) }.unwrap_or(0)
+}
+
 /// Whether this thread may run on more than one processor.
 pub fn has_several_processors() -> bool {
-    let mut mask = [0u64; 16];
-    // SAFETY: writes at most the mask.
-    let filled = unsafe { call!(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
-    // So many processors that they do not fit.
-    filled.is_err() || mask.iter().map(|word| word.count_ones()).sum::<u32>() > 1
+    let mut mask = [0; 16];
+    affinity(&mut mask) == 0 || mask.iter().map(|word| word.count_ones()).sum::<u32>() > 1
 }
 
 /// What the calling thread has had of a processor, in nanoseconds.

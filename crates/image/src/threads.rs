@@ -118,13 +118,7 @@ pub fn park(context: usize) {
             &raw mut thread.robust_length
         );
         let _ = call!(libc::SYS_prctl, libc::PR_GET_NAME, thread.name.as_mut_ptr());
-        thread.affinity_bytes = call!(
-            libc::SYS_sched_getaffinity,
-            0,
-            size_of_val(&thread.affinity),
-            thread.affinity.as_mut_ptr()
-        )
-        .unwrap_or(0);
+        thread.affinity_bytes = sys::affinity(&mut thread.affinity);
         TABLE.0.get().cast::<Thread>().add(index).write(thread);
     }
     // Entries become visible in order, so that PARKED says how many from the first are whole.

@@ -1,5 +1,5 @@
-//! A thread that writes to the file while the next pages are copied or summed up. Like the capturing thread it is unknown to glibc, and has
-//! its stack where the writer has its memory.
+//! A thread that writes to the file while the next pages are copied or summed up. Like the capturing thread it is unknown to
+//! glibc, and has its stack where the writer has its memory.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -208,8 +208,8 @@ fn make_plan(image: &Image, opened: &open::Opened, filler: Option<&Filler>) -> V
         let is_filled = filler.is_some_and(|filler| filler.fills(mapping.start));
         plan_mapping(&mut plan, mapping, if is_filled { &[] } else { own }, opened);
     }
-    if let Some(filler) = filler {
-        filler.plan(&mut plan, opened.filler());
+    if let (Some(filler), Some(numbers)) = (filler, opened.filler()) {
+        filler.plan(&mut plan, numbers);
     }
     plan.step(libc::SYS_arch_prctl, &[0x1002, image.header.thread_pointer], 0); // ARCH_SET_FS
     for fd in opened.temporary() {

@@ -181,7 +181,7 @@ fn expected(tables: &Tables, former_length: u64, level: u8, is_alone: bool) -> E
         data_end,
         scattered: partly && bytes < SMALL * count,
         is_alone,
-        // What is compressed is not.
+        // What is compressed comes from a buffer that is used again.
         stays: level == 0,
     }
 }

@@ -36,24 +36,21 @@ impl Filler {
     /// Starts it, if there is much to be filled and the kernel has what it needs. It ends when it has filled the memory, or when the
     /// other end of its socket is closed.
     pub fn start(image: &Image) -> Option<Filler> {
-        let ranges = ranges(image);
-        let bytes = image
-            .extents
-            .iter()
-            .filter(|extent| find(&ranges, extent.address).is_some());
-        if image.header.compression != PLAIN || bytes.map(|extent| extent.length).sum::<u64>() < LEAST {
+        if image.header.compression != PLAIN {
             return None;
         }
-        // SAFETY: makes a descriptor and closes it; makes sockets; copies this process, which has one thread.
+        let ranges = ranges(image);
+        let extents = image.extents.iter();
+        let filled = extents.filter(|extent| find(&ranges, extent.address).is_some());
+        if filled.map(|extent| extent.length).sum::<u64>() < LEAST {
+            return None;
+        }
+        // SAFETY: makes a descriptor and closes it; owns the sockets just made; copies this process, which has one thread.
         unsafe {
             let possible = call!(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY).ok()?;
             libc::close(possible as i32);
-            let mut pair = [-1; 2];
-            let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-            if libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) != 0 {
-                return None;
-            }
-            let [ours, theirs] = pair.map(|fd| OwnedFd::from_raw_fd(fd));
+            let (ours, theirs) = talk::pair().ok()?;
+            let (ours, theirs) = (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs));
             // The program must not find it among its children: its parent ends.
             match libc::fork() {
                 -1 => None,

@@ -26,7 +26,7 @@ pub struct Opened {
     /// What takes the place of another kernel's code.
     code: Option<i32>,
     /// The socket to who fills the memory, and a number for what that needs.
-    filler: (i32, i32),
+    filler: Option<(i32, i32)>,
     /// What each descriptor of the image becomes a copy of.
     sources: Vec<i32>,
     /// The limit of open files that the program will have.
@@ -44,7 +44,7 @@ impl Opened {
             data: 0,
             is_copy: image.header.compression != PLAIN,
             code: None,
-            filler: (0, 0),
+            filler: None,
             sources: Vec::new(),
             limit: raise_limit()?,
         };
@@ -88,13 +88,13 @@ impl Opened {
         Ok(())
     }
 
-    pub fn filler(&self) -> (i32, i32) {
+    pub fn filler(&self) -> Option<(i32, i32)> {
         self.filler
     }
 
     pub fn give_filler(&mut self, filler: &Filler) -> Result<(), String> {
         let socket = filler.socket.as_raw_fd();
-        self.filler = (self.lift(socket)?, self.lift(socket)?);
+        self.filler = Some((self.lift(socket)?, self.lift(socket)?));
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Opened {
     pub fn temporary(&self) -> Vec<i32> {
         let mut all = vec![self.data];
         all.extend(self.code);
-        all.extend([self.filler.0, self.filler.1].into_iter().filter(|fd| *fd > 0));
+        all.extend(self.filler.iter().flat_map(|(socket, spare)| [*socket, *spare]));
         all.extend(
             self.mapped
                 .iter()
