@@ -65,7 +65,7 @@ def writes(quick, directory, every):
 
 def rebuilt(quick, directory):
     """Of rank 0, with all of its heap written: the size of an image file, and seconds from SIGKILL, when its snapshot is gone too,
-    until it runs again from that file."""
+    until it runs again from that file, and until all of its memory is there."""
     options = ["--checkpoint-dir", directory]
     with Job(SELDOM, 2, "dirty", 256 if quick else MIB, 16, options=options) as job:
         job.until(lambda: len(job.of("image_written", rank=0)) > 2, "image files", timeout=60)
@@ -84,8 +84,10 @@ def rebuilt(quick, directory):
         if not again["from_file"]:
             raise Failed(f"rank 0 was not rebuilt from a file: {job.describe()}")
         job.wait()
+        read = job.of("memory_read", rank=0)
+        whole = took + max((event["time"] - again["time"] for event in read), default=0)
         bytes_of = {event["image"]: event["bytes"] for event in job.of("image_written", rank=0)}
-        return (bytes_of[again["image"]] / 2**20, took), job.others
+        return (bytes_of[again["image"]] / 2**20, took, whole), job.others
 
 
 def seconds_of_processor(quick):
@@ -188,14 +190,15 @@ def measure_restart(section, rounds, quick):
     with tempfile.TemporaryDirectory(prefix="resurgo-bench-", dir="/dev/shm") as directory:
         copied, (new, again), read = seconds_to_copy(mib), seconds_to_write(mib, directory), seconds_to_read(mib, directory)
         runs = rounds.go((SELDOM,), 1 if quick else 3, lambda _: rebuilt(quick, Path(directory) / "rebuilt"))[SELDOM.name]
-    sizes, took = ([run[part] for run in runs] for part in (0, 1))
-    section.at_least(f"rank of {mib} MiB rebuilt from a file in /dev/shm, from SIGKILL on, against memcpy", WAY_BACK,
-                     copied / median(took))
+    sizes, took, whole = ([run[part] for run in runs] for part in range(3))
+    section.at_least(f"rank of {mib} MiB rebuilt from a file in /dev/shm, from SIGKILL to all of its memory, against memcpy",
+                     WAY_BACK, copied / median(whole))
     section.table(
         [f"{mib} MiB in /dev/shm", "s"],
         [["memcpy, to memory that is there", f"{copied:.2f}"], ["write() to a new file", f"{new:.2f}"],
          ["write() to a file that is there", f"{again:.2f}"], ["read() to new memory", f"{read:.2f}"],
-         [f"from SIGKILL to running again ({median(sizes):.0f} MiB)", spread(took)]],
+         [f"from SIGKILL to running again ({median(sizes):.0f} MiB)", spread(took)],
+         ["from SIGKILL to all of its memory", spread(whole)]],
     )
 
 

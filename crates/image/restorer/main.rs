@@ -136,6 +136,7 @@ unsafe extern "C" fn run(plan: *const u8, length: *const u8) -> ! {
             entry = in(reg) head.entry,
             in("rdi") head.arguments[0],
             in("rsi") head.arguments[1],
+            in("rdx") head.arguments[2],
             options(noreturn),
         )
     }

@@ -31,25 +31,58 @@ const PAGE: usize = 4096;
 const PAGES: usize = 512;
 const OWNER_BITS: u32 = 0x3fff_ffff;
 
-/// Gives every lock that one of the renamed threads holds its new id. No other thread runs. In the memory `left_out`, which
-/// may be huge, there are no locks.
-pub fn rename(renamed: &[Renamed], left_out: &Range<usize>) -> Result<(), Errno> {
+/// Which memory is searched.
+pub enum Where {
+    /// All but this, which may be huge: there are no locks in it.
+    Without(Range<usize>),
+    /// What files are mapped to.
+    Files,
+}
+
+/// Gives every lock that one of the renamed threads holds its new id. No other thread runs.
+pub fn rename(renamed: &[Renamed], memory: &Where) -> Result<(), Errno> {
     if renamed.iter().all(|(old, new)| old == new) {
         return Ok(());
     }
+    let is_searched = |mapping: &Mapping| match memory {
+        Where::Without(left_out) => !left_out.contains(&mapping.start),
+        Where::Files => mapping.inode != 0,
+    };
     let pages = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC)?;
     let maps = sys::open(b"/proc/self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC)?;
     let mut lines = Lines::new(maps);
     while let Some(line) = lines.next_line()? {
         let Some(mapping) = Mapping::parse(line) else { continue };
         let both = libc::PROT_READ | libc::PROT_WRITE;
-        if !mapping.shared && mapping.protection & both == both && !left_out.contains(&mapping.start) {
+        if !mapping.shared && mapping.protection & both == both && is_searched(&mapping) {
             search(pages, (mapping.start, mapping.end), renamed)?;
         }
     }
     sys::close(maps);
     sys::close(pages);
     Ok(())
+}
+
+/// Bytes before and behind the word that begins a lock's owner, or that the owner is in, to which the lock may extend.
+pub const REACH: usize = 64;
+
+/// Whether a lock that `owner` holds may be in these bytes, or begin or end in them; they are in place at a multiple of 8.
+pub fn may_hold(bytes: &[u8], owner: i32) -> bool {
+    let words = bytes.chunks_exact(8);
+    // Without an early end, so that several are compared at once.
+    words.fold(false, |any, word| {
+        any | (u32::from_le_bytes([word[0], word[1], word[2], word[3]]) & OWNER_BITS == owner as u32)
+    })
+}
+
+/// As [`rename`], in a copy of some memory. What lies in its first and last [`REACH`] bytes may be wrong.
+pub fn rename_in(words: &mut [u64], renamed: &[Renamed]) {
+    let start = words.as_mut_ptr() as usize;
+    let end = start + size_of_val(words);
+    for at in (start..end).step_by(8) {
+        // SAFETY: inside of the words, which are nobody else's.
+        unsafe { look(at, start, end, renamed) };
+    }
 }
 
 /// One mapping. Pages that were never written, or are the file's, hold no lock.

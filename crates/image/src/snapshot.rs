@@ -222,12 +222,12 @@ fn wake(socket: i32, agent: i32, request: &Received) -> ! {
         let _ = talk::send(socket, &failed.with_text(text.as_str()), &[]);
         exit(1);
     }
-    become_rank(Some(socket))
+    become_rank(Some(socket), false)
 }
 
 /// In a process that has the memory and the descriptors of an image: goes on where its threads stopped. `socket` is the
-/// snapshot's.
-pub fn become_rank(socket: Option<i32>) -> ! {
+/// snapshot's. `main_renamed`: the main thread has its new number in all locks but those in files' memory.
+pub fn become_rank(socket: Option<i32>, main_renamed: bool) -> ! {
     gate::set_restored();
     let with_others = crate::capture::hooks().is_some_and(|hooks| (hooks.woken)());
     // The agent takes the end of this socket for the end of all that was done to the node memory.
@@ -238,7 +238,7 @@ pub fn become_rank(socket: Option<i32>) -> ! {
         exit(1);
     }
     calls::go_on_from_now();
-    match go_on() {
+    match go_on(main_renamed) {
         // SAFETY: the memory is the image's, and each thread is revived once.
         Ok(main) => unsafe { threads::become_thread(main) },
         Err(_) => exit(1),
@@ -246,7 +246,7 @@ pub fn become_rank(socket: Option<i32>) -> ! {
 }
 
 /// Makes the threads of the image, but the main one, whose entry it returns.
-fn go_on() -> Result<usize, Errno> {
+fn go_on(main_renamed: bool) -> Result<usize, Errno> {
     let parked = threads::parked();
     let mut renamed = [(0, 0); threads::MOST];
     let mut main = None;
@@ -267,8 +267,13 @@ fn go_on() -> Result<usize, Errno> {
         }
     }
     let renamed = &renamed[..parked.len()];
-    let left_out = crate::capture::hooks().map_or(0..0, |hooks| (hooks.own_memory)());
-    locks::rename(renamed, &left_out)?;
+    let mut others = renamed.iter().enumerate().filter(|(index, _)| Some(*index) != main);
+    let memory = if main_renamed && others.all(|(_, (old, new))| old == new) {
+        locks::Where::Files
+    } else {
+        locks::Where::Without(crate::capture::hooks().map_or(0..0, |hooks| (hooks.own_memory)()))
+    };
+    locks::rename(renamed, &memory)?;
     timers::set(|tid| renamed.iter().find(|(old, _)| *old == tid).map_or(tid, |(_, new)| *new))?;
     main.ok_or(libc::ESRCH)
 }

@@ -181,20 +181,24 @@ impl Socket {
         send(self.0.as_raw_fd(), datagram, &descriptors[..beside.len()]).map_err(io::Error::from_raw_os_error)
     }
 
-    /// The next datagram and a descriptor beside it; WouldBlock when there is none, UnexpectedEof when the other side has
+    /// The next datagram and the descriptors beside it; WouldBlock when there is none, UnexpectedEof when the other side has
     /// gone.
-    pub fn receive(&self) -> io::Result<(Datagram, Option<Socket>)> {
+    pub fn receive(&self) -> io::Result<(Datagram, Vec<OwnedFd>)> {
         let received = receive(self.0.as_raw_fd(), libc::MSG_DONTWAIT).map_err(io::Error::from_raw_os_error)?;
         let Some(received) = received else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
+        let beside = received.descriptors[..received.count].iter();
         // SAFETY: the kernel has just put them into this process's table.
-        let mut beside = received.descriptors[..received.count]
-            .iter()
-            .map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) });
-        let first = beside.next().map(Socket);
-        beside.for_each(drop);
-        Ok((received.datagram, first))
+        let beside = beside.map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) });
+        Ok((received.datagram, beside.collect()))
+    }
+}
+
+/// A socket that another process has made.
+impl From<OwnedFd> for Socket {
+    fn from(socket: OwnedFd) -> Socket {
+        Socket(socket)
     }
 }
 

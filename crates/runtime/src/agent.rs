@@ -63,6 +63,8 @@ enum Source {
     Images(usize),
     /// The socket to the newest snapshot of a rank.
     Snapshot(usize),
+    /// The socket to who fills a rank's memory.
+    Filler(usize),
 }
 
 impl Source {
@@ -71,17 +73,18 @@ impl Source {
             Source::Control => 0,
             Source::Children => 1,
             Source::Stdin => 2,
-            Source::Pmi(rank) => (rank as u64) << 3 | 3,
-            Source::Output(rank, Stream::Stdout) => (rank as u64) << 3 | 4,
-            Source::Output(rank, Stream::Stderr) => (rank as u64) << 3 | 5,
-            Source::Images(rank) => (rank as u64) << 3 | 6,
-            Source::Snapshot(rank) => (rank as u64) << 3 | 7,
+            Source::Pmi(rank) => (rank as u64) << 4 | 3,
+            Source::Output(rank, Stream::Stdout) => (rank as u64) << 4 | 4,
+            Source::Output(rank, Stream::Stderr) => (rank as u64) << 4 | 5,
+            Source::Images(rank) => (rank as u64) << 4 | 6,
+            Source::Snapshot(rank) => (rank as u64) << 4 | 7,
+            Source::Filler(rank) => (rank as u64) << 4 | 8,
         }
     }
 
     fn from_token(token: u64) -> Option<Source> {
-        let rank = (token >> 3) as usize;
-        Some(match token & 7 {
+        let rank = (token >> 4) as usize;
+        Some(match token & 15 {
             0 => Source::Control,
             1 => Source::Children,
             2 => Source::Stdin,
@@ -89,7 +92,8 @@ impl Source {
             4 => Source::Output(rank, Stream::Stdout),
             5 => Source::Output(rank, Stream::Stderr),
             6 => Source::Images(rank),
-            _ => Source::Snapshot(rank),
+            7 => Source::Snapshot(rank),
+            _ => Source::Filler(rank),
         })
     }
 }
@@ -200,6 +204,7 @@ impl Agent {
                     Some(Source::Stdin) => self.feed_stdin()?,
                     Some(Source::Images(rank)) => self.image_event(rank)?,
                     Some(Source::Snapshot(rank)) => self.snapshot_event(rank)?,
+                    Some(Source::Filler(rank)) => self.filler_event(rank)?,
                     None => {}
                 }
             }

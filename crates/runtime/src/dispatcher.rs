@@ -513,6 +513,7 @@ impl Dispatcher {
                 let unit = self.unit(rank);
                 self.checkpoints.want(std::iter::once(unit), None, self.start.elapsed());
             }
+            ToDispatcher::MemoryRead { rank, number } => self.events.memory_read(rank, number),
             ToDispatcher::Aborted { rank, code } => {
                 self.events.aborted(rank, code);
                 // An exit status has eight bits; one that would look like success must not.

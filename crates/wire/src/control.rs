@@ -427,6 +427,11 @@ pub enum ToDispatcher {
         number: u64,
         reason: String,
     },
+    /// A rank that ran before has all of its memory from the file of image `number`.
+    MemoryRead {
+        rank: usize,
+        number: u64,
+    },
     Aborted {
         rank: usize,
         code: i32,

@@ -83,9 +83,14 @@ pub enum Kind {
     /// Rank to agent: as [`Kind::Taken`], but process `b` has only copied what has changed: it can write the image into the file
     /// that came with the request, and that is all.
     Copied = 23,
+    /// Who fills the memory of a rank that runs already, to agent: beside it come the socket to it, on the first one, and what holds back
+    /// those who touch what is missing.
+    Filling = 24,
+    /// That is done.
+    Filled = 25,
 }
 
-const KINDS: [Kind; 23] = [
+const KINDS: [Kind; 25] = [
     Kind::Checkpoint,
     Kind::Stopped,
     Kind::Go,
@@ -109,6 +114,8 @@ const KINDS: [Kind; 23] = [
     Kind::Notice,
     Kind::Noticed,
     Kind::Copied,
+    Kind::Filling,
+    Kind::Filled,
 ];
 
 /// One datagram.

@@ -16,7 +16,7 @@ use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD};
 
 use super::checksum::PAGE;
 use super::format::{self, Extent, Mapping, MappingKind, page_up};
-use super::plan::{self, ANY, Head, MAY_FAIL, PARKED, PARKED_NAMES, PLAN, RESTORER, RESTORER_END, Step};
+use super::plan::{self, ANY, Head, LOCKS_RENAMED, MAY_FAIL, PARKED, PARKED_NAMES, PLAN, RESTORER, RESTORER_END, Step};
 use super::reader::Image;
 use super::scan;
 use crate::talk;
@@ -226,7 +226,11 @@ fn make_plan(image: &Image, opened: &open::Opened, filler: Option<&Filler>) -> V
         agent: IMAGE_FD as u64,
         entry: image.header.entry,
         stack: image.header.stack,
-        arguments: [RESTORER as u64, (RESTORER_END - RESTORER) as u64],
+        arguments: [
+            RESTORER as u64,
+            (RESTORER_END - RESTORER) as u64,
+            filler.filter(|filler| filler.fills_all()).map_or(0, |_| LOCKS_RENAMED),
+        ],
     };
     let mut bytes = format::bytes_of(&head).to_vec();
     bytes.extend(&plan.bytes);

@@ -3,13 +3,14 @@
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::IMAGE_FD;
 
-use super::plan::EXIT_NOT_RESTORED;
+use super::plan::{EXIT_NOT_RESTORED, LOCKS_RENAMED};
 use super::warm;
 use crate::sys::{self, call};
 use crate::{capture, changes, descriptors, snapshot, stop, talk};
 
-/// The restorer jumps here, on the stack and with the thread pointer of the header. `restorer` and `bytes`: its own memory.
-pub extern "C" fn resume(restorer: usize, bytes: usize) -> ! {
+/// The restorer jumps here, on the stack and with the thread pointer of the header. `restorer` and `bytes`: its own memory;
+/// `locks`: [`LOCKS_RENAMED`], or not.
+pub extern "C" fn resume(restorer: usize, bytes: usize, locks: u64) -> ! {
     let all = u64::MAX;
     // SAFETY: no signal may arrive before the threads are as they were; the restorer is not needed any more; nobody else
     // runs.
@@ -34,5 +35,5 @@ pub extern "C" fn resume(restorer: usize, bytes: usize) -> ! {
     }
     snapshot::set_actions();
     let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::Restored, 0, 0, 0), &[]);
-    snapshot::become_rank(None)
+    snapshot::become_rank(None, locks == LOCKS_RENAMED)
 }

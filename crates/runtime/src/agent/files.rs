@@ -5,15 +5,19 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
+use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
+use resurgo_image::Socket;
 use resurgo_wire::control::{End, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 
 use super::images::Account;
-use super::{Agent, PATIENCE};
+use super::life::Filling;
+
+use super::{Agent, PATIENCE, Source};
 
 /// Complete files of a rank that stay.
 pub(super) const KEPT: usize = 2;
@@ -249,6 +253,75 @@ impl Agent {
             Some(_) => self.keep_file(rank),
             None => Ok(()),
         }
+    }
+
+    /// A process that is being rebuilt will run before its memory is all there. `beside`: the socket to who brings it, and what makes
+    /// the process wait for it.
+    pub(super) fn begin_filling(&mut self, rank: usize, beside: Vec<OwnedFd>) -> io::Result<()> {
+        let mut beside = beside.into_iter();
+        let Some(socket) = beside.next().map(Socket::from) else {
+            return Ok(());
+        };
+        let this = self.work.as_mut().map(|work| &mut work.ranks[rank]);
+        let Some((life, restoring)) = this.and_then(|this| this.life.as_mut().zip(this.images.restoring.as_ref()))
+        else {
+            return Ok(());
+        };
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Filler(rank).token());
+        self.epoll.add(&socket, event)?;
+        life.filling = Some(Filling {
+            number: restoring.number,
+            socket,
+            held: beside.collect(),
+        });
+        Ok(())
+    }
+
+    /// What the process says that fills a rank's memory, or that it has gone.
+    pub(super) fn filler_event(&mut self, rank: usize) -> io::Result<()> {
+        loop {
+            let work = self.work.as_mut();
+            let Some(filling) = work.and_then(|work| work.ranks[rank].life.as_mut()?.filling.as_mut()) else {
+                return Ok(());
+            };
+            let why = match filling.socket.receive() {
+                Ok((said, beside)) if said.kind == Kind::Filling => {
+                    filling.held.extend(beside);
+                    continue;
+                }
+                Ok((said, _)) if said.kind == Kind::Filled => return self.end_filling(rank),
+                Ok((said, _)) => said.text().to_string(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(_) => "the process that read it has ended".to_string(),
+            };
+            return self.not_filled(rank, why);
+        }
+    }
+
+    /// All of the memory is there. Whoever waits for a page of zeros has it now.
+    fn end_filling(&mut self, rank: usize) -> io::Result<()> {
+        let work = self.work.as_mut();
+        match work.and_then(|work| work.ranks[rank].life.as_mut()?.filling.take()) {
+            Some(Filling { number, .. }) => self.send(&ToDispatcher::MemoryRead { rank, number }),
+            None => Ok(()),
+        }
+    }
+
+    /// What a running rank has not had of its memory is lost: the next life begins elsewhere.
+    fn not_filled(&mut self, rank: usize, reason: String) -> io::Result<()> {
+        let Some(this) = self.work.as_mut().map(|work| &mut work.ranks[rank]) else {
+            return Ok(());
+        };
+        let Some(life) = &mut this.life else { return Ok(()) };
+        // What makes it wait stays until it has ended.
+        life.signal(Signal::SIGKILL);
+        let Some(filling) = &mut life.filling else {
+            return Ok(());
+        };
+        self.epoll.delete(&filling.socket)?;
+        let number = filling.number;
+        this.images.files.retain(|file| file.number != number);
+        self.send(&ToDispatcher::ImageLost { rank, number, reason })
     }
 
     /// What a process says that is being rebuilt.

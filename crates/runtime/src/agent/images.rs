@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -23,6 +23,9 @@ use super::suspend::ImagesState;
 use super::taken::Printed;
 use super::{Agent, Source, Work};
 use crate::memory;
+
+/// Why a rank has no image now.
+pub(super) const STILL_FILLING: &str = "its memory is still being read from its last image";
 
 /// What the agent must know to begin a life from an image: where the rank was in everything that the agent keeps for it.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -336,6 +339,7 @@ impl Agent {
         let reason = match &this.life {
             _ if this.images.taking.is_some() => "it is taking one".to_string(),
             _ if this.images.writing.is_some() => "its last image is still being written".to_string(),
+            Some(life) if life.filling.is_some() => STILL_FILLING.to_string(),
             Some(_) if phase == PHASE_LIVE && this.is_up_to_date() => {
                 match this.ask_for_image(this.images.asked + 1, how, former) {
                     Ok(()) => return Ok(()),
@@ -379,7 +383,7 @@ impl Agent {
                 return Ok(());
             };
             match socket.receive() {
-                Ok((datagram, snapshot)) => self.image_said(rank, datagram, snapshot)?,
+                Ok((datagram, beside)) => self.image_said(rank, datagram, beside)?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(_) => {
                     let _ = self.epoll.delete(socket);
@@ -389,7 +393,7 @@ impl Agent {
         }
     }
 
-    fn image_said(&mut self, rank: usize, datagram: Datagram, snapshot: Option<Socket>) -> io::Result<()> {
+    fn image_said(&mut self, rank: usize, datagram: Datagram, beside: Vec<OwnedFd>) -> io::Result<()> {
         let Some(work) = &mut self.work else { return Ok(()) };
         if datagram.kind == Kind::LogGrows {
             let is_scarce = datagram.b != 0;
@@ -415,6 +419,10 @@ impl Agent {
         if matches!(datagram.kind, Kind::Restored | Kind::Failed) {
             return self.restore_said(rank, datagram);
         }
+        if datagram.kind == Kind::Filling {
+            return self.begin_filling(rank, beside);
+        }
+        let snapshot = beside.into_iter().next().map(Socket::from);
         let in_waves = work.has_waves();
         let images = &mut work.ranks[rank].images;
         if (images.taking.is_none() && datagram.kind != Kind::Drained) || datagram.a != images.asked {

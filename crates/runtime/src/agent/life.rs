@@ -32,6 +32,17 @@ pub struct Life {
     pub stderr: Option<PipeReader>,
     /// Where images are asked for, when there are any.
     pub image: Option<Socket>,
+    /// Its memory is not all there yet.
+    pub filling: Option<Filling>,
+}
+
+/// Who brings the memory of a process that was rebuilt from a file, while that runs.
+pub struct Filling {
+    /// The image that it comes from.
+    pub number: u64,
+    pub socket: Socket,
+    /// The userfaultfds: as long as they are open, who touches what is missing waits for it. Without them there would be zeros.
+    pub held: Vec<OwnedFd>,
 }
 
 /// The rank's ends of what connects it with the agent.
@@ -86,6 +97,7 @@ impl Life {
             stdout: Some(stdout),
             stderr: Some(stderr),
             image,
+            filling: None,
         };
         let theirs = Theirs {
             pmi: theirs.into(),

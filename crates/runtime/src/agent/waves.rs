@@ -15,6 +15,7 @@ use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{self as nm, PHASE_LIVE};
 
 use super::files::KEPT;
+use super::images::STILL_FILLING;
 use super::in_transit::InTransit;
 use super::ranks::Rank;
 use super::{Agent, PATIENCE, Work};
@@ -316,6 +317,16 @@ impl Agent {
             |rank: &&usize| work.ranks[**rank].images.writing.is_some() || work.waves[unit].writing.is_some();
         if let Some(rank) = members.iter().find(is_writing).copied() {
             let reason = "its last image is still being written".to_string();
+            return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
+        }
+        let is_filling = |rank: &&usize| {
+            work.ranks[**rank]
+                .life
+                .as_ref()
+                .is_some_and(|life| life.filling.is_some())
+        };
+        if let Some(rank) = members.iter().find(is_filling).copied() {
+            let reason = STILL_FILLING.to_string();
             return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
         }
         if work.waves[unit].current.is_some() || work.waves[unit].returning.is_some() {

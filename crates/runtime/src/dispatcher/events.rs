@@ -384,6 +384,10 @@ impl Events {
         self.record("image_lost", json!({"rank": rank, "image": number, "reason": reason}));
     }
 
+    pub fn memory_read(&mut self, rank: usize, number: u64) {
+        self.record("memory_read", json!({"rank": rank, "image": number}));
+    }
+
     /// The job goes on from `directory`.
     pub fn resumed(&mut self, directory: &Path, ranks: usize) {
         let ranks = counted(ranks as u64, "rank goes", "ranks go");

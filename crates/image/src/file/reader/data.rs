@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::FromRawFd;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Defect, Image};
 use crate::file::checksum::{PAGE, sum_of};
-use crate::file::format::{DATA_OFFSET, PLAIN, record_at};
+use crate::file::format::{DATA_OFFSET, Extent, PLAIN, record_at};
 use crate::file::layout;
 use crate::file::zstd::Decoder;
 
@@ -22,17 +23,26 @@ impl Image {
     /// Checks the data.
     pub fn verify(&self) -> Result<(), Defect> {
         if self.header.compression == PLAIN {
-            return self.each_share(&|_, _| Ok(()));
+            return self.each_share(&|_, _: &mut [u8]| Ok(()));
         }
         self.decompress(&self.sums()?, |_, _| Ok(()))
     }
 
     /// Checks the data, which is not compressed; calls `each` with what is right, and the address that it belongs to. By several
     /// threads: a rank that has failed waits for this, and others for the rank.
-    pub fn each_share(&self, each: &(impl Fn(u64, &[u8]) -> Result<(), Defect> + Sync)) -> Result<(), Defect> {
-        let sums = &self.sums()?;
-        let extents = self.extents.iter();
+    pub fn each_share(&self, each: &(impl Fn(u64, &mut [u8]) -> Result<(), Defect> + Sync)) -> Result<(), Defect> {
+        self.each_share_of(&self.extents, &self.sums()?, each)
+    }
+
+    /// As [`Image::each_share`], of some of the data only.
+    pub fn each_share_of(
+        &self,
+        extents: &[Extent],
+        sums: &[u8],
+        each: &(impl Fn(u64, &mut [u8]) -> Result<(), Defect> + Sync),
+    ) -> Result<(), Defect> {
         let shares: Vec<(u64, u64, u64)> = extents
+            .iter()
             .flat_map(|extent| {
                 (0..extent.length).step_by(SHARE as usize).map(move |at| {
                     let end = extent.length.min(at + SHARE);
@@ -51,7 +61,7 @@ impl Image {
         std::thread::scope(|scope| {
             // A thread that cannot be made is not needed.
             let helpers: Vec<_> = (1..cores.min(MOST_THREADS))
-                .filter(|number| number * (SHARE as usize) < self.header.data_length as usize)
+                .filter(|number| *number < shares.len())
                 .map_while(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok())
                 .collect();
             let mine = work();
@@ -104,8 +114,34 @@ impl Image {
         }
     }
 
+    /// This part of the file will be read soon.
+    pub fn expect(&self, part: Range<u64>) {
+        let length = part.end - part.start;
+        // SAFETY: about a file; where it fails the disk is read later.
+        unsafe {
+            let fd = self.file.as_raw_fd();
+            libc::posix_fadvise(fd, part.start as i64, length as i64, libc::POSIX_FADV_WILLNEED);
+        }
+    }
+
+    /// Where in the file lies what the process has at `address`; None: nowhere.
+    pub fn place(&self, address: u64) -> Option<u64> {
+        let before = self.extents.partition_point(|extent| extent.address <= address);
+        let extent = self.extents[..before].last()?;
+        (address < extent.address + extent.length).then(|| extent.offset + (address - extent.address))
+    }
+
+    /// Reads what the process has at `address`, unless it is stored nowhere, without checking it. At most up to the end of the page.
+    pub fn read_at(&self, address: u64, bytes: &mut [u8]) -> Result<(), Defect> {
+        let Some(place) = self.place(address) else {
+            return Ok(());
+        };
+        let read = self.file.read_exact_at(bytes, place);
+        read.map_err(|source| self.unreadable(source))
+    }
+
     /// The checksums of all pages of data.
-    fn sums(&self) -> Result<Vec<u8>, Defect> {
+    pub fn sums(&self) -> Result<Vec<u8>, Defect> {
         let mut sums = vec![0u8; self.header.sums.length as usize];
         let read = self.file.read_exact_at(&mut sums, self.header.sums.offset);
         read.map_err(|source| self.unreadable(source))?;
@@ -125,24 +161,30 @@ impl Image {
         &self,
         (start, end): (u64, u64),
         sums: &[u8],
-        mut each: impl FnMut(u64, &[u8]) -> Result<(), Defect>,
+        mut each: impl FnMut(u64, &mut [u8]) -> Result<(), Defect>,
     ) -> Result<(), Defect> {
         let mut buffer = vec![0u8; READ.min((end - start) as usize)];
         for at in (start..end).step_by(READ) {
             let bytes = &mut buffer[..READ.min((end - at) as usize)];
-            let read = self.file.read_exact_at(bytes, at);
-            read.map_err(|source| self.unreadable(source))?;
-            for (page, from) in bytes.chunks(PAGE).zip((at..).step_by(PAGE)) {
-                if record_at(sums, layout::sum_at(from)) != Some(sum_of(page)) {
-                    return Err(Defect::Sum {
-                        path: self.path.clone(),
-                        part: "memory",
-                        from,
-                        to: from + PAGE as u64,
-                    });
-                }
-            }
+            self.read_checked(at, sums, bytes)?;
             each(at, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Reads whole pages of the file's data and checks them.
+    pub fn read_checked(&self, at: u64, sums: &[u8], bytes: &mut [u8]) -> Result<(), Defect> {
+        let read = self.file.read_exact_at(bytes, at);
+        read.map_err(|source| self.unreadable(source))?;
+        for (page, from) in bytes.chunks(PAGE).zip((at..).step_by(PAGE)) {
+            if record_at(sums, layout::sum_at(from)) != Some(sum_of(page)) {
+                return Err(Defect::Sum {
+                    path: self.path.clone(),
+                    part: "memory",
+                    from,
+                    to: from + PAGE as u64,
+                });
+            }
         }
         Ok(())
     }
@@ -161,7 +203,7 @@ impl Image {
         let mut plain = vec![0u8; READ];
         let (mut at, mut ended) = (DATA_OFFSET, false);
         self.each((start, end), sums, |from, bytes| {
-            let mut bytes = bytes;
+            let mut bytes: &[u8] = bytes;
             loop {
                 if ended {
                     let padding = bytes.len() < PAGE && bytes.iter().all(|byte| *byte == 0);

@@ -4,7 +4,10 @@
 //!
 //! The restorer makes a userfaultfd of its own memory and sends it here. One that takes faults from user mode only needs no
 //! rights, and no fault ever comes: nothing of the program runs before all is there. What is not anonymous, or wants huge pages, the
-//! restorer reads itself.
+//! restorer reads itself. With rights, and where there is much, the program runs meanwhile (`lazy.rs`).
+//!
+//! The process has another number than the one whose image it is, and the main thread's is in the locks that it holds. They are
+//! looked for here, while the pages are in the cache.
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,9 +19,12 @@ use super::Plan;
 use crate::changes::{API, UFFDIO_API, UFFDIO_REGISTER, USER_MODE_ONLY};
 use crate::file::format::{Mapping, MappingKind, PLAIN};
 use crate::file::plan::{KEEP, KEPT};
-use crate::file::reader::Image;
-use crate::sys::{Errno, call};
+use crate::file::reader::{Defect, Image};
+use crate::locks::{self, Renamed};
+use crate::sys::{self, Errno, call};
 use crate::talk;
+
+mod lazy;
 
 /// Bytes below which a process more is not worth it.
 const LEAST: u64 = 1 << 20;
@@ -30,6 +36,8 @@ pub struct Filler {
     pub socket: OwnedFd,
     /// What it fills, in ascending order.
     ranges: Vec<Range<u64>>,
+    fills_all: bool,
+    is_lazy: bool,
 }
 
 impl Filler {
@@ -39,12 +47,16 @@ impl Filler {
         if image.header.compression != PLAIN {
             return None;
         }
-        let ranges = ranges(image);
+        let (ranges, fills_all) = ranges(image);
         let extents = image.extents.iter();
         let filled = extents.filter(|extent| find(&ranges, extent.address).is_some());
-        if filled.map(|extent| extent.length).sum::<u64>() < LEAST {
+        let bytes = filled.map(|extent| extent.length).sum::<u64>();
+        if bytes < LEAST {
             return None;
         }
+        let is_lazy = bytes >= lazy::LEAST && lazy::is_possible();
+        let main = image.threads.iter().find(|thread| thread.is_main != 0)?;
+        let renamed = (main.tid, sys::getpid());
         // SAFETY: makes a descriptor and closes it; owns the sockets just made; copies this process, which has one thread.
         unsafe {
             let possible = call!(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY).ok()?;
@@ -59,14 +71,19 @@ impl Filler {
                     if child == 0 {
                         libc::prctl(libc::PR_SET_NAME, c"resurgo-filler".as_ptr());
                         drop(ours);
-                        run(image, &ranges, &theirs);
+                        run(image, &ranges, renamed, is_lazy, theirs);
                     }
                     libc::_exit(i32::from(child < 0))
                 }
                 parent => {
                     let mut status = -1;
                     libc::waitpid(parent, &mut status, 0);
-                    (status == 0).then_some(Filler { socket: ours, ranges })
+                    (status == 0).then_some(Filler {
+                        socket: ours,
+                        ranges,
+                        fills_all,
+                        is_lazy,
+                    })
                 }
             }
         }
@@ -77,14 +94,23 @@ impl Filler {
         find(&self.ranges, start).is_some()
     }
 
-    /// Everything is mapped: the steps after which all of it is filled. `socket`: this one, and `spare` a number that is used as well.
+    /// Whether the rest is memory of files only.
+    pub fn fills_all(&self) -> bool {
+        self.fills_all
+    }
+
+    /// Everything is mapped: the steps after which all of it is filled, or will be when it is touched. `socket`: this one, and `spare` a number that is used as well.
     pub fn plan(&self, plan: &mut Plan, (socket, spare): (i32, i32)) {
         let (socket, spare) = (socket as u64, spare as u64);
-        let flags = (libc::O_CLOEXEC | USER_MODE_ONLY) as u64;
+        let (mode, features) = match self.is_lazy {
+            true => (libc::O_NONBLOCK, lazy::FEATURES),
+            false => (USER_MODE_ONLY, 0),
+        };
+        let flags = (libc::O_CLOEXEC | mode) as u64;
         plan.step(libc::SYS_userfaultfd, &[flags], KEEP);
         plan.step(libc::SYS_dup3, &[KEPT, spare, libc::O_CLOEXEC as u64], spare);
         plan.step(libc::SYS_close, &[KEPT], 0);
-        let api = plan.place_words(&[API, 0, 0]);
+        let api = plan.place_words(&[API, features, 0]);
         plan.step(libc::SYS_ioctl, &[spare, UFFDIO_API.into(), api], 0);
         for range in &self.ranges {
             let register = plan.place_words(&[range.start, range.end - range.start, REGISTER_MISSING, 0]);
@@ -103,26 +129,27 @@ impl Filler {
     }
 }
 
-/// What can be filled: private memory of no file, in pages that would be small in any case.
-fn ranges(image: &Image) -> Vec<Range<u64>> {
+/// What can be filled: private memory of no file, in pages that would be small in any case. And whether that is all such memory.
+fn ranges(image: &Image) -> (Vec<Range<u64>>, bool) {
     let always = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     if always.is_ok_and(|modes| modes.contains("[always]")) {
-        return Vec::new();
+        return (Vec::new(), false);
     }
-    let fits = |mapping: &&Mapping| {
-        mapping.kind == MappingKind::Anonymous as u32
-            && mapping.flags & libc::MAP_PRIVATE as u32 != 0
-            && mapping.advice != libc::MADV_HUGEPAGE as u32
+    let has_data = |mapping: &&Mapping| {
+        let at = image.extents.partition_point(|extent| extent.address < mapping.start);
+        image.extents.get(at).is_some_and(|extent| extent.address < mapping.end)
     };
-    let mappings = image.mappings.iter().filter(fits);
-    let has_data = |range: &Range<u64>| {
-        let at = image.extents.partition_point(|extent| extent.address < range.start);
-        image.extents.get(at).is_some_and(|extent| extent.address < range.end)
+    let is_private = |mapping: &&Mapping| {
+        mapping.kind == MappingKind::Anonymous as u32 && mapping.flags & libc::MAP_PRIVATE as u32 != 0
     };
-    mappings
-        .map(|mapping| mapping.start..mapping.end)
+    let (huge, small): (Vec<&Mapping>, Vec<&Mapping>) = image
+        .mappings
+        .iter()
+        .filter(is_private)
         .filter(has_data)
-        .collect()
+        .partition(|mapping| mapping.advice == libc::MADV_HUGEPAGE as u32);
+    let ranges = small.iter().map(|mapping| mapping.start..mapping.end);
+    (ranges.collect(), huge.is_empty())
 }
 
 /// The range that has `address`.
@@ -132,28 +159,60 @@ fn find(ranges: &[Range<u64>], address: u64) -> Option<&Range<u64>> {
 }
 
 /// The process: fills what it is given, says so, and ends.
-fn run(image: &Image, ranges: &[Range<u64>], socket: &OwnedFd) -> ! {
-    let socket = socket.as_raw_fd();
-    let code = match talk::receive(socket, 0) {
+fn run(image: &Image, ranges: &[Range<u64>], renamed: Renamed, is_lazy: bool, socket: OwnedFd) -> ! {
+    let code = match talk::receive(socket.as_raw_fd(), 0) {
         Ok(Some(given)) if given.count == 1 => {
             let memory = given.descriptors[0];
-            let fill = |address: u64, bytes: &[u8]| match find(ranges, address) {
-                Some(_) => copy(memory, address, bytes).map_err(|errno| image.not_filled(errno)),
-                None => Ok(()),
+            let filled = if is_lazy {
+                lazy::fill(image, ranges, renamed, memory, socket)
+            } else {
+                fill(image, ranges, renamed, memory, &socket)
             };
-            let (to, said) = match image.each_share(&fill) {
-                Ok(()) => (socket, Datagram::new(Kind::Ready, 0, 0, 0)),
-                Err(defect) => (
-                    IMAGE_FD,
-                    Datagram::new(Kind::Failed, 0, 0, 0).with_text(&defect.to_string()),
-                ),
-            };
-            i32::from(talk::send(to, &said, &[]).is_err())
+            i32::from(filled.is_err())
         }
         _ => 1,
     };
     // SAFETY: ends this process; nothing of the one it was copied from is to be tidied up here.
     unsafe { libc::_exit(code) }
+}
+
+/// Fills all of the memory while its process waits.
+fn fill(image: &Image, ranges: &[Range<u64>], renamed: Renamed, memory: i32, socket: &OwnedFd) -> Result<(), Errno> {
+    let each = |address: u64, bytes: &mut [u8]| match find(ranges, address) {
+        Some(_) => {
+            rename(image, address, bytes, renamed)?;
+            copy(memory, address, bytes).map_err(|errno| image.not_filled(errno))
+        }
+        None => Ok(()),
+    };
+    match image.each_share(&each) {
+        Ok(()) => talk::send(socket.as_raw_fd(), &Datagram::new(Kind::Ready, 0, 0, 0), &[]),
+        Err(defect) => talk::send(IMAGE_FD, &failed(&defect), &[]),
+    }
+}
+
+fn failed(defect: &Defect) -> Datagram {
+    Datagram::new(Kind::Failed, 0, 0, 0).with_text(&defect.to_string())
+}
+
+/// Gives the locks that the main thread holds its new number, in `bytes` that belong to `address`. A lock may lie in the pages
+/// before or behind as well.
+fn rename(image: &Image, address: u64, bytes: &mut [u8], renamed: Renamed) -> Result<(), Defect> {
+    const REACH: usize = locks::REACH;
+    if renamed.0 == renamed.1 || !locks::may_hold(bytes, renamed.0) {
+        return Ok(());
+    }
+    let mut around = vec![0; bytes.len() + 2 * REACH];
+    image.read_at(address - REACH as u64, &mut around[..REACH])?;
+    around[REACH..][..bytes.len()].copy_from_slice(bytes);
+    image.read_at(address + bytes.len() as u64, &mut around[REACH + bytes.len()..])?;
+    let (words, _) = around.as_chunks();
+    let mut words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    locks::rename_in(&mut words, &[renamed]);
+    for (to, word) in bytes.chunks_mut(8).zip(&words[REACH / 8..]) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    Ok(())
 }
 
 /// Makes pages at `address` of the process whose memory this is.

@@ -1,0 +1,412 @@
+//! The memory of a process that runs already: every page comes when it is first touched, by the program or by the kernel for it, and
+//! the others meanwhile.
+//!
+//! For this the userfaultfd must answer to system calls too, and tell when the program gives memory back, moves it, or copies itself.
+//! The kernel wants rights for that (CAP_SYS_PTRACE).
+//!
+//! One thread reads what the kernel tells, then brings one piece, and so on. Whatever the program does to its memory waits until that
+//! has been read here, and meanwhile the kernel takes no piece (EAGAIN). So none comes to where something else is by now. Another thread
+//! reads and verifies ahead what nobody waits for.
+//!
+//! If this process ended early, the kernel would give zeros for what is missing. So the agent holds the userfaultfd too, and ends the rank
+//! first. It does that also when the file turns out to be damaged.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use resurgo_wire::image::{Datagram, Kind};
+use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
+
+use super::{UFFDIO_COPY, failed, find, rename};
+use crate::changes::{API, UFFDIO_API};
+use crate::file::checksum::PAGE;
+use crate::file::format::Extent;
+use crate::file::reader::{Defect, Image};
+use crate::locks::Renamed;
+use crate::sys::{self, Errno, call};
+use crate::talk;
+
+/// Bytes below which the program does not run before they are there: that takes less than a tenth of a second.
+pub const LEAST: u64 = 128 << 20;
+/// Events: copies of the process, moved memory, memory given back (MADV_DONTNEED), unmapped memory.
+pub const FEATURES: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
+
+/// Bytes that come at once: around a page that is waited for, and otherwise.
+const NEAR: u64 = 64 << 10;
+const AT_ONCE: u64 = 256 << 10;
+/// So many of the latter are read ahead, and so many bytes are asked of the disk.
+const AHEAD: usize = 4;
+const FROM_DISK: u64 = 8 << 20;
+/// Most time without looking for who waits, while a disk is slow.
+const PAUSE: Duration = Duration::from_micros(200);
+const ONE: u64 = PAGE as u64;
+const UFFDIO_WAKE: u32 = 0x8010_aa02;
+
+/// Whether the kernel lets this process have such a userfaultfd.
+pub fn is_possible() -> bool {
+    // SAFETY: makes a descriptor, asks what it can do, and closes it.
+    unsafe {
+        let Ok(fd) = call!(libc::SYS_userfaultfd, libc::O_CLOEXEC) else {
+            return false;
+        };
+        let mut api = [API, FEATURES, 0];
+        let agreed = call!(libc::SYS_ioctl, fd, UFFDIO_API, api.as_mut_ptr());
+        sys::close(fd as i32);
+        agreed.is_ok()
+    }
+}
+
+/// Lets the process behind `restorer` run, and fills its memory meanwhile.
+pub fn fill(
+    image: &Image,
+    ranges: &[Range<u64>],
+    renamed: Renamed,
+    memory: i32,
+    restorer: OwnedFd,
+) -> Result<(), Errno> {
+    let extents = image.extents.iter().copied();
+    let (missing, read): (Vec<Extent>, Vec<Extent>) =
+        extents.partition(|extent| find(ranges, extent.address).is_some());
+    // What the restorer has read itself nobody would verify later.
+    let verified = image
+        .sums()
+        .and_then(|sums| image.each_share_of(&read, &sums, &|_, _| Ok(())).map(|()| sums));
+    let sums = match verified {
+        Ok(sums) => sums,
+        Err(defect) => return talk::send(IMAGE_FD, &failed(&defect), &[]),
+    };
+    let (agent, theirs) = talk::pair()?;
+    talk::send(IMAGE_FD, &Datagram::new(Kind::Filling, 0, 0, 0), &[theirs, memory])?;
+    // What the rank sends to its own group must not end this; and if the rank ends first, nobody must wait for the ends of its pipes and
+    // sockets.
+    let all = u64::MAX;
+    // SAFETY: about this process only.
+    let _ = unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8) };
+    for fd in [theirs, 0, 1, 2, PMI_FD, NODE_MEMORY_FD, SPILL_FD, IMAGE_FD] {
+        sys::close(fd);
+    }
+    talk::send(restorer.as_raw_fd(), &Datagram::new(Kind::Ready, 0, 0, 0), &[])?;
+    drop(restorer);
+    let source = Source { image, sums, renamed };
+    let mut filling = Filling {
+        source: &source,
+        agent,
+        copies: vec![Copy {
+            memory,
+            missing: Missing::of(&missing),
+        }],
+        waited_for: VecDeque::new(),
+        last: 0..0,
+        buffer: Vec::new(),
+    };
+    let filled = std::thread::scope(|scope| {
+        let (sender, pieces) = sync_channel(AHEAD);
+        // Without this thread the other one does it all.
+        let _ = std::thread::Builder::new().spawn_scoped(scope, || source.read_ahead(&missing, sender));
+        filling.run(pieces)
+    });
+    let said = match filled {
+        Ok(()) => Datagram::new(Kind::Filled, 0, 0, 0),
+        Err(defect) => failed(&defect),
+    };
+    talk::send(agent, &said, &[])
+}
+
+/// What the memory comes from.
+struct Source<'a> {
+    image: &'a Image,
+    sums: Vec<u8>,
+    renamed: Renamed,
+}
+
+/// What the process had at an address, or why that cannot be read.
+type Piece = Result<(u64, Vec<u8>), Defect>;
+
+impl Source<'_> {
+    /// What the process had at `origin`.
+    fn read(&self, origin: u64, bytes: &mut [u8]) -> Result<(), Defect> {
+        let place = self.image.place(origin).unwrap_or(0);
+        self.image.read_checked(place, &self.sums, bytes)?;
+        rename(self.image, origin, bytes, self.renamed)
+    }
+
+    /// Reads everything, as long as it is taken.
+    fn read_ahead(&self, extents: &[Extent], sender: SyncSender<Piece>) {
+        for extent in extents {
+            for at in (0..extent.length).step_by(AT_ONCE as usize) {
+                if at % FROM_DISK == 0 {
+                    self.image
+                        .expect(extent.offset + at..extent.offset + extent.length.min(at + 2 * FROM_DISK));
+                }
+                let mut bytes = vec![0; AT_ONCE.min(extent.length - at) as usize];
+                let origin = extent.address + at;
+                let piece = self.read(origin, &mut bytes).map(|()| (origin, bytes));
+                if sender.send(piece).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What has not come, by where it begins now: where it ends now, and where it began in the image.
+#[derive(Clone, Default)]
+struct Missing(BTreeMap<u64, (u64, u64)>);
+
+impl Missing {
+    fn of(extents: &[Extent]) -> Missing {
+        let of = |extent: &Extent| (extent.address, (extent.address + extent.length, extent.address));
+        Missing(extents.iter().map(of).collect())
+    }
+
+    fn first(&self) -> Option<Range<u64>> {
+        self.0.first_key_value().map(|(start, (end, _))| *start..*end)
+    }
+
+    /// The whole that `address` is in.
+    fn around(&self, address: u64) -> Option<Range<u64>> {
+        let (start, (end, _)) = self.0.range(..=address).next_back()?;
+        (address < *end).then_some(*start..*end)
+    }
+
+    /// What is missing of `range` is not missing any more. Returns it: where it is now, and where it began in the image.
+    fn take(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, u64)> {
+        for cut in [range.start, range.end] {
+            if let Some(whole) = self.around(cut).filter(|whole| whole.start < cut)
+                && let Some((end, origin)) = self.0.get_mut(&whole.start)
+            {
+                let behind = (*end, *origin + (cut - whole.start));
+                *end = cut;
+                self.0.insert(cut, behind);
+            }
+        }
+        let starts: Vec<u64> = self.0.range(range.clone()).map(|(start, _)| *start).collect();
+        let taken = starts
+            .into_iter()
+            .filter_map(|start| self.0.remove(&start).map(|(end, origin)| (start..end, origin)));
+        taken.collect()
+    }
+
+    fn put(&mut self, range: Range<u64>, origin: u64) {
+        self.0.insert(range.start, (range.end, origin));
+    }
+}
+
+/// A process with this memory: the rank, or a copy that it has made of itself.
+struct Copy {
+    memory: i32,
+    missing: Missing,
+}
+
+struct Filling<'a> {
+    source: &'a Source<'a>,
+    agent: i32,
+    copies: Vec<Copy>,
+    /// Pages, and the memory that they are of.
+    waited_for: VecDeque<(i32, u64)>,
+    /// What was brought last for somebody who waited.
+    last: Range<u64>,
+    buffer: Vec<u8>,
+}
+
+/// What has become of a piece that was brought.
+#[derive(Clone, Copy, PartialEq)]
+enum Brought {
+    All,
+    /// Something has happened to the memory that has to be read first.
+    Changed,
+    /// The process has ended, or executes another program.
+    Gone,
+}
+
+impl Filling<'_> {
+    fn run(&mut self, pieces: Receiver<Piece>) -> Result<(), Defect> {
+        while let Some((memory, whole)) = self.rest() {
+            self.listen();
+            let (memory, brought) = if let Some((memory, page)) = self.waited_for.pop_front() {
+                let wanted = self.near(memory, page);
+                let brought = self.bring(memory, &wanted)?;
+                if brought == Brought::Changed {
+                    self.waited_for.push_back((memory, page));
+                }
+                (memory, brought)
+            } else {
+                match pieces.recv_timeout(PAUSE) {
+                    Ok(piece) => {
+                        let (origin, bytes) = piece?;
+                        (memory, self.bring_unmoved(memory, origin, &bytes)?)
+                    }
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    // What has been moved, and copies.
+                    Err(RecvTimeoutError::Disconnected) => {
+                        let most = whole.start..whole.end.min(whole.start + AT_ONCE);
+                        (memory, self.bring(memory, &most)?)
+                    }
+                }
+            };
+            if brought == Brought::Gone {
+                self.leave(memory);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first that is missing in some memory.
+    fn rest(&self) -> Option<(i32, Range<u64>)> {
+        let mut copies = self.copies.iter();
+        copies.find_map(|copy| Some((copy.memory, copy.missing.first()?)))
+    }
+
+    fn copy(&mut self, memory: i32) -> Option<&mut Copy> {
+        self.copies.iter_mut().find(|copy| copy.memory == memory)
+    }
+
+    fn leave(&mut self, memory: i32) {
+        self.copies.retain(|copy| copy.memory != memory);
+        self.waited_for.retain(|(of, _)| *of != memory);
+        sys::close(memory);
+    }
+
+    /// The page and what is missing around it.
+    fn near(&mut self, memory: i32, page: u64) -> Range<u64> {
+        let whole = self.copy(memory).and_then(|copy| copy.missing.around(page));
+        let whole = whole.unwrap_or(page..page + ONE);
+        let start = page - page % NEAR;
+        // Who goes on where the last piece ended will do so again.
+        let length = match page == self.last.end {
+            true => (2 * (self.last.end - self.last.start)).clamp(NEAR, AT_ONCE),
+            false => NEAR,
+        };
+        self.last = start.max(whole.start)..(start + length).min(whole.end);
+        self.last.clone()
+    }
+
+    /// Reads everything that the kernel has to tell.
+    fn listen(&mut self) {
+        let mut index = 0;
+        while let Some(memory) = self.copies.get(index).map(|copy| copy.memory) {
+            let mut event = [0u64; 4];
+            // SAFETY: writes one message, or none.
+            while let Ok(32) = unsafe { call!(libc::SYS_read, memory, event.as_mut_ptr(), 32) } {
+                self.heed(memory, event);
+            }
+            index += 1;
+        }
+    }
+
+    /// Heeds a `struct uffd_msg`.
+    fn heed(&mut self, memory: i32, [kind, a, b, c]: [u64; 4]) {
+        let Some(copy) = self.copy(memory) else { return };
+        match kind & 0xff {
+            // A fault: flags, address.
+            0x12 => self.waited_for.push_back((memory, b & !(ONE - 1))),
+            // A copy of the process: a descriptor for its memory.
+            0x13 => {
+                let memory = a as u32 as i32;
+                let missing = copy.missing.clone();
+                let _ = talk::send(self.agent, &Datagram::new(Kind::Filling, 0, 0, 0), &[memory]);
+                self.copies.push(Copy { memory, missing });
+            }
+            // Moved: from, to, length.
+            0x14 => {
+                for (range, origin) in copy.missing.take(&(a..a + c)) {
+                    copy.missing.put(range.start - a + b..range.end - a + b, origin);
+                }
+            }
+            // Given back or unmapped: start, end. What comes there from now on begins with zeros.
+            0x15 | 0x16 => drop(copy.missing.take(&(a..b))),
+            _ => {}
+        }
+    }
+
+    /// Brings what is missing in `range`, or zeros where nothing is: the process uses that for the first time.
+    fn bring(&mut self, memory: i32, range: &Range<u64>) -> Result<Brought, Defect> {
+        let taken = self.copy(memory).map(|copy| copy.missing.take(range));
+        let taken = taken.unwrap_or_default();
+        if taken.is_empty() {
+            let zeros = vec![0; (range.end - range.start) as usize];
+            return self.give(memory, range.start, &zeros).map(|(brought, _)| brought);
+        }
+        let mut result = Brought::All;
+        let mut bytes = std::mem::take(&mut self.buffer);
+        for (range, origin) in taken {
+            bytes.resize((range.end - range.start) as usize, 0);
+            if result == Brought::All {
+                self.source.read(origin, &mut bytes)?;
+            }
+            result = self.give_or_miss(memory, range, origin, &bytes, result)?;
+        }
+        self.buffer = bytes;
+        Ok(result)
+    }
+
+    /// Brings what belongs to `origin`, as far as that is missing and is where it was in the image.
+    fn bring_unmoved(&mut self, memory: i32, origin: u64, bytes: &[u8]) -> Result<Brought, Defect> {
+        let taken = self
+            .copy(memory)
+            .map(|copy| copy.missing.take(&(origin..origin + bytes.len() as u64)));
+        let mut result = Brought::All;
+        for (range, from) in taken.unwrap_or_default() {
+            if from == range.start {
+                let part = &bytes[(range.start - origin) as usize..(range.end - origin) as usize];
+                result = self.give_or_miss(memory, range, from, part, result)?;
+            } else if let Some(copy) = self.copy(memory) {
+                copy.missing.put(range, from);
+            }
+        }
+        Ok(result)
+    }
+
+    /// Gives the pages of `range`, after others of which became `before`; what cannot be given is missing still.
+    fn give_or_miss(
+        &mut self,
+        memory: i32,
+        range: Range<u64>,
+        origin: u64,
+        bytes: &[u8],
+        before: Brought,
+    ) -> Result<Brought, Defect> {
+        let (result, given) = match before {
+            Brought::All => self.give(memory, range.start, bytes)?,
+            _ => (before, 0),
+        };
+        if result != Brought::All
+            && let Some(copy) = self.copy(memory)
+        {
+            copy.missing.put(range.start + given..range.end, origin + given);
+        }
+        Ok(result)
+    }
+
+    /// Makes pages, and wakes who waits for them. Returns how many bytes need nothing more.
+    fn give(&self, memory: i32, address: u64, bytes: &[u8]) -> Result<(Brought, u64), Defect> {
+        let (mut done, mut most) = (0, bytes.len());
+        while done < bytes.len() {
+            let rest = &bytes[done..bytes.len().min(done + most)];
+            let at = address + done as u64;
+            let mut request = [at, rest.as_ptr() as u64, rest.len() as u64, 0, 0];
+            // SAFETY: reads the bytes, and writes to memory of another process where nobody has seen any yet.
+            let result = unsafe { call!(libc::SYS_ioctl, memory, UFFDIO_COPY, request.as_mut_ptr()) };
+            match (result, request[4] as i64) {
+                (Ok(_), _) => done += rest.len(),
+                (Err(_), copied @ 1..) => done += copied as usize,
+                (Err(libc::EAGAIN), _) => return Ok((Brought::Changed, done as u64)),
+                (Err(libc::ESRCH), _) => return Ok((Brought::Gone, done as u64)),
+                // The program has made several mappings of one.
+                (Err(libc::ENOENT), _) if rest.len() > PAGE => most = PAGE,
+                // There is something, or there must not be anything any more.
+                (Err(libc::EEXIST | libc::ENOENT), _) => {
+                    let mut wake = [at, ONE];
+                    // SAFETY: about threads that wait.
+                    let _ = unsafe { call!(libc::SYS_ioctl, memory, UFFDIO_WAKE, wake.as_mut_ptr()) };
+                    done += PAGE;
+                }
+                (Err(errno), _) => return Err(self.source.image.not_filled(errno)),
+            }
+        }
+        Ok((Brought::All, done as u64))
+    }
+}

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of much memory that are rebuilt from files, and run before all of it has been read (docs/internals/image.md)."""
+
+import contextlib
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import harness
+from survival import agent_of, children_of, kill_snapshots
+from test_image_files import damage_bit, files, flip, from_files, kill_with_snapshots, start, until_written, written
+
+
+def may_follow_processes():
+    """CAP_SYS_PTRACE, without which a rank waits until its memory is there."""
+    status = Path("/proc/self/status").read_text()
+    return bool(int(re.search(r"CapEff:\s*(\w+)", status)[1], 16) >> 19 & 1)
+
+
+pytestmark = [
+    pytest.mark.protocol("pessimistic"),
+    pytest.mark.skipif(not may_follow_processes(), reason="needs CAP_SYS_PTRACE"),
+]
+# All that a program can do to its memory, with 200 MiB of it.
+CHANGED = (harness.PROGRAMS / "image" / "changed", "8")
+
+
+def fillers(agent):
+    found = []
+    for pid in children_of(agent):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == "resurgo-filler\n":
+                found.append(int(pid))
+    return found
+
+
+def runs_again(job, rank, before=lambda: None):
+    """Kills a rank and its snapshot as soon as it has two files more with all of its memory. Who fills the memory of the life that
+    has begun then."""
+    before_this = len(written(job, rank))
+    with_all = lambda: [event for event in written(job, rank)[before_this:] if event["bytes"] > 150 << 20]
+    if not job.until(lambda: len(with_all()) > 1, what=f"image files of rank {rank}"):
+        return []
+    agent, (_, number) = agent_of(job, rank), job.lives()[rank]
+    kill_with_snapshots(job, rank, before)
+    job.until(lambda: job.lives().get(rank, (0, 0))[1] > number, what="the next life")
+    return fillers(agent)
+
+
+def test_what_a_rank_does_meanwhile_makes_no_difference(jobs, rng, tmp_path):
+    calm = jobs.calm(2, *CHANGED)
+    job = start(jobs, tmp_path / "images", 2, *CHANGED)
+    seen = [runs_again(job, rng.randrange(2)) for _ in range(3)]
+    result = job.wait().ok()
+    assert result.out == calm.out and any(seen), result.describe()
+
+
+def test_a_rank_dies_again_meanwhile(jobs, rng, tmp_path):
+    calm = jobs.calm(2, *CHANGED)
+    job = start(jobs, tmp_path / "images", 2, *CHANGED)
+    rank = rng.randrange(2)
+    assert runs_again(job, rank)
+    for _ in range(3):
+        time.sleep(rng.uniform(0, 0.1))
+        if rank not in (lives := job.lives()):
+            break
+        _, number = lives[rank]
+        job.kill([rank])
+        job.until(lambda number=number: job.lives().get(rank, (0, 0))[1] > number, what="the next life")
+    result = job.wait().ok()
+    assert result.out == calm.out, result.describe()
+
+
+def goes_on_from_the_older_file(job, calm, why):
+    """A life has begun from a file that cannot be read to its end: the next one has begun from the file before."""
+    result = job.wait().ok()
+    lost = [event for event in result.of("image_lost") if why in event["reason"]]
+    first, second = (event["image"] for event in from_files(result)[:2])
+    assert [event["image"] for event in lost] == [first] and 0 < second < first, result.describe()
+    assert result.out == calm.out, result.describe()
+
+
+def test_damage_that_is_noticed_while_the_rank_runs(jobs, tmp_path):
+    calm = jobs.calm(2, *CHANGED)
+    job = start(jobs, tmp_path / "images", 2, *CHANGED)
+
+    def damage():
+        newest = files(tmp_path / "images", 0)[-1]
+        flip(newest, newest.stat().st_size * 7 // 8)  # of what nobody needs at once
+
+    assert runs_again(job, 0, damage)
+    goes_on_from_the_older_file(job, calm, "the checksum of its memory is wrong")
+
+
+def test_who_fills_the_memory_is_killed(jobs, tmp_path):
+    """Nobody ever sees zeros in place of what has not come."""
+    calm = jobs.calm(2, *CHANGED)
+    job = start(jobs, tmp_path / "images", 2, *CHANGED)
+    (filler,) = runs_again(job, 0)
+    os.kill(filler, signal.SIGKILL)
+    goes_on_from_the_older_file(job, calm, "the process that read it has ended")
+
+
+# Has much memory, and ends without ever looking at it again.
+ENDS = """
+import sys
+from mpi4py import MPI
+world, much = MPI.COMM_WORLD, b"much" * (40 << 20)
+for number in range(int(sys.argv[1])):
+    total = world.allreduce(number)
+print("rank", world.rank, "total", total)
+"""
+
+
+def test_a_rank_ends_meanwhile(jobs, tmp_path):
+    python = [harness.PYTHON, "-c", ENDS, "200000"]
+    job = start(jobs, tmp_path / "images", 2, *python)
+    assert runs_again(job, 0)
+    result = job.wait().ok()
+    assert harness.by_rank(result.out) == harness.by_rank(b"rank 0 total 399998\nrank 1 total 399998\n")
+    assert not job.leftovers(1), result.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport", "auto"])
+def test_all_ranks_return_to_a_wave(jobs, rng, tmp_path, protocol):
+    calm = jobs.calm(2, *CHANGED)
+    job = start(jobs, tmp_path / "images", 2, *CHANGED, protocol=protocol)
+    for kill in range(3):
+        if not until_written(job, 0, len(written(job, 0)) + 2):
+            break
+        _, number = job.lives()[0]
+        kill_snapshots(job)
+        job.kill([rng.randrange(2)])
+        job.until(lambda number=number: job.lives().get(0, (0, 0))[1] > number, what="the next life")
+        if kill == 1:
+            time.sleep(rng.uniform(0, 0.1))
+            job.kill([rng.randrange(2)])
+    result = job.wait().ok()
+    assert result.out == calm.out and from_files(result), result.describe()
+
+
+@pytest.mark.slow
+def test_what_is_not_brought_later_is_verified_at_once(jobs, tmp_path):
+    """Memory of files, and what is to be in huge pages."""
+    calm = jobs.calm(2, *CHANGED)
+    job = start(jobs, tmp_path / "images", 2, *CHANGED)
+    runs_again(job, 0, lambda: damage_bit(files(tmp_path / "images", 0)[-1]))
+    result = job.wait().ok()
+    assert len(result.of("image_lost")) > 1 and result.out == calm.out, result.describe()
