@@ -2,7 +2,7 @@
 //! the others meanwhile.
 //!
 //! For this the userfaultfd must answer to system calls too, and tell when the program gives memory back, moves it, or copies itself.
-//! The kernel wants rights for that (CAP_SYS_PTRACE).
+//! The kernel wants CAP_SYS_PTRACE for that.
 //!
 //! One thread reads what the kernel tells, then brings one piece, and so on. Whatever the program does to its memory waits until that
 //! has been read here, and meanwhile the kernel takes no piece (EAGAIN). So none comes to where something else is by now. Another thread
@@ -45,10 +45,15 @@ const PAUSE: Duration = Duration::from_micros(200);
 const ONE: u64 = PAGE as u64;
 const UFFDIO_WAKE: u32 = 0x8010_aa02;
 
-/// Whether the kernel lets this process have such a userfaultfd.
+/// Whether the kernel will let the restorer have such a userfaultfd.
 pub fn is_possible() -> bool {
-    // SAFETY: makes a descriptor, asks what it can do, and closes it.
+    // SAFETY: reads numbers; makes a descriptor, asks what it can do, and closes it.
     unsafe {
+        // Others lose their rights when they execute the restorer.
+        const NO_ROOT: i32 = 1;
+        if libc::geteuid() != 0 || libc::prctl(libc::PR_GET_SECUREBITS) & NO_ROOT != 0 {
+            return false;
+        }
         let Ok(fd) = call!(libc::SYS_userfaultfd, libc::O_CLOEXEC) else {
             return false;
         };
