@@ -211,6 +211,20 @@ def test_compressed_files_are_written_in_full(jobs, rng, tmp_path, level):
     assert partly and not any(partly) and from_files(result), result.describe()
 
 
+HELD = harness.PROGRAMS / "image" / "held"
+
+
+@pytest.mark.parametrize("mib", ["8", "200"])
+def test_locks_know_their_owner_wherever_they_lie(jobs, tmp_path, mib):
+    """The main thread of a rebuilt process has a new number."""
+    calm = jobs.calm(2, HELD, mib)
+    job = start(jobs, tmp_path / "images", 2, HELD, mib)
+    assert until_written(job, 0, 3)
+    kill_with_snapshots(job, 0)
+    result = job.wait().ok()
+    assert result.out == calm.out and from_files(result), result.describe()
+
+
 def test_compressed_files_are_small(jobs, program, tmp_path):
     """What their sizes are for C and for Python is in docs/guide/checkpointing.md."""
     for name, most in (("heat", 5e6), ("numpy_cg.py", 10e6)):

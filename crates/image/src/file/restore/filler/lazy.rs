@@ -415,3 +415,41 @@ impl Filling<'_> {
         Ok((Brought::All, done as u64))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn pages(start: u64, end: u64) -> Range<u64> {
+        start * ONE..end * ONE
+    }
+
+    #[test]
+    fn a_part_is_taken_and_what_is_around_it_stays() {
+        let mut missing = Missing::default();
+        missing.put(pages(10, 20), 10 * ONE);
+        missing.put(pages(30, 40), 30 * ONE);
+        assert_eq!(missing.take(&pages(12, 14)), [(pages(12, 14), 12 * ONE)]);
+        assert_eq!(missing.take(&pages(0, 12)), [(pages(10, 12), 10 * ONE)]);
+        assert_eq!(missing.around(13 * ONE), None);
+        assert_eq!(missing.around(14 * ONE), Some(pages(14, 20)));
+        assert_eq!(
+            missing.take(&pages(19, 35)),
+            [(pages(19, 20), 19 * ONE), (pages(30, 35), 30 * ONE)]
+        );
+        assert_eq!(missing.first(), Some(pages(14, 19)));
+        assert_eq!(missing.take(&pages(20, 30)), []);
+    }
+
+    #[test]
+    fn what_has_moved_is_known_by_where_it_was() {
+        let mut missing = Missing::default();
+        missing.put(pages(10, 20), 10 * ONE);
+        for (range, origin) in missing.take(&pages(15, 25)) {
+            missing.put(range.start + 100 * ONE..range.end + 100 * ONE, origin);
+        }
+        assert_eq!(missing.take(&pages(117, 200)), [(pages(117, 120), 17 * ONE)]);
+        assert_eq!(missing.take(&pages(0, 100)), [(pages(10, 15), 10 * ONE)]);
+        assert_eq!(missing.first(), Some(pages(115, 117)));
+    }
+}
