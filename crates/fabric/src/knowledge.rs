@@ -92,12 +92,9 @@ impl Knowledge {
     }
 }
 
-/// What `rank` knows, and where it goes on to read each channel: what has come beyond is to be added.
-fn known_to(node: &Node, rank: usize) -> (Vec<Event>, Vec<u64>) {
+/// What `rank` knows.
+fn known_to(node: &Node, rank: usize) -> Vec<Event> {
     loop {
-        // Before the events: a message that is taken in meanwhile is then found in both places, and not in neither.
-        let places = (0..node.ranks()).map(|source| node.consumed(source, rank).load(Ordering::Acquire));
-        let places = places.collect();
         let word = node.of(rank, arena::KNOWLEDGE).load(Ordering::Acquire);
         let read = |index: usize| {
             let word = |at: usize| node.known(rank, half(word), index, at).load(Ordering::Relaxed);
@@ -115,41 +112,73 @@ fn known_to(node: &Node, rank: usize) -> (Vec<Event>, Vec<u64>) {
         let events = (0..(word & COUNT) as usize).map(read).collect();
         fence(Ordering::Acquire);
         if word >> 32 == node.of(rank, arena::KNOWLEDGE).load(Ordering::Relaxed) >> 32 {
-            return (events, places);
+            return events;
         }
     }
+}
+
+/// Per rank, its life, and whether that has told what it knows.
+fn lives(node: &Node) -> Vec<(u64, bool)> {
+    let life = |rank: usize| {
+        let life = node.control(rank, control::INCARNATION).load(Ordering::Acquire);
+        (
+            life,
+            node.of(rank, arena::KNOWLEDGE_LIFE).load(Ordering::Acquire) == life,
+        )
+    };
+    (0..node.ranks()).map(life).collect()
 }
 
 /// All that is known of anybody's deliveries, for a new life of this rank: what the others know, what has been sent and not
 /// taken in, and what the agent has passed on of this rank's. Not what a former life of it knew, nor what one of others
 /// did that have not begun again: they may have lost their nodes.
 pub fn gather(node: &Node, reduction: Reduction) -> Result<Gathering, String> {
-    let size = node.ranks();
-    let mut gathering = Gathering::new(size);
-    let mut add = |event: Event| {
-        gathering
-            .add(event)
-            .map_err(|contradiction: Contradiction| contradiction.to_string())
-    };
-    for rank in 0..size {
-        let life = node.control(rank, control::INCARNATION).load(Ordering::Acquire);
-        let is_lost = node.of(rank, arena::KNOWLEDGE_LIFE).load(Ordering::Acquire) != life;
-        let (events, mut places) = known_to(node, rank);
-        if rank == node.rank {
-            let passed_on = node.control(rank, control::PASSED_ON).load(Ordering::Acquire);
-            let own = |event: &Event| event.receiver as usize == rank && event.rclock <= passed_on;
-            events.into_iter().filter(own).try_for_each(&mut add)?;
-        } else if !is_lost {
-            events.into_iter().try_for_each(&mut add)?;
+    loop {
+        let lives_before = lives(node);
+        let mut gathering = on_their_way(node, reduction, &lives_before)?;
+        add_known(node, &lives_before, &mut gathering)?;
+        // Of who has died meanwhile too little has been looked at.
+        if lives(node) == lives_before {
+            return Ok(gathering);
         }
-        if rank == node.rank || is_lost {
-            places.fill(0);
-        }
-        for (source, place) in places.into_iter().enumerate() {
-            coming(node, reduction, source, rank, place, &mut add)?;
+    }
+}
+
+/// What messages carry that have not been taken in. To be read before what ranks know: the others go on meanwhile, and a message leaves
+/// out what its sender knew to be known to the receiver. Both have said so before it was sent, and so it is found with them later.
+fn on_their_way(node: &Node, reduction: Reduction, lives: &[(u64, bool)]) -> Result<Gathering, String> {
+    let mut gathering = Gathering::new(lives.len());
+    for (rank, (_, is_known)) in lives.iter().enumerate() {
+        for source in 0..lives.len() {
+            let place = match *is_known && rank != node.rank {
+                true => node.consumed(source, rank).load(Ordering::Acquire),
+                false => 0,
+            };
+            coming(node, reduction, source, rank, place, &mut |event| {
+                add(&mut gathering, event)
+            })?;
         }
     }
     Ok(gathering)
+}
+
+fn add_known(node: &Node, lives: &[(u64, bool)], gathering: &mut Gathering) -> Result<(), String> {
+    for (rank, (_, is_known)) in lives.iter().enumerate() {
+        let passed_on = node.control(rank, control::PASSED_ON).load(Ordering::Acquire);
+        let counts = |event: &Event| match rank == node.rank {
+            true => event.receiver as usize == rank && event.rclock <= passed_on,
+            false => *is_known,
+        };
+        let mut known = known_to(node, rank).into_iter().filter(counts);
+        known.try_for_each(|event| add(gathering, event))?;
+    }
+    Ok(())
+}
+
+fn add(gathering: &mut Gathering, event: Event) -> Result<(), String> {
+    gathering
+        .add(event)
+        .map_err(|contradiction: Contradiction| contradiction.to_string())
 }
 
 /// What messages from `source` to `rank` carry that stand at `place` or behind it.
@@ -211,9 +240,9 @@ mod tests {
             knowledge.add(&node, event);
         }
         assert!(kept > 4000);
-        assert_eq!(known_to(&other, 0).0, events[kept..]);
+        assert_eq!(known_to(&other, 0), events[kept..]);
         Knowledge::begin(&node, &events[..3]);
-        assert_eq!(known_to(&other, 0).0, events[..3]);
+        assert_eq!(known_to(&other, 0), events[..3]);
     }
 
     #[test]
@@ -235,7 +264,7 @@ mod tests {
                 done.store(true, Ordering::Release);
             });
             while !done.load(Ordering::Acquire) {
-                let (events, _) = known_to(&other, 0);
+                let events = known_to(&other, 0);
                 assert!(events.windows(2).all(|pair| pair[0].rclock + 1 == pair[1].rclock));
                 assert!(events.iter().all(|known| *known == event(known.rclock)));
             }

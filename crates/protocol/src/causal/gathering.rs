@@ -189,4 +189,148 @@ mod tests {
         let differs = gathered(&[event(1, 1, 0, 0)]).begin(causal(), 1, Some(other));
         assert_eq!(differs.err(), Some(Contradiction::TwoForms { receiver: 1, rclock: 1 }));
     }
+
+    const RANKS: usize = 4;
+
+    /// Ranks that send, deliver and hear of stable deliveries at random, and keep on while one of them gathers.
+    struct Others {
+        ranks: Vec<Causal>,
+        /// Of each channel, from and to: clock and piggyback of every message, and how many have been taken in.
+        sent: Vec<Vec<Vec<(u64, Piggyback)>>>,
+        taken: Vec<Vec<usize>>,
+        made: Vec<Vec<Event>>,
+        stable: Vec<usize>,
+        draw: u64,
+    }
+
+    impl Others {
+        fn new(seed: u64, reduction: Reduction) -> Others {
+            let ranks = (0..RANKS as Rank).map(|rank| Causal::new(rank, RANKS, reduction, true));
+            Others {
+                ranks: ranks.collect(),
+                sent: vec![vec![Vec::new(); RANKS]; RANKS],
+                taken: vec![vec![0; RANKS]; RANKS],
+                made: vec![Vec::new(); RANKS],
+                stable: vec![0; RANKS],
+                draw: seed,
+            }
+        }
+
+        fn random(&mut self, below: usize) -> usize {
+            self.draw = self
+                .draw
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (self.draw >> 33) as usize % below
+        }
+
+        /// One of them does something; `dead` does nothing.
+        fn step(&mut self, dead: usize) {
+            let (from, to) = (self.random(RANKS), self.random(RANKS));
+            match self.random(5) {
+                _ if from == to => {}
+                0 | 1 if from != dead => {
+                    let clock = self.made[from].len() as u64;
+                    let piggyback = self.ranks[from].piggyback(to as Rank);
+                    self.sent[from][to].push((clock, piggyback));
+                }
+                2 | 3 if to != dead => self.deliver(from, to),
+                _ if from != dead => {
+                    // An event logger stores a delivery when it has what it depends on, and tells somebody. What a dead life
+                    // had waiting is dropped.
+                    if to != dead
+                        && let Some(next) = self.made[to].get(self.stable[to])
+                        && next.antecedent <= self.stable[next.record.source as usize] as u64
+                    {
+                        self.stable[to] += 1;
+                    }
+                    self.ranks[from].learn_stable([(to as Rank, self.stable[to] as u64)]);
+                }
+                _ => {}
+            }
+        }
+
+        fn deliver(&mut self, from: usize, to: usize) {
+            let Some((clock, piggyback)) = self.sent[from][to].get(self.taken[from][to]) else {
+                return;
+            };
+            self.taken[from][to] += 1;
+            let determinant = crate::Determinant {
+                receiver: to as Rank,
+                rclock: self.made[to].len() as u64 + 1,
+                source: from as Rank,
+                ssn: self.taken[from][to] as u64,
+                polls: 1,
+            };
+            self.ranks[to].absorb(from as Rank, piggyback).unwrap();
+            self.ranks[to].deliver(&determinant, *clock).unwrap();
+            self.made[to].push(Event {
+                receiver: to as Rank,
+                rclock: determinant.rclock,
+                record: determinant.recorded(),
+                antecedent: *clock,
+            });
+        }
+
+        /// `dead` begins again, and looks at one thing after the other. Whether what it finds is true.
+        fn gather(&mut self, dead: usize, reduction: Reduction, messages_first: bool) -> bool {
+            let logged = self.made[dead][..self.stable[dead]].iter().map(|event| event.record);
+            let logged = logged.collect();
+            let mut gathering = Gathering::new(RANKS);
+            for look in [messages_first, !messages_first] {
+                for rank in 0..RANKS {
+                    for source in 0..RANKS {
+                        let from = if rank == dead { 0 } else { self.taken[source][rank] };
+                        let sent = if look { &self.sent[source][rank][from..] } else { &[] };
+                        for event in sent.iter().flat_map(|(_, piggyback)| &piggyback.events) {
+                            gathering.add(*event).unwrap();
+                        }
+                        self.step(dead);
+                    }
+                    if !look && rank != dead {
+                        for event in self.ranks[rank].all() {
+                            gathering.add(event).unwrap();
+                        }
+                        self.step(dead);
+                    }
+                }
+            }
+            let known = self.ranks.iter().enumerate().filter(|(rank, _)| *rank != dead);
+            let depended_on = known.map(|(_, causal)| causal.latest()[dead]).max().unwrap();
+            let new = Causal::new(dead as Rank, RANKS, reduction, true);
+            gathering
+                .begin(new, dead as Rank, Some(logged))
+                .is_ok_and(|(causal, record)| {
+                    let made = self.made[dead].iter().map(|event| event.record);
+                    record.len() as u64 >= depended_on
+                        && made.take(record.len()).eq(record)
+                        && causal
+                            .stable()
+                            .iter()
+                            .zip(&self.stable)
+                            .all(|(stable, is)| *stable <= *is as u64)
+                })
+        }
+    }
+
+    fn wrong(reduction: Reduction, messages_first: bool) -> usize {
+        let is_wrong = |seed: &u64| {
+            let mut others = Others::new(*seed, reduction);
+            for _ in 0..others.random(400) {
+                others.step(RANKS);
+            }
+            let dead = others.random(RANKS);
+            !others.gather(dead, reduction, messages_first)
+        };
+        (0..2000).filter(is_wrong).count()
+    }
+
+    /// A message leaves out what its receiver knows, who may have learnt it after somebody looked.
+    #[test]
+    fn who_looks_at_messages_first_finds_their_past_with_the_ranks() {
+        for reduction in REDUCTIONS {
+            assert_eq!(wrong(reduction, true), 0, "{reduction:?}");
+            assert!(wrong(reduction, false) > 0, "{reduction:?}: the order does not matter");
+        }
+    }
 }
