@@ -202,7 +202,7 @@ mod tests {
             assert_eq!(Datagram::decode(wrong), None);
         }
         let mut other = bytes;
-        for kind in [0, 24, u32::MAX] {
+        for kind in [0, KINDS.len() as u32 + 1, u32::MAX] {
             other[..4].copy_from_slice(&kind.to_le_bytes());
             assert_eq!(Datagram::decode(&other[..length]), None);
         }

@@ -16,7 +16,6 @@ use resurgo_wire::image::{Datagram, Kind};
 
 use super::images::Account;
 use super::life::Filling;
-
 use super::{Agent, PATIENCE, Source};
 
 /// Complete files of a rank that stay.
@@ -284,17 +283,13 @@ impl Agent {
             let Some(filling) = work.and_then(|work| work.ranks[rank].life.as_mut()?.filling.as_mut()) else {
                 return Ok(());
             };
-            let why = match filling.socket.receive() {
-                Ok((said, beside)) if said.kind == Kind::Filling => {
-                    filling.held.extend(beside);
-                    continue;
-                }
+            match filling.socket.receive() {
+                Ok((said, beside)) if said.kind == Kind::Filling => filling.held.extend(beside),
                 Ok((said, _)) if said.kind == Kind::Filled => return self.end_filling(rank),
-                Ok((said, _)) => said.text().to_string(),
+                Ok((said, _)) => return self.not_filled(rank, Some(said.text().to_string())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(_) => "the process that read it has ended".to_string(),
-            };
-            return self.not_filled(rank, why);
+                Err(_) => return self.not_filled(rank, None),
+            }
         }
     }
 
@@ -307,8 +302,9 @@ impl Agent {
         }
     }
 
-    /// What a running rank has not had of its memory is lost: the next life begins elsewhere.
-    fn not_filled(&mut self, rank: usize, reason: String) -> io::Result<()> {
+    /// A running rank will not have all of its memory, and ends. The file cannot be used for the `reason`; without one it is as good as
+    /// before: its reader has been killed, perhaps together with the rank.
+    fn not_filled(&mut self, rank: usize, reason: Option<String>) -> io::Result<()> {
         let Some(this) = self.work.as_mut().map(|work| &mut work.ranks[rank]) else {
             return Ok(());
         };
@@ -319,6 +315,7 @@ impl Agent {
             return Ok(());
         };
         self.epoll.delete(&filling.socket)?;
+        let Some(reason) = reason else { return Ok(()) };
         let number = filling.number;
         this.images.files.retain(|file| file.number != number);
         self.send(&ToDispatcher::ImageLost { rank, number, reason })

@@ -339,7 +339,7 @@ impl Agent {
         let reason = match &this.life {
             _ if this.images.taking.is_some() => "it is taking one".to_string(),
             _ if this.images.writing.is_some() => "its last image is still being written".to_string(),
-            Some(life) if life.filling.is_some() => STILL_FILLING.to_string(),
+            Some(_) if this.is_filling() => STILL_FILLING.to_string(),
             Some(_) if phase == PHASE_LIVE && this.is_up_to_date() => {
                 match this.ask_for_image(this.images.asked + 1, how, former) {
                     Ok(()) => return Ok(()),

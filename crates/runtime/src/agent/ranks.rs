@@ -88,6 +88,11 @@ impl Rank {
         self.replaying
     }
 
+    /// It runs, and its memory is not all there.
+    pub fn is_filling(&self) -> bool {
+        self.life.as_ref().is_some_and(|life| life.filling.is_some())
+    }
+
     /// As it is written down when the job is suspended.
     pub fn state(&self) -> RankState {
         RankState {

@@ -319,13 +319,7 @@ impl Agent {
             let reason = "its last image is still being written".to_string();
             return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
         }
-        let is_filling = |rank: &&usize| {
-            work.ranks[**rank]
-                .life
-                .as_ref()
-                .is_some_and(|life| life.filling.is_some())
-        };
-        if let Some(rank) = members.iter().find(is_filling).copied() {
+        if let Some(rank) = members.iter().find(|rank| work.ranks[**rank].is_filling()).copied() {
             let reason = STILL_FILLING.to_string();
             return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
         }

@@ -99,7 +99,8 @@ impl Filler {
         self.fills_all
     }
 
-    /// Everything is mapped: the steps after which all of it is filled, or will be when it is touched. `socket`: this one, and `spare` a number that is used as well.
+    /// Everything is mapped: the steps after which all of it is filled, or will be when it is touched. `socket`: this one, and
+    /// `spare` a number that is used as well.
     pub fn plan(&self, plan: &mut Plan, (socket, spare): (i32, i32)) {
         let (socket, spare) = (socket as u64, spare as u64);
         let (mode, features) = match self.is_lazy {
