@@ -157,14 +157,24 @@ def children_of(pid):
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
+def named(name, pids):
+    """Those of some processes that have this name."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == f"{name}\n":
+                found.append(int(pid))
+    return found
+
+
 def snapshots(job):
     """Processes in which images sleep."""
-    found = []
-    for pid in job.processes():
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_text() == "resurgo-image\n":
-                found.append(pid)
-    return found
+    return named("resurgo-image", job.processes())
+
+
+def fillers(agent):
+    """Processes that fill the memory of ranks which are rebuilt."""
+    return named("resurgo-filler", children_of(agent))
 
 
 def without_the_one_or_the_other(jobs, program, who, images, **more):

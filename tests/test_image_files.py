@@ -17,7 +17,7 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, slow
-from survival import agent_of, children_of, kill_snapshots, snapshots
+from survival import agent_of, fillers, kill_snapshots, snapshots
 
 pytestmark = pytest.mark.protocol("pessimistic")
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
@@ -342,11 +342,10 @@ def kill_filler(agent, patience=10):
     """Kills the process that fills the memory of one that is being rebuilt, as soon as there is one; whether there was."""
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
-        for pid in children_of(agent):
-            with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/comm").read_text() == "resurgo-filler\n":
-                    os.kill(int(pid), signal.SIGKILL)
-                    return True
+        for pid in fillers(agent):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                return True
     return False
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of much memory that are rebuilt from files, and run before all of it has been read (docs/internals/image.md)."""
 
-import contextlib
 import os
 import re
 import signal
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import harness
-from survival import agent_of, children_of, kill_snapshots
+from survival import agent_of, fillers, kill_snapshots
 from test_image_files import damage_bit, files, flip, from_files, kill_with_snapshots, start, until_written, written
 
 
@@ -27,15 +26,6 @@ pytestmark = [
 ]
 # All that a program can do to its memory, with 200 MiB of it.
 CHANGED = (harness.PROGRAMS / "image" / "changed", "8")
-
-
-def fillers(agent):
-    found = []
-    for pid in children_of(agent):
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_text() == "resurgo-filler\n":
-                found.append(int(pid))
-    return found
 
 
 def runs_again(job, rank, before=lambda: None):

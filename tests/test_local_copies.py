@@ -23,7 +23,7 @@ with_waves = pytest.mark.parametrize("protocol", WAVES)
 with_all = pytest.mark.parametrize("protocol", [*WAVES, *ALONE])
 
 
-def ring(program, protocol):
+def seconds_of_crash(program, protocol):
     """Goes round for some seconds."""
     rounds = "40000" if protocol == "channel-memory" else "150000"
     return [*program("crash"), "99", "kill", "0", "always", rounds]
@@ -95,7 +95,7 @@ def test_otherwise_every_rank_has_one(jobs, program, protocol):
 @with_waves
 def test_who_reads_a_file(jobs, program, protocol, what, lost):
     """A process and its copy are what is lost together with a node."""
-    command = ring(program, protocol)
+    command = seconds_of_crash(program, protocol)
     calm = jobs.calm(3, *command)
     job = crash(jobs, command, protocol, copies(jobs, protocol, what))
     one_image(job)
@@ -116,7 +116,7 @@ def test_who_reads_a_file(jobs, program, protocol, what, lost):
 
 @pytest.mark.parametrize("protocol", ALONE)
 def test_a_rank_that_returns_alone_reads_its_own(jobs, program, protocol):
-    command = ring(program, protocol)
+    command = seconds_of_crash(program, protocol)
     calm = jobs.calm(3, *command)
     job = crash(jobs, command, protocol, copies(jobs, protocol))
     one_image(job, 2)
@@ -217,7 +217,7 @@ def kill_one_that_is_being_rebuilt(job, rng, known):
 
 @with_waves
 def test_a_damaged_file_takes_all_to_the_wave_before(jobs, program, protocol):
-    command = ring(program, protocol)
+    command = seconds_of_crash(program, protocol)
     calm = jobs.calm(3, *command)
     job = crash(jobs, command, protocol, copies(jobs, protocol))
     one_image(job, 2)
@@ -237,7 +237,7 @@ def test_a_damaged_file_takes_all_to_the_wave_before(jobs, program, protocol):
 @with_all
 def test_a_full_disk_leaves_the_images_asleep(jobs, program, protocol):
     """What is not in files cannot be read from there."""
-    command = ring(program, protocol)
+    command = seconds_of_crash(program, protocol)
     calm = jobs.calm(3, *command)
     directory = jobs.directory / "images"
     directory.mkdir()

@@ -154,31 +154,29 @@ fn on_their_way(node: &Node, reduction: Reduction, lives: &[(u64, bool)]) -> Res
                 true => node.consumed(source, rank).load(Ordering::Acquire),
                 false => 0,
             };
-            coming(node, reduction, source, rank, place, &mut |event| {
-                add(&mut gathering, event)
-            })?;
+            coming(node, reduction, source, rank, place, &mut gathering)?;
         }
     }
     Ok(gathering)
 }
 
 fn add_known(node: &Node, lives: &[(u64, bool)], gathering: &mut Gathering) -> Result<(), String> {
+    let passed_on = node.control(node.rank, control::PASSED_ON).load(Ordering::Acquire);
+    let own = |event: &Event| event.receiver as usize == node.rank && event.rclock <= passed_on;
     for (rank, (_, is_known)) in lives.iter().enumerate() {
-        let passed_on = node.control(rank, control::PASSED_ON).load(Ordering::Acquire);
-        let counts = |event: &Event| match rank == node.rank {
-            true => event.receiver as usize == rank && event.rclock <= passed_on,
-            false => *is_known,
-        };
-        let mut known = known_to(node, rank).into_iter().filter(counts);
-        known.try_for_each(|event| add(gathering, event))?;
+        if rank == node.rank {
+            add(gathering, known_to(node, rank).into_iter().filter(own))?;
+        } else if *is_known {
+            add(gathering, known_to(node, rank))?;
+        }
     }
     Ok(())
 }
 
-fn add(gathering: &mut Gathering, event: Event) -> Result<(), String> {
-    gathering
-        .add(event)
-        .map_err(|contradiction: Contradiction| contradiction.to_string())
+fn add(gathering: &mut Gathering, events: impl IntoIterator<Item = Event>) -> Result<(), String> {
+    let mut events = events.into_iter();
+    let added: Result<(), Contradiction> = events.try_for_each(|event| gathering.add(event));
+    added.map_err(|contradiction| contradiction.to_string())
 }
 
 /// What messages from `source` to `rank` carry that stand at `place` or behind it.
@@ -188,7 +186,7 @@ fn coming(
     source: usize,
     rank: usize,
     place: u64,
-    add: &mut impl FnMut(Event) -> Result<(), String>,
+    gathering: &mut Gathering,
 ) -> Result<(), String> {
     let mut reader = Reader::at(source, rank, node, place);
     let (mut bytes, mut carried) = (Vec::new(), Piggyback::default());
@@ -196,7 +194,7 @@ fn coming(
         if entry.envelope.kind != Kind::More {
             reader.piggyback(node, &entry, &mut bytes);
             decode(reduction, source as Rank, &bytes, &mut carried)?;
-            carried.events.iter().copied().try_for_each(&mut *add)?;
+            add(gathering, carried.events.iter().copied())?;
         }
         reader.advance(entry.bytes);
     }

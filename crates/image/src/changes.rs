@@ -177,17 +177,26 @@ const REGISTER_WP: u64 = 2;
 /// Out of the way of the program's descriptors: those of another life must get the same numbers.
 const HIGH: usize = 1000;
 
+/// A new userfaultfd; `mode`: flags of the call.
+pub fn userfaultfd(mode: i32, features: u64) -> Result<i32, Errno> {
+    let mut api = [API, features, 0];
+    // SAFETY: makes a descriptor and asks what it can do.
+    unsafe {
+        let fd = call!(libc::SYS_userfaultfd, libc::O_CLOEXEC | mode)? as i32;
+        let agreed = call!(libc::SYS_ioctl, fd, UFFDIO_API, api.as_mut_ptr());
+        agreed.map(|_| fd).inspect_err(|_| sys::close(fd))
+    }
+}
+
 /// Begins to track, from nothing.
 fn begin(state: &mut State) -> Result<(), Errno> {
     reset(state);
-    // SAFETY: makes a descriptor, asks what it can do, and moves it.
+    let low = userfaultfd(USER_MODE_ONLY, WP_ASYNC | WP_UNPOPULATED)?;
+    let high = sys::fcntl(low, libc::F_DUPFD_CLOEXEC, HIGH);
+    sys::close(low);
+    state.fd = high? as i32;
+    // SAFETY: writes the name.
     unsafe {
-        let low = call!(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY)? as i32;
-        let mut api = [API, WP_ASYNC | WP_UNPOPULATED, 0];
-        let agreed = call!(libc::SYS_ioctl, low, UFFDIO_API, api.as_mut_ptr());
-        let high = agreed.and_then(|_| sys::fcntl(low, libc::F_DUPFD_CLOEXEC, HIGH));
-        sys::close(low);
-        state.fd = high? as i32;
         let name = call!(libc::SYS_getrandom, &raw mut state.name, 8, 0);
         if name == Ok(8) && state.name != 0 {
             Ok(())

@@ -117,6 +117,13 @@ pub fn futex_wake(word: &AtomicU32) {
     };
 }
 
+/// No signal arrives any more, as far as they can be blocked.
+pub fn block_signals() {
+    let all = u64::MAX;
+    // SAFETY: reads the mask.
+    let _ = unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8) };
+}
+
 pub fn close(fd: i32) {
     // SAFETY: callers own the descriptor.
     let _ = unsafe { call!(libc::SYS_close, fd) };

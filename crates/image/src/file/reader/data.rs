@@ -50,6 +50,7 @@ impl Image {
                 })
             })
             .collect();
+        let bytes: u64 = extents.iter().map(|extent| extent.length).sum();
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some((address, start, end)) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -61,7 +62,7 @@ impl Image {
         std::thread::scope(|scope| {
             // A thread that cannot be made is not needed.
             let helpers: Vec<_> = (1..cores.min(MOST_THREADS))
-                .filter(|number| *number < shares.len())
+                .filter(|number| *number as u64 * SHARE < bytes)
                 .map_while(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok())
                 .collect();
             let mine = work();

@@ -16,7 +16,7 @@ use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::IMAGE_FD;
 
 use super::Plan;
-use crate::changes::{API, UFFDIO_API, UFFDIO_REGISTER, USER_MODE_ONLY};
+use crate::changes::{API, UFFDIO_API, UFFDIO_REGISTER, USER_MODE_ONLY, userfaultfd};
 use crate::file::format::{Mapping, MappingKind, PLAIN};
 use crate::file::plan::{KEEP, KEPT};
 use crate::file::reader::{Defect, Image};
@@ -57,10 +57,9 @@ impl Filler {
         let is_lazy = bytes >= lazy::LEAST && lazy::is_possible();
         let main = image.threads.iter().find(|thread| thread.is_main != 0)?;
         let renamed = (main.tid, sys::getpid());
-        // SAFETY: makes a descriptor and closes it; owns the sockets just made; copies this process, which has one thread.
+        userfaultfd(USER_MODE_ONLY, 0).map(sys::close).ok()?;
+        // SAFETY: owns the sockets just made; copies this process, which has one thread.
         unsafe {
-            let possible = call!(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY).ok()?;
-            libc::close(possible as i32);
             let (ours, theirs) = talk::pair().ok()?;
             let (ours, theirs) = (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs));
             // The program must not find it among its children: its parent ends.
@@ -220,23 +219,24 @@ fn rename(image: &Image, address: u64, bytes: &mut [u8], renamed: Renamed) -> Re
 fn copy(memory: i32, address: u64, bytes: &[u8]) -> Result<(), Errno> {
     let mut done = 0;
     while done < bytes.len() {
-        let rest = &bytes[done..];
-        let mut request = [
-            address + done as u64,
-            rest.as_ptr() as u64,
-            rest.len() as u64,
-            DONT_WAKE,
-            0,
-        ];
-        // SAFETY: reads the bytes, and writes to memory of another process, which waits for it.
-        let result = unsafe { call!(libc::SYS_ioctl, memory, UFFDIO_COPY, request.as_mut_ptr()) };
-        // How many, or an error.
-        match (result, request[4] as i64) {
-            (Ok(_), _) => return Ok(()),
-            (Err(_), copied @ 1..) => done += copied as usize,
-            (Err(libc::EAGAIN), _) => {}
-            (Err(errno), _) => return Err(errno),
+        match copy_some(memory, address + done as u64, &bytes[done..], DONT_WAKE) {
+            Ok(copied) => done += copied,
+            Err(libc::EAGAIN) => {}
+            Err(errno) => return Err(errno),
         }
     }
     Ok(())
+}
+
+/// The same for the first pages, as many as the kernel takes at once; returns their bytes.
+fn copy_some(memory: i32, address: u64, bytes: &[u8], mode: u64) -> Result<usize, Errno> {
+    let mut request = [address, bytes.as_ptr() as u64, bytes.len() as u64, mode, 0];
+    // SAFETY: reads the bytes, and writes to memory of another process where nobody has seen any yet.
+    let result = unsafe { call!(libc::SYS_ioctl, memory, UFFDIO_COPY, request.as_mut_ptr()) };
+    // How many, or an error.
+    match (result, request[4] as i64) {
+        (Ok(_), _) => Ok(bytes.len()),
+        (Err(_), copied @ 1..) => Ok(copied as usize),
+        (Err(errno), _) => Err(errno),
+    }
 }

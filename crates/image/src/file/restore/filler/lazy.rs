@@ -20,8 +20,8 @@ use std::time::Duration;
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
-use super::{UFFDIO_COPY, failed, find, rename};
-use crate::changes::{API, UFFDIO_API};
+use super::{copy_some, failed, find, rename};
+use crate::changes::userfaultfd;
 use crate::file::checksum::PAGE;
 use crate::file::format::Extent;
 use crate::file::reader::{Defect, Image};
@@ -47,21 +47,11 @@ const UFFDIO_WAKE: u32 = 0x8010_aa02;
 
 /// Whether the kernel will let the restorer have such a userfaultfd.
 pub fn is_possible() -> bool {
-    // SAFETY: reads numbers; makes a descriptor, asks what it can do, and closes it.
-    unsafe {
-        // Others lose their rights when they execute the restorer.
-        const NO_ROOT: i32 = 1;
-        if libc::geteuid() != 0 || libc::prctl(libc::PR_GET_SECUREBITS) & NO_ROOT != 0 {
-            return false;
-        }
-        let Ok(fd) = call!(libc::SYS_userfaultfd, libc::O_CLOEXEC) else {
-            return false;
-        };
-        let mut api = [API, FEATURES, 0];
-        let agreed = call!(libc::SYS_ioctl, fd, UFFDIO_API, api.as_mut_ptr());
-        sys::close(fd as i32);
-        agreed.is_ok()
-    }
+    const NO_ROOT: i32 = 1;
+    // SAFETY: reads numbers.
+    let is_root = unsafe { libc::geteuid() == 0 && libc::prctl(libc::PR_GET_SECUREBITS) & NO_ROOT == 0 };
+    // Others lose their rights when they execute the restorer.
+    is_root && userfaultfd(0, FEATURES).map(sys::close).is_ok()
 }
 
 /// Lets the process behind `restorer` run, and fills its memory meanwhile.
@@ -87,9 +77,7 @@ pub fn fill(
     talk::send(IMAGE_FD, &Datagram::new(Kind::Filling, 0, 0, 0), &[theirs, memory])?;
     // What the rank sends to its own group must not end this; and if the rank ends first, nobody must wait for the ends of its pipes and
     // sockets.
-    let all = u64::MAX;
-    // SAFETY: about this process only.
-    let _ = unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8) };
+    sys::block_signals();
     for fd in [theirs, 0, 1, 2, PMI_FD, NODE_MEMORY_FD, SPILL_FD, IMAGE_FD] {
         sys::close(fd);
     }
@@ -392,24 +380,20 @@ impl Filling<'_> {
         while done < bytes.len() {
             let rest = &bytes[done..bytes.len().min(done + most)];
             let at = address + done as u64;
-            let mut request = [at, rest.as_ptr() as u64, rest.len() as u64, 0, 0];
-            // SAFETY: reads the bytes, and writes to memory of another process where nobody has seen any yet.
-            let result = unsafe { call!(libc::SYS_ioctl, memory, UFFDIO_COPY, request.as_mut_ptr()) };
-            match (result, request[4] as i64) {
-                (Ok(_), _) => done += rest.len(),
-                (Err(_), copied @ 1..) => done += copied as usize,
-                (Err(libc::EAGAIN), _) => return Ok((Brought::Changed, done as u64)),
-                (Err(libc::ESRCH), _) => return Ok((Brought::Gone, done as u64)),
+            match copy_some(memory, at, rest, 0) {
+                Ok(copied) => done += copied,
+                Err(libc::EAGAIN) => return Ok((Brought::Changed, done as u64)),
+                Err(libc::ESRCH) => return Ok((Brought::Gone, done as u64)),
                 // The program has made several mappings of one.
-                (Err(libc::ENOENT), _) if rest.len() > PAGE => most = PAGE,
+                Err(libc::ENOENT) if rest.len() > PAGE => most = PAGE,
                 // There is something, or there must not be anything any more.
-                (Err(libc::EEXIST | libc::ENOENT), _) => {
+                Err(libc::EEXIST | libc::ENOENT) => {
                     let mut wake = [at, ONE];
                     // SAFETY: about threads that wait.
                     let _ = unsafe { call!(libc::SYS_ioctl, memory, UFFDIO_WAKE, wake.as_mut_ptr()) };
                     done += PAGE;
                 }
-                (Err(errno), _) => return Err(self.source.image.not_filled(errno)),
+                Err(errno) => return Err(self.source.image.not_filled(errno)),
             }
         }
         Ok((Brought::All, done as u64))
