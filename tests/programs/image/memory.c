@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory: the heap, the break, mappings that come and go and change their rights, pages given back, shared memory of one
+// Memory: the heap, the break, mappings that come and go and change their rights, also in parts, pages given back, shared memory of one
 // process alone, a stack that grows, huge pages, locked pages.
 #include <sys/mman.h>
 
@@ -25,6 +25,14 @@ static uint64_t grow_stack(int depth)
     return below * 31 + (uint64_t)depth;
 }
 
+// The kernel moves only what it counts as one mapping.
+static char *moved(char *from, size_t bytes, int round)
+{
+    char *where = map(bytes, MAP_PRIVATE);
+    CHECK(mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, where) == where, "round %d: %s", round, strerror(errno));
+    return where;
+}
+
 int main(int argc, char **argv)
 {
     start(&argc, &argv);
@@ -34,6 +42,8 @@ int main(int argc, char **argv)
     char *huge = map(8 * BYTES, MAP_PRIVATE), *locked = map(16 << 10, MAP_PRIVATE);
     madvise(huge, 8 * BYTES, MADV_HUGEPAGE);
     mlock(locked, 16 << 10);
+    char *parts = map(4 * BYTES, MAP_PRIVATE);
+    fill(parts, 4 * BYTES, 3);
     char *down = map(64 << 10, MAP_PRIVATE | MAP_GROWSDOWN);
     down[(64 << 10) - 1] = 1;
     char *first_break = sbrk(0);
@@ -96,7 +106,11 @@ int main(int argc, char **argv)
         char *block = allocate((size_t)(i + 1) << 12);
         fill(block, (size_t)(i + 1) << 12, 9);
         hash = hash_bytes(hash, block, 64);
-        step(hash, 0.004);
+        mprotect(parts + i % 4 * BYTES, BYTES, i % 2 ? PROT_NONE : PROT_READ);
+        step(hash, 0.01);
+        mprotect(parts + i % 4 * BYTES, BYTES, PROT_READ | PROT_WRITE);
+        parts = moved(parts, 4 * BYTES, i);
+        CHECK(first_wrong(parts, 4 * BYTES, 3) < 0, "round %d: parts without rights have changed", i);
         CHECK(first_wrong(block, (size_t)(i + 1) << 12, 9) < 0, "round %d: the heap", i);
         free(block);
     }

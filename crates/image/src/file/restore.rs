@@ -206,7 +206,7 @@ fn make_plan(image: &Image, opened: &open::Opened, filler: Option<&Filler>) -> V
         let (own, rest) = extents.split_at(count);
         extents = rest;
         let is_filled = filler.is_some_and(|filler| filler.fills(mapping.start));
-        plan_mapping(&mut plan, mapping, if is_filled { &[] } else { own }, opened);
+        plan_mapping(&mut plan, mapping, own, is_filled, opened);
     }
     if let (Some(filler), Some(numbers)) = (filler, opened.filler()) {
         filler.plan(&mut plan, numbers);
@@ -266,7 +266,8 @@ unsafe impl format::Record for Head {}
 // SAFETY: words only.
 unsafe impl format::Record for Step {}
 
-fn plan_mapping(plan: &mut Plan, mapping: &Mapping, extents: &[Extent], opened: &open::Opened) {
+/// `is_filled`: by the filler, later.
+fn plan_mapping(plan: &mut Plan, mapping: &Mapping, extents: &[Extent], is_filled: bool, opened: &open::Opened) {
     let length = mapping.end - mapping.start;
     let fixed = libc::MAP_FIXED_NOREPLACE as u32;
     let filling = mapping.protection | if extents.is_empty() { 0 } else { libc::PROT_WRITE as u32 };
@@ -340,8 +341,19 @@ fn plan_mapping(plan: &mut Plan, mapping: &Mapping, extents: &[Extent], opened: 
             MAY_FAIL,
         );
     }
+    // What the program has given other rights for a while becomes one mapping with its neighbours again, as it was, if the kernel
+    // counts their pages together: if they have been made one mapping after the other, while all could be written to.
+    if let (true, Some(first)) = (is_filled, extents.first()) {
+        plan.step(
+            libc::SYS_pread64,
+            &[opened.data() as u64, first.address, 1, first.offset],
+            1,
+        );
+        let forget = libc::MADV_DONTNEED as u64;
+        plan.step(libc::SYS_madvise, &[first.address, PAGE as u64, forget], 0);
+    }
     // Read, never mapped from the image file: a page that the program gives back must be zero when it is used again.
-    for extent in extents {
+    for extent in extents.iter().filter(|_| !is_filled) {
         let mut done = 0;
         while done < extent.length {
             let bytes = (extent.length - done).min(if opened.is_copy() { READ_COPY } else { READ });
