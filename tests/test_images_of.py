@@ -8,6 +8,7 @@ import pytest
 
 import harness
 from harness import MANY, slow
+from test_image_files import from_files, kill_with_snapshots, start, until_written, written
 
 pytestmark = pytest.mark.protocol("pessimistic")
 
@@ -56,6 +57,24 @@ def survives(jobs, rng, words, kills, before=()):
 @pytest.mark.parametrize("words", PROGRAMS)
 def test_feature(jobs, rng, kills, words):
     survives(jobs, rng, words, kills)
+
+
+FROM_FILES = "files signals place threads_kept memory changed".split() + ["timers posix", "locks recursive",
+              *(f"events {kind}" for kind in ("eventfd", "pipe", "epoll", "timerfd", "signalfd"))]
+
+
+@pytest.mark.parametrize("words", [words if words in FROM_FILES or not isinstance(words, str) else slow(words) for words in PROGRAMS])
+def test_feature_from_files(jobs, rng, tmp_path, words):
+    calm = jobs.calm(2, *command(words))
+    job = start(jobs, tmp_path / "images", 2, *command(words), every=f"{rng.choice([30, 50])}ms")
+    for _ in range(4):
+        rank = rng.randrange(2)
+        if until_written(job, rank, len(written(job, rank)) + rng.randint(2, 4)):
+            life = job.lives()[rank][1]
+            kill_with_snapshots(job, rank)
+            job.until(lambda rank=rank, life=life: job.lives().get(rank, (0, 0))[1] > life, what="the next life")
+    result = job.wait().ok()
+    assert result.out == calm.out and result.program_errors == b"" and from_files(result), result.describe()
 
 
 @pytest.mark.parametrize("words", ["threads_kept", "timers posix_thread", *(f"locks {kind}" for kind in LOCKS),

@@ -308,7 +308,7 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
         return Err(refuse(why));
     }
     timers::note().map_err(refuse)?;
-    snapshot::note_actions();
+    snapshot::note_inherited();
     mappings::make_private().map_err(refuse)?;
     let own = file.as_ref().map_or(-1, |file| file.0);
     let is_own = |fd| {

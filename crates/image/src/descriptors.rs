@@ -156,9 +156,9 @@ pub(crate) fn noted() -> &'static [Descriptor] {
     &table.entries[..table.count]
 }
 
-/// In a process that was rebuilt from a file, with its descriptors: what else belongs to them. The error names one that
-/// cannot be locked again.
-pub(crate) fn complete() -> Result<(), (i32, Errno)> {
+/// In a process that was rebuilt from a file, with its descriptors: what else belongs to them. The error names one, and what cannot
+/// be done.
+pub(crate) fn complete() -> Result<(), (i32, Errno, &'static str)> {
     let table = table();
     for entry in &table.entries[..table.count] {
         let _ = sys::fcntl(entry.fd, libc::F_SETFD, entry.flags as usize);
@@ -169,7 +169,17 @@ pub(crate) fn complete() -> Result<(), (i32, Errno)> {
         };
         table.standard[standard] = stat(entry.fd).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
     }
-    lock_again(&table.entries[..table.count])
+    let entries = &table.entries[..table.count];
+    objects::forget_copies();
+    let renewed = objects::renew(entries);
+    renewed.map_err(|(fd, errno)| {
+        (
+            fd,
+            errno,
+            "a pipe, an epoll descriptor or the like cannot be made again",
+        )
+    })?;
+    lock_again(entries).map_err(|(fd, errno)| (fd, errno, "a file that was locked cannot be locked again"))
 }
 
 fn lock_again(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {

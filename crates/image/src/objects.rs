@@ -6,6 +6,7 @@
 use std::cell::UnsafeCell;
 
 use crate::descriptors::{Descriptor, Refusal, replace};
+use crate::file::tables::Trouble;
 use crate::mappings::Lines;
 use crate::sys::{self, Errno, call};
 
@@ -316,6 +317,45 @@ fn note_watches(noted: &mut Noted, entry: &Descriptor, table: &[Descriptor]) -> 
     match read.err().or(refused) {
         None => Ok(()),
         Some(why) => Err(Refusal::new(why, entry.fd)),
+    }
+}
+
+/// Calls `each` with what waits in the pipe of which `entry` is an end, part by part: for one of its ends only.
+pub fn content(entry: &Descriptor, each: &mut dyn FnMut(&[u8]) -> Result<(), Errno>) -> Result<(), Trouble> {
+    let pipes = &noted().pipes[..noted().pipe_count];
+    let Some(pipe) = pipes.iter().find(|pipe| pipe.read == entry.fd) else {
+        return Ok(());
+    };
+    let unreadable = |errno| Trouble::new("a pipe of its own cannot be copied", errno);
+    let ends = duplicate(pipe.read, pipe.bytes).map_err(unreadable)?;
+    sys::close(ends[1]);
+    let mut bytes = [0; 4096];
+    let result = loop {
+        match sys::read(ends[0], &mut bytes) {
+            Ok(0) => break Ok(()),
+            Ok(_) if entry.status & libc::O_DIRECT != 0 => {
+                break Err(Trouble::new(
+                    "a pipe of its own holds packets, whose ends no file can hold",
+                    0,
+                ));
+            }
+            Ok(length) => {
+                if let Err(errno) = each(&bytes[..length]) {
+                    break Err(Trouble::memory(errno));
+                }
+            }
+            Err(errno) => break Err(unreadable(errno)),
+        }
+    };
+    sys::close(ends[0]);
+    result
+}
+
+/// In a process that was rebuilt from a file: pipes are there, with what was in them, and nothing else.
+pub fn forget_copies() {
+    let noted = noted();
+    for pipe in &mut noted.pipes[..noted.pipe_count] {
+        pipe.copy = [-1; 2];
     }
 }
 

@@ -17,29 +17,61 @@ use crate::talk::{self, Received, Text};
 use crate::{calls, changes, gate, locks, mappings, stop, threads, timers};
 
 const SIGNALS: usize = 64;
-struct Actions(UnsafeCell<[stop::KernelAction; SIGNALS]>);
-// SAFETY: only the capturing thread uses it.
-unsafe impl Sync for Actions {}
-static ACTIONS: Actions = Actions(UnsafeCell::new([stop::KernelAction::DEFAULT; SIGNALS]));
+const LIMITS: usize = 16;
 
-/// Keeps what is done with signals, which a process that is rebuilt from a file does not inherit.
-pub fn note_actions() {
-    for signal in 0..SIGNALS {
+/// What a process that is rebuilt from a file does not inherit: what is done with signals, and limits.
+struct Inherited {
+    actions: [stop::KernelAction; SIGNALS],
+    limits: [libc::rlimit; LIMITS],
+}
+
+const UNLIMITED: libc::rlimit = libc::rlimit {
+    rlim_cur: libc::RLIM_INFINITY,
+    rlim_max: libc::RLIM_INFINITY,
+};
+
+struct Place(UnsafeCell<Inherited>);
+// SAFETY: only the capturing thread uses it.
+unsafe impl Sync for Place {}
+static INHERITED: Place = Place(UnsafeCell::new(Inherited {
+    actions: [stop::KernelAction::DEFAULT; SIGNALS],
+    limits: [UNLIMITED; LIMITS],
+}));
+
+pub fn note_inherited() {
+    // SAFETY: see `Place`.
+    let noted = unsafe { &mut *INHERITED.0.get() };
+    for (index, action) in noted.actions.iter_mut().enumerate() {
         // SAFETY: writes to the place for this signal.
-        let _ = unsafe {
-            let place = (ACTIONS.0.get() as *mut stop::KernelAction).add(signal);
-            call!(libc::SYS_rt_sigaction, signal + 1, 0, place, 8)
-        };
+        let _ = unsafe { call!(libc::SYS_rt_sigaction, index + 1, 0, &raw mut *action, 8) };
+    }
+    for (index, limit) in noted.limits.iter_mut().enumerate() {
+        // SAFETY: writes to the place for this limit.
+        let _ = unsafe { call!(libc::SYS_prlimit64, 0, index, 0, &raw mut *limit) };
     }
 }
 
-pub fn set_actions() {
-    for signal in 0..SIGNALS {
-        // SAFETY: reads what `note_actions` has written. SIGKILL and SIGSTOP are refused, rightly.
-        let _ = unsafe {
-            let place = (ACTIONS.0.get() as *const stop::KernelAction).add(signal);
-            call!(libc::SYS_rt_sigaction, signal + 1, place, 0, 8)
-        };
+pub fn set_inherited() {
+    // SAFETY: see `Place`.
+    let noted = unsafe { &*INHERITED.0.get() };
+    for (index, action) in noted.actions.iter().enumerate() {
+        // SAFETY: reads what was noted. SIGKILL and SIGSTOP are refused, rightly.
+        let _ = unsafe { call!(libc::SYS_rt_sigaction, index + 1, &raw const *action, 0, 8) };
+    }
+    for (index, limit) in noted.limits.iter().enumerate() {
+        let mut now = UNLIMITED;
+        // SAFETY: reads what was noted, and writes what there is.
+        unsafe {
+            let set = call!(libc::SYS_prlimit64, 0, index, &raw const *limit, &raw mut now);
+            // More than is allowed here: what is.
+            if set == Err(libc::EPERM) && call!(libc::SYS_prlimit64, 0, index, 0, &raw mut now).is_ok() {
+                let most = libc::rlimit {
+                    rlim_cur: limit.rlim_cur.min(now.rlim_max),
+                    rlim_max: limit.rlim_max.min(now.rlim_max),
+                };
+                let _ = call!(libc::SYS_prlimit64, 0, index, &raw const most, 0);
+            }
+        }
     }
 }
 

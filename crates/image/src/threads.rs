@@ -29,7 +29,12 @@ pub struct Thread {
     pub name: [u8; 16],
     affinity: [u64; 16],
     affinity_bytes: usize,
+    scheduling: Scheduling,
 }
+
+/// struct sched_attr of the kernel, as far as all kernels have it: size and policy, flags, nice and priority, deadlines.
+type Scheduling = [u64; 6];
+const SCHEDULING: usize = size_of::<Scheduling>();
 
 impl Thread {
     /// The instruction that it executes next.
@@ -50,6 +55,7 @@ const NOBODY: Thread = Thread {
     name: [0; 16],
     affinity: [0; 16],
     affinity_bytes: 0,
+    scheduling: [0; 6],
 };
 
 struct Table(UnsafeCell<[Thread; MOST]>);
@@ -119,6 +125,8 @@ pub fn park(context: usize) {
         );
         let _ = call!(libc::SYS_prctl, libc::PR_GET_NAME, thread.name.as_mut_ptr());
         thread.affinity_bytes = sys::affinity(&mut thread.affinity);
+        let scheduling = &raw mut thread.scheduling;
+        let _ = call!(libc::SYS_sched_getattr, 0, scheduling, SCHEDULING, 0);
         TABLE.0.get().cast::<Thread>().add(index).write(thread);
     }
     // Entries become visible in order, so that PARKED says how many from the first are whole.
@@ -156,6 +164,7 @@ pub unsafe fn become_thread(index: usize) -> ! {
             thread.affinity_bytes,
             thread.affinity.as_ptr()
         );
+        let _ = call!(libc::SYS_sched_setattr, 0, &raw const thread.scheduling, 0);
         timers::raise_own(index);
         // The first that goes on may be asked for the next image, which needs the tables anew.
         wait_for_all();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What surrounds a process: working directory, umask, limits, environment, clocks of the vdso, the present processor.
+// What surrounds a process: working directory, umask, limits, priority, environment, clocks of the vdso, the present processor.
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -19,6 +19,13 @@ int main(int argc, char **argv)
     WORKS(getrlimit(RLIMIT_NOFILE, &files));
     limit.rlim_max = files.rlim_max < 4321 ? files.rlim_max : 4321;
     WORKS(setrlimit(RLIMIT_NOFILE, &limit));
+    struct rlimit core = {1 << 20, 1 << 20};
+    WORKS(getrlimit(RLIMIT_CORE, &files));
+    core.rlim_max = files.rlim_max < 1 << 20 ? files.rlim_max : 1 << 20;
+    core.rlim_cur = core.rlim_max / 2;
+    WORKS(setrlimit(RLIMIT_CORE, &core));
+    int usual = WORKS(getpriority(PRIO_PROCESS, 0)), nice = usual < 18 ? usual + 2 : 19;
+    WORKS(setpriority(PRIO_PROCESS, 0, nice));
     setenv("PLACE", "first", 1);
     double last = now();
     time_t seconds = time(NULL);
@@ -29,6 +36,9 @@ int main(int argc, char **argv)
         CHECK(getcwd(here, sizeof here) && strcmp(here, path) == 0, "round %d: the directory is %s", i, here);
         CHECK(umask(0137) == 0137, "round %d: the umask", i);
         CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur == 321, "round %d: %ld", i, (long)files.rlim_cur);
+        CHECK(getrlimit(RLIMIT_CORE, &files) == 0 && files.rlim_cur == core.rlim_cur && files.rlim_max == core.rlim_max,
+              "round %d: %ld, %ld", i, (long)files.rlim_cur, (long)files.rlim_max);
+        CHECK(getpriority(PRIO_PROCESS, 0) == nice, "round %d: nice %d, was %d", i, getpriority(PRIO_PROCESS, 0), nice);
         snprintf(value, sizeof value, "%d", i);
         CHECK(i == 0 || atoi(getenv("PLACE")) == i - 1, "round %d: the environment", i);
         setenv("PLACE", value, 1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What belongs to a thread: thread-local storage, errno, name, affinity, its own number; signals sent to it; cancellation.
+// What belongs to a thread: thread-local storage, errno, name, affinity, priority, its own number; signals sent to it; cancellation.
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include "image.h"
@@ -30,6 +31,8 @@ static void *run(void *argument)
     CPU_ZERO(&one);
     CPU_SET(id % (int)sysconf(_SC_NPROCESSORS_ONLN), &one);
     IS_ZERO(pthread_setaffinity_np(pthread_self(), sizeof one, &one));
+    int usual = WORKS(getpriority(PRIO_PROCESS, 0)), nice = usual < 12 ? usual + id : usual;
+    WORKS(setpriority(PRIO_PROCESS, 0, nice)); // of this thread alone
     pthread_setspecific(key, argument);
     for (int i = 0; i < ROUNDS; i++) {
         errno = 1000 + id;
@@ -41,6 +44,7 @@ static void *run(void *argument)
         CHECK(strcmp(is, name) == 0, "thread %d, round %d: is called %s", id, i, is);
         IS_ZERO(pthread_getaffinity_np(pthread_self(), sizeof now_one, &now_one));
         CHECK(CPU_EQUAL(&one, &now_one), "thread %d, round %d: may run elsewhere", id, i);
+        CHECK(getpriority(PRIO_PROCESS, 0) == nice, "thread %d, round %d: nice %d", id, i, getpriority(PRIO_PROCESS, 0));
         pthread_barrier_wait(&barrier);
         usleep(1000);
     }

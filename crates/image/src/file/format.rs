@@ -16,7 +16,7 @@ use super::checksum::{PAGE, Sum, sum_of};
 
 pub const MAGIC: [u8; 8] = *b"resurgoI";
 /// Changes whenever the meaning of any byte changes.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 /// Where the agent's page lies in the file.
 pub const NOTE_OFFSET: u64 = PAGE as u64;
 pub const DATA_OFFSET: u64 = 2 * PAGE as u64;
@@ -184,15 +184,24 @@ pub enum DescriptorKind {
     Given = 4,
     /// Memory that the MPI library shared with nobody: only its descriptor is left.
     Leftover = 5,
+    /// An end of a pipe inside of the process. One of them has what waits in it.
+    Pipe = 6,
+    /// eventfd, timerfd, signalfd, epoll: what that is, and its state, lies in the memory of this library.
+    Object = 7,
+    /// A regular file whose name is gone.
+    Removed = 8,
 }
 
-pub const DESCRIPTOR_KINDS: [DescriptorKind; 6] = [
+pub const DESCRIPTOR_KINDS: [DescriptorKind; 9] = [
     DescriptorKind::Output,
     DescriptorKind::Input,
     DescriptorKind::File,
     DescriptorKind::Device,
     DescriptorKind::Given,
     DescriptorKind::Leftover,
+    DescriptorKind::Pipe,
+    DescriptorKind::Object,
+    DescriptorKind::Removed,
 ];
 
 #[derive(Debug, Clone, Copy)]
@@ -212,6 +221,7 @@ pub struct Descriptor {
     pub same_as: i32,
     pub mode: u32,
     pub path: Name,
+    pub content: Name,
 }
 
 /// In the flags of a descriptor whose file grows: another process had it open for writing, so it must not be cut.
@@ -254,7 +264,7 @@ unsafe impl Record for Sum {}
 unsafe impl Record for u32 {}
 const _: () = assert!(size_of::<Header>() == 48 + 64 + 24 + 7 * 16 + 24 + 88 + 8 + 16);
 const _: () = assert!(size_of::<Mapping>() == 48 && size_of::<File>() == 40 + BUILD_ID);
-const _: () = assert!(size_of::<Descriptor>() == 64 && size_of::<Thread>() == 24 && size_of::<Extent>() == 24);
+const _: () = assert!(size_of::<Descriptor>() == 72 && size_of::<Thread>() == 24 && size_of::<Extent>() == 24);
 
 /// Length of `bytes` in whole pages.
 pub const fn page_up(bytes: u64) -> u64 {

@@ -234,7 +234,8 @@ impl Image {
             }
         }
         let names = self.files.iter().map(|file| file.path);
-        let names = names.chain(self.descriptors.iter().map(|descriptor| descriptor.path));
+        let own = self.descriptors.iter().flat_map(|own| [own.path, own.content]);
+        let names = names.chain(own);
         for name in names.chain([self.header.directory, self.header.vdso]) {
             if self.name(name).is_none() {
                 return Err("a name lies outside".to_string());

@@ -215,8 +215,6 @@ fn make_plan(image: &Image, opened: &open::Opened, filler: Option<&Filler>) -> V
     for fd in opened.temporary() {
         plan.step(libc::SYS_close, &[fd as u64], 0);
     }
-    let limit = plan.place_words(&[opened.limit.rlim_cur, opened.limit.rlim_max]);
-    plan.step(libc::SYS_setrlimit, &[u64::from(libc::RLIMIT_NOFILE), limit], 0);
     plan_numbers(&mut plan, image);
 
     let steps_at = size_of::<Head>() + plan.bytes.len().next_multiple_of(8);

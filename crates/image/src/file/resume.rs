@@ -11,29 +11,22 @@ use crate::{capture, changes, descriptors, snapshot, stop, talk};
 /// The restorer jumps here, on the stack and with the thread pointer of the header. `restorer` and `bytes`: its own memory;
 /// `locks`: [`LOCKS_RENAMED`], or not.
 pub extern "C" fn resume(restorer: usize, bytes: usize, locks: u64) -> ! {
-    let all = u64::MAX;
-    // SAFETY: no signal may arrive before the threads are as they were; the restorer is not needed any more; nobody else
-    // runs.
-    unsafe {
-        let _ = call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, 0, 8);
-        let _ = call!(libc::SYS_munmap, restorer, bytes);
-    }
+    // Until the threads are as they were.
+    sys::block_signals();
+    // SAFETY: the restorer is not needed any more; nobody else runs.
+    let _ = unsafe { call!(libc::SYS_munmap, restorer, bytes) };
     changes::forget();
     warm::forget();
     // Of an image that was copied by the process itself.
     stop::reset();
     capture::reset();
     snapshot::become_independent(sys::getppid());
-    if let Err((fd, errno)) = descriptors::complete() {
+    if let Err((fd, errno, what)) = descriptors::complete() {
         let failed = Datagram::new(Kind::Failed, 0, errno as u64, fd as u64);
-        let _ = talk::send(
-            IMAGE_FD,
-            &failed.with_text("a file that was locked cannot be locked again"),
-            &[],
-        );
+        let _ = talk::send(IMAGE_FD, &failed.with_text(what), &[]);
         snapshot::exit(EXIT_NOT_RESTORED);
     }
-    snapshot::set_actions();
+    snapshot::set_inherited();
     let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::Restored, 0, 0, 0), &[]);
     snapshot::become_rank(None, locks == LOCKS_RENAMED)
 }

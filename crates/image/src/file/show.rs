@@ -67,6 +67,8 @@ fn describe(image: &Image) -> String {
             DescriptorKind::Device => path.into_owned(),
             DescriptorKind::Given => "given by the agent".to_string(),
             DescriptorKind::Leftover => format!("{path} (private memory now)"),
+            DescriptorKind::Pipe | DescriptorKind::Removed => format!("{path}, {} bytes", descriptor.content.length),
+            DescriptorKind::Object => path.into_owned(),
         };
         let _ = writeln!(text, "  {:>4} {what}", descriptor.fd);
     }

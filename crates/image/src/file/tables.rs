@@ -5,11 +5,15 @@ use super::format::{
 };
 use super::layout::Piece;
 use super::work::Area;
+use crate::objects::{self, Object};
 use crate::sys::{self, Errno};
 use crate::{descriptors, mappings, sharing, threads};
 
 /// What /proc says of the memory files that `restore/open.rs` makes.
 const LEFTOVER: &[u8] = b"/memfd:resurgo-leftover";
+
+/// Of a removed file: its content is held in memory while the image is written.
+const MOST_REMOVED: i64 = 64 << 20;
 
 /// Why an image cannot be written.
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +78,19 @@ impl Tables {
         })
     }
 
+    /// What `read` gives, part by part.
+    fn strung(
+        &mut self,
+        read: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), Errno>) -> Result<(), Trouble>,
+    ) -> Result<Name, Trouble> {
+        let mut name = self.name(b"")?;
+        read(&mut |bytes| {
+            name.length += bytes.len() as u32;
+            self.strings.push(bytes)
+        })?;
+        Ok(name)
+    }
+
     pub fn text(&self, name: Name) -> &[u8] {
         &self.strings.bytes()[name.at as usize..][..name.length as usize]
     }
@@ -135,16 +152,19 @@ impl Tables {
                 descriptors::Kind::File => (DescriptorKind::File, entry.same_as.unwrap_or(-1)),
                 descriptors::Kind::Shared if device => (DescriptorKind::Device, entry.same_as.unwrap_or(-1)),
                 descriptors::Kind::Shared => (DescriptorKind::Given, -1),
-                descriptors::Kind::Object(_) => {
-                    return Err(Trouble::new(
-                        "it has pipes, epoll descriptors or the like, which no file can hold yet",
-                        0,
-                    ));
-                }
+                descriptors::Kind::Object(Object::Pipe) => (DescriptorKind::Pipe, entry.same_as.unwrap_or(-1)),
+                descriptors::Kind::Object(_) => (DescriptorKind::Object, entry.same_as.unwrap_or(-1)),
             };
-            if kind == DescriptorKind::File && descriptors::stat(entry.fd).is_ok_and(|stat| stat.st_nlink == 0) {
-                return Err(Trouble::new("it has open a file that has been removed", 0));
-            }
+            let is_removed = || descriptors::stat(entry.fd).is_ok_and(|stat| stat.st_nlink == 0);
+            let kind = match kind {
+                DescriptorKind::File if is_removed() => DescriptorKind::Removed,
+                kind => kind,
+            };
+            let content = match kind {
+                DescriptorKind::Pipe => self.strung(|each| objects::content(entry, each))?,
+                DescriptorKind::Removed if entry.same_as.is_none() => self.strung(|each| content(entry, each))?,
+                _ => Name::default(),
+            };
             let record = Descriptor {
                 fd: entry.fd,
                 kind: kind as u32,
@@ -157,6 +177,7 @@ impl Tables {
                 same_as,
                 mode: entry.mode,
                 path: self.name(path)?,
+                content,
             };
             self.descriptors.push(bytes_of(&record)).map_err(Trouble::memory)?;
         }
@@ -236,6 +257,37 @@ impl Tables {
         let padding = format::page_up(length as u64) as usize - length;
         self.all.grow(padding).map_err(Trouble::memory)
     }
+}
+
+/// Calls `each` with the content of a removed file, part by part. Nothing is removed of a directory.
+fn content(entry: &descriptors::Descriptor, each: &mut dyn FnMut(&[u8]) -> Result<(), Errno>) -> Result<(), Trouble> {
+    const UNREADABLE: Trouble = Trouble::new("it has open a removed file that cannot be read", 0);
+    if entry.mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(Trouble::new("it has open a directory that has been removed", 0));
+    }
+    if entry.length > MOST_REMOVED {
+        return Err(Trouble::new("it has open a removed file of more than 64 MiB", 0));
+    }
+    let mut link = [0u8; 64];
+    let link = sys::path(&mut link, "/proc/self/fd/", entry.fd, "");
+    let file = sys::open(link, libc::O_RDONLY | libc::O_CLOEXEC).map_err(|errno| UNREADABLE.with(errno))?;
+    let mut left = entry.length as usize;
+    let mut bytes = [0; 16 << 10];
+    let result = loop {
+        let most = left.min(bytes.len());
+        match sys::read(file, &mut bytes[..most]) {
+            Ok(0) => break Ok(()),
+            Ok(length) => {
+                left -= length;
+                if let Err(errno) = each(&bytes[..length]) {
+                    break Err(Trouble::memory(errno));
+                }
+            }
+            Err(errno) => break Err(UNREADABLE.with(errno)),
+        }
+    };
+    sys::close(file);
+    result
 }
 
 fn record<T: Record>(area: &Area, index: usize) -> T {

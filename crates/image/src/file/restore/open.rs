@@ -1,10 +1,12 @@
 //! The descriptors of a process that is being rebuilt.
 
 use std::ffi::{CString, OsStr};
-use std::fs::File;
-use std::io::Write;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 
 use resurgo_wire::node_memory::IMAGE_FD;
 
@@ -27,10 +29,12 @@ pub struct Opened {
     code: Option<i32>,
     /// The socket to who fills the memory, and a number for what that needs.
     filler: Option<(i32, i32)>,
+    /// The pipes of the image, by their devices and inodes: reading and writing end.
+    pipes: Vec<(Inode, [i32; 2])>,
+    /// The files of the image that have no name.
+    removed: Vec<(Inode, i32)>,
     /// What each descriptor of the image becomes a copy of.
     sources: Vec<i32>,
-    /// The limit of open files that the program will have.
-    pub limit: libc::rlimit,
 }
 
 impl Opened {
@@ -45,9 +49,11 @@ impl Opened {
             is_copy: image.header.compression != PLAIN,
             code: None,
             filler: None,
+            pipes: Vec::new(),
+            removed: Vec::new(),
             sources: Vec::new(),
-            limit: raise_limit()?,
         };
+        raise_limit()?;
         opened.data = opened.lift(data.as_raw_fd())?;
         for (index, file) in image.files.iter().enumerate() {
             let path = image.text(file.path);
@@ -124,13 +130,15 @@ impl Opened {
                 .flat_map(|(read, write)| [*read, *write])
                 .filter(|fd| *fd > 0),
         );
+        all.extend(self.removed.iter().map(|(_, file)| file));
+        all.extend(self.pipes.iter().flat_map(|(_, ends)| ends));
         all.extend(self.sources.iter().copied().filter(|fd| *fd >= self.above));
         all.sort_unstable();
         all.dedup();
         all
     }
 
-    fn source(&self, image: &Image, descriptor: &Descriptor) -> Result<i32, String> {
+    fn source(&mut self, image: &Image, descriptor: &Descriptor) -> Result<i32, String> {
         let kind = DESCRIPTOR_KINDS[descriptor.kind as usize];
         if kind != DescriptorKind::Output && descriptor.same_as >= 0 {
             let first = image
@@ -153,11 +161,70 @@ impl Opened {
                 file.set_len(descriptor.length).map_err(|error| error.to_string())?;
                 self.lift(file.as_raw_fd())
             }
+            DescriptorKind::Pipe => {
+                let known = self.pipes.iter().find(|(of, _)| *of == inode(descriptor));
+                let ends = match known {
+                    Some((_, ends)) => *ends,
+                    None => self.make_pipe(content(image, descriptor), descriptor)?,
+                };
+                Ok(ends[usize::from(descriptor.status & libc::O_ACCMODE != libc::O_RDONLY)])
+            }
+            // The process makes it itself: this keeps its number.
+            DescriptorKind::Object => self.lift(memory_file(c"resurgo-object")?.as_raw_fd()),
+            DescriptorKind::Removed => {
+                let known = self.removed.iter().find(|(of, _)| *of == inode(descriptor));
+                let file = match known {
+                    Some((_, file)) => *file,
+                    None => self.make_removed(content(image, descriptor), image.text(descriptor.path), descriptor)?,
+                };
+                let own = open(format!("/proc/self/fd/{file}").as_bytes(), flags(descriptor))?;
+                go_to(&own, descriptor)?;
+                self.lift(own.as_raw_fd())
+            }
         }
+    }
+
+    /// A file without a name: where it was, or in memory where the file system has none.
+    fn make_removed(&mut self, content: &[u8], path: &[u8], descriptor: &Descriptor) -> Result<i32, String> {
+        let in_memory = path.starts_with(b"/memfd:");
+        let directory = Path::new(OsStr::from_bytes(path)).parent().filter(|_| !in_memory);
+        let nameless = |directory| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(libc::O_TMPFILE)
+                .open(directory)
+        };
+        let made = directory.and_then(|directory| nameless(directory).ok());
+        let mut file = made.map_or_else(|| memory_file(c"resurgo-removed"), Ok)?;
+        let filled = file.write_all(content).and_then(|()| {
+            file.set_len(descriptor.length)?;
+            file.set_permissions(Permissions::from_mode(descriptor.mode & 0o7777))
+        });
+        filled.map_err(|error| format!("a removed file of {} bytes: {error}", content.len()))?;
+        let file = self.lift(file.as_raw_fd())?;
+        self.removed.push((inode(descriptor), file));
+        Ok(file)
+    }
+
+    fn make_pipe(&mut self, content: &[u8], descriptor: &Descriptor) -> Result<[i32; 2], String> {
+        let (read, mut write) = std::io::pipe().map_err(|error| format!("no pipe: {error}"))?;
+        // SAFETY: about a pipe just made; what is in it must not have to wait for somebody who reads.
+        unsafe {
+            libc::fcntl(write.as_raw_fd(), libc::F_SETPIPE_SZ, content.len() as i32);
+            libc::fcntl(write.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
+        }
+        write
+            .write_all(content)
+            .map_err(|error| format!("a pipe with {} bytes in it: {error}", content.len()))?;
+        let ends = [self.lift(read.as_raw_fd())?, self.lift(write.as_raw_fd())?];
+        self.pipes.push((inode(descriptor), ends));
+        Ok(ends)
     }
 }
 
-fn raise_limit() -> Result<libc::rlimit, String> {
+/// The process will have the program's limits when all of its descriptors are there.
+fn raise_limit() -> Result<(), String> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -173,7 +240,7 @@ fn raise_limit() -> Result<libc::rlimit, String> {
         }
     };
     if done {
-        Ok(limit)
+        Ok(())
     } else {
         Err(last_error("the limit of open files"))
     }
@@ -221,13 +288,35 @@ fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, String> {
         // What has been added since will be added again.
         file.set_len(length).map_err(|error| format!("{shown}: {error}"))?;
     }
-    // SAFETY: moves an offset; an open path has none.
-    if descriptor.status & libc::O_PATH == 0
-        && unsafe { libc::lseek(file.as_raw_fd(), descriptor.offset, libc::SEEK_SET) } < 0
-    {
-        return Err(last_error(&shown.to_string()));
-    }
+    go_to(&file, descriptor).map_err(|error| format!("{shown}: {error}"))?;
     Ok(file)
+}
+
+/// Moves an offset to where it was; an open path has none.
+fn go_to(mut file: &File, descriptor: &Descriptor) -> Result<(), String> {
+    if descriptor.status & libc::O_PATH == 0 {
+        let moved = file.seek(SeekFrom::Start(descriptor.offset as u64));
+        moved.map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// Device and inode.
+type Inode = (u64, u64);
+
+fn inode(descriptor: &Descriptor) -> Inode {
+    (descriptor.device, descriptor.inode)
+}
+
+/// What one of the descriptors of the same pipe or file has of its content.
+fn content<'a>(image: &'a Image, descriptor: &Descriptor) -> &'a [u8] {
+    let same = |other: &&Descriptor| other.kind == descriptor.kind && inode(other) == inode(descriptor);
+    let contents = image
+        .descriptors
+        .iter()
+        .filter(same)
+        .map(|other| image.text(other.content));
+    contents.max_by_key(|content| content.len()).unwrap_or_default()
 }
 
 fn memory_file(name: &std::ffi::CStr) -> Result<File, String> {

@@ -78,10 +78,11 @@ impl Parts {
             build_id_length: 20,
             ..blank()
         });
-        let descriptors = [0, 1, 2, 3, 4, 5].map(|index| Descriptor {
+        let descriptors = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|index| Descriptor {
             fd: index,
             kind: index as u32,
             path: name(format!("/scratch/file-{index}")),
+            content: name("what is in it".repeat(index as usize % 3)),
             ..blank()
         });
         let threads = [7, 8, 9].map(|tid| Thread {
