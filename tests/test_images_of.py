@@ -3,11 +3,13 @@
 
 import os
 import shutil
+import time
 
 import pytest
 
 import harness
 from harness import MANY, slow
+from test_suspend import Chain, ready
 from test_image_files import from_files, kill_with_snapshots, start, until_written, written
 
 pytestmark = pytest.mark.protocol("pessimistic")
@@ -75,6 +77,23 @@ def test_feature_from_files(jobs, rng, tmp_path, words):
             job.until(lambda rank=rank, life=life: job.lives().get(rank, (0, 0))[1] > life, what="the next life")
     result = job.wait().ok()
     assert result.out == calm.out and result.program_errors == b"" and from_files(result), result.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol, options", [("pessimistic", ["--checkpoint-compress", "zstd"]), ("blocking", []), ("auto", [])])
+@pytest.mark.parametrize("words", PROGRAMS)
+def test_feature_suspended(jobs, rng, words, protocol, options):
+    calm = jobs.calm(2, *command(words))
+    chain = Chain(jobs)
+    chain.start(2, *command(words), options=options, protocol=protocol)
+    going = True
+    while going:
+        ready(chain.last)
+        time.sleep(rng.uniform(0, 0.6))
+        going = chain.suspend() and chain.resume()
+    result = chain.end()
+    assert chain.out == calm.out and len(chain.runs) > 1, result.describe()
+    assert all(run.result(0).program_errors == b"" for run in chain.runs), result.describe()
 
 
 @pytest.mark.parametrize("words", ["threads_kept", "timers posix_thread", *(f"locks {kind}" for kind in LOCKS),
