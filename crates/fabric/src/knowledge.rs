@@ -130,13 +130,13 @@ fn lives(node: &Node) -> Vec<(u64, bool)> {
 }
 
 /// All that is known of anybody's deliveries, for a new life of this rank: what the others know, what has been sent and not
-/// taken in, and what the agent has passed on of this rank's. Not what a former life of it knew, nor what one of others
-/// did that have not begun again: they may have lost their nodes.
+/// taken in, and what came before all that the agent has passed on of this rank's, and that it has sent to itself: both will be there.
+/// Not what else a former life of it knew, nor what one of others did that have not begun again: they may have lost their nodes.
 pub fn gather(node: &Node, reduction: Reduction) -> Result<Gathering, String> {
     loop {
         let lives_before = lives(node);
-        let mut gathering = on_their_way(node, reduction, &lives_before)?;
-        add_known(node, &lives_before, &mut gathering)?;
+        let (mut gathering, to_itself) = on_their_way(node, reduction, &lives_before)?;
+        add_known(node, &lives_before, to_itself, &mut gathering)?;
         // Of who has died meanwhile too little has been looked at.
         if lives(node) == lives_before {
             return Ok(gathering);
@@ -144,9 +144,11 @@ pub fn gather(node: &Node, reduction: Reduction) -> Result<Gathering, String> {
     }
 }
 
-/// What messages carry that have not been taken in. To be read before what ranks know: the others go on meanwhile, and a message leaves
-/// out what its sender knew to be known to the receiver. Both have said so before it was sent, and so it is found with them later.
-fn on_their_way(node: &Node, reduction: Reduction, lives: &[(u64, bool)]) -> Result<Gathering, String> {
+/// What messages carry that have not been taken in, and how many deliveries this rank had made before the last message to itself. To be
+/// read before what ranks know: the others go on meanwhile, and a message leaves out what its sender knew to be known to the receiver.
+/// Both have said so before it was sent, and so it is found with them later.
+fn on_their_way(node: &Node, reduction: Reduction, lives: &[(u64, bool)]) -> Result<(Gathering, u64), String> {
+    let mut to_itself = 0;
     let mut gathering = Gathering::new(lives.len());
     for (rank, (_, is_known)) in lives.iter().enumerate() {
         for source in 0..lives.len() {
@@ -154,15 +156,19 @@ fn on_their_way(node: &Node, reduction: Reduction, lives: &[(u64, bool)]) -> Res
                 true => node.consumed(source, rank).load(Ordering::Acquire),
                 false => 0,
             };
-            coming(node, reduction, source, rank, place, &mut gathering)?;
+            let clock = coming(node, reduction, source, rank, place, &mut gathering)?;
+            if source == node.rank && rank == node.rank {
+                to_itself = clock;
+            }
         }
     }
-    Ok(gathering)
+    Ok((gathering, to_itself))
 }
 
-fn add_known(node: &Node, lives: &[(u64, bool)], gathering: &mut Gathering) -> Result<(), String> {
+fn add_known(node: &Node, lives: &[(u64, bool)], to_itself: u64, gathering: &mut Gathering) -> Result<(), String> {
     let passed_on = node.control(node.rank, control::PASSED_ON).load(Ordering::Acquire);
-    let own = |event: &Event| event.receiver as usize == node.rank && event.rclock <= passed_on;
+    let needed = passed_on.max(to_itself);
+    let own = |event: &Event| event.receiver as usize == node.rank && event.rclock <= needed;
     for (rank, (_, is_known)) in lives.iter().enumerate() {
         if rank == node.rank {
             add(gathering, known_to(node, rank).into_iter().filter(own))?;
@@ -179,7 +185,8 @@ fn add(gathering: &mut Gathering, events: impl IntoIterator<Item = Event>) -> Re
     added.map_err(|contradiction| contradiction.to_string())
 }
 
-/// What messages from `source` to `rank` carry that stand at `place` or behind it.
+/// What messages from `source` to `rank` carry that stand at `place` or behind it; the deliveries that `source` had made before the last
+/// of them.
 fn coming(
     node: &Node,
     reduction: Reduction,
@@ -187,18 +194,19 @@ fn coming(
     rank: usize,
     place: u64,
     gathering: &mut Gathering,
-) -> Result<(), String> {
+) -> Result<u64, String> {
+    let mut clock = 0;
     let mut reader = Reader::at(source, rank, node, place);
     let (mut bytes, mut carried) = (Vec::new(), Piggyback::default());
     while let Some(entry) = reader.peek(node) {
         if entry.envelope.kind != Kind::More {
             reader.piggyback(node, &entry, &mut bytes);
-            decode(reduction, source as Rank, &bytes, &mut carried)?;
+            clock = decode(reduction, source as Rank, &bytes, &mut carried)?;
             add(gathering, carried.events.iter().copied())?;
         }
         reader.advance(entry.bytes);
     }
-    Ok(())
+    Ok(clock)
 }
 
 /// What a message from `source` carries, in place of what `piggyback` was; the clock of the sender.

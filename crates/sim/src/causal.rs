@@ -99,7 +99,7 @@ impl Piggybacks {
 }
 
 impl World {
-    fn reduction(&self) -> Reduction {
+    pub(crate) fn reduction(&self) -> Reduction {
         self.causal.map_or(Reduction::Vcausal, |flavour| flavour.reduction)
     }
 

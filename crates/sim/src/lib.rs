@@ -10,6 +10,7 @@ mod channel_memory;
 pub mod checkers;
 pub mod delay;
 pub mod faults;
+mod gathering;
 mod hierarchical;
 mod image;
 mod kept;

@@ -407,7 +407,10 @@ impl World {
             ) if collection.stored().is_none() => {
                 collection.logged(above.rclock, records);
                 *answered = epoch;
-                self.advance_collection(rank)?;
+                match self.memory_survives {
+                    true => self.look_around(rank),
+                    false => self.advance_collection(rank)?,
+                }
             }
             (State::Recovering(recovery), FromLogger::Answer { records }) if recovery.record_from.is_none() => {
                 recovery.record_from = Some(epoch);

@@ -12,8 +12,8 @@ use std::time::Instant;
 use resurgo_sim::{Failure, Loggers, Mutation, Options, Outcome, Piggybacks, Report, Setting, Spread, simulate};
 
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
-                   [--tolerate process|node|node-in-place|vcausal|manetho|logon|auto|blocking|chandy-lamport|group|
-                               hierarchical|channel-memory|all]
+                   [--tolerate process|node|node-in-place|vcausal|manetho|logon|vcausal-in-place|manetho-in-place|
+                               logon-in-place|auto|blocking|chandy-lamport|group|hierarchical|channel-memory|all]
                    [--mutations]
                    [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
        resurgo-sim study --help
@@ -25,7 +25,7 @@ const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N 
   --seed N          run this one; a failure shows its last events
   --trace           show them in any case
   --tolerate WHICH  the failure that must be survived (all); node-in-place: ready for the loss of nodes,
-                    but only processes fail; vcausal, manetho, logon: causal logging, nodes fail;
+                    but only processes fail; vcausal, manetho, logon: causal logging, nodes fail, or in place;
                     auto: processes fail, images are taken in waves, and sometimes all ranks return to one;
                     blocking, chandy-lamport, group: processes fail, and all ranks return to a wave;
                     hierarchical: processes fail, and each takes its group with it to a wave;
@@ -199,7 +199,7 @@ fn many(arguments: &Arguments) -> bool {
             );
             continue;
         }
-        if let Setting::Causal(_) = setting {
+        if let Setting::Causal(_) | Setting::Gathering(_) = setting {
             let each = |what: u64| what as f64 / piggybacks.messages as f64;
             println!(
                 "{}: {} messages: {:.2} events and {:.1} bytes each, {:.0}% without events; at most {} events kept",

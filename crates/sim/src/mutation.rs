@@ -231,6 +231,14 @@ pub enum Mutation {
     ReportLate,
     /// Held sends are forgotten.
     ForgetHeld,
+    /// A life that looks around reads what ranks know before it reads what messages carry.
+    KnowledgeBeforeMessages,
+    /// A life that looks around does not begin anew when somebody has died or begun meanwhile.
+    LookOnce,
+    /// A life that looks around does not count what its former life made before it sent something to itself.
+    ForgetWhatItToldItself,
+    /// Of messages to a rank that begins again, too, a life that looks around reads only those behind what the former life took in.
+    SkipWhatWasConsumed,
     /// A life begins when its own channel memory has answered.
     BeginEarly,
     /// A channel memory takes messages and reports of replaced lives.
@@ -259,12 +267,15 @@ pub enum Mutation {
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 324] = {
+    pub const ALL: [(Self, Setting); 381] = {
         use Mutation::*;
         use Setting::{Auto, Blocking, ChandyLamport, ChannelMemory, Group, Hierarchical, InPlace, Node, Process};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
         const MANETHO: Setting = Setting::Causal(Reduction::Manetho);
         const LOGON: Setting = Setting::Causal(Reduction::LogOn);
+        const VCAUSAL_IN_PLACE: Setting = Setting::Gathering(Reduction::Vcausal);
+        const MANETHO_IN_PLACE: Setting = Setting::Gathering(Reduction::Manetho);
+        const LOGON_IN_PLACE: Setting = Setting::Gathering(Reduction::LogOn);
         [
             (SkipHold, Node),
             (SkipHold, InPlace),
@@ -429,6 +440,63 @@ impl Mutation {
             (ForgetBaseOnLoggerRestart, VCAUSAL),
             (ForgetBaseOnLoggerRestart, MANETHO),
             (ForgetBaseOnLoggerRestart, LOGON),
+            (KnowledgeBeforeMessages, VCAUSAL_IN_PLACE),
+            (KnowledgeBeforeMessages, MANETHO_IN_PLACE),
+            (KnowledgeBeforeMessages, LOGON_IN_PLACE),
+            (LookOnce, VCAUSAL_IN_PLACE),
+            (LookOnce, MANETHO_IN_PLACE),
+            (LookOnce, LOGON_IN_PLACE),
+            (SkipWhatWasConsumed, VCAUSAL_IN_PLACE),
+            (SkipWhatWasConsumed, MANETHO_IN_PLACE),
+            (SkipWhatWasConsumed, LOGON_IN_PLACE),
+            (ForgetWhatItToldItself, VCAUSAL_IN_PLACE),
+            (ForgetWhatItToldItself, MANETHO_IN_PLACE),
+            (ForgetWhatItToldItself, LOGON_IN_PLACE),
+            (LosePiggybacks, VCAUSAL_IN_PLACE),
+            (LosePiggybacks, MANETHO_IN_PLACE),
+            (LosePiggybacks, LOGON_IN_PLACE),
+            (PiggybackOwn, VCAUSAL_IN_PLACE),
+            (PiggybackOwn, MANETHO_IN_PLACE),
+            (PiggybackOwn, LOGON_IN_PLACE),
+            (OneTableForAll, VCAUSAL_IN_PLACE),
+            (OneTableForAll, MANETHO_IN_PLACE),
+            (OneTableForAll, LOGON_IN_PLACE),
+            (InferTooMuch, VCAUSAL_IN_PLACE),
+            (InferTooMuch, MANETHO_IN_PLACE),
+            (InferTooMuch, LOGON_IN_PLACE),
+            (ReversePiggybacks, VCAUSAL_IN_PLACE),
+            (ReversePiggybacks, MANETHO_IN_PLACE),
+            (ReversePiggybacks, LOGON_IN_PLACE),
+            (ForgetWhenLogged, VCAUSAL_IN_PLACE),
+            (ForgetWhenLogged, MANETHO_IN_PLACE),
+            (ForgetWhenLogged, LOGON_IN_PLACE),
+            (LoggerAcknowledgesAhead, VCAUSAL_IN_PLACE),
+            (LoggerAcknowledgesAhead, MANETHO_IN_PLACE),
+            (LoggerAcknowledgesAhead, LOGON_IN_PLACE),
+            (DeliverBeforeRedo, VCAUSAL_IN_PLACE),
+            (DeliverBeforeRedo, MANETHO_IN_PLACE),
+            (DeliverBeforeRedo, LOGON_IN_PLACE),
+            (IgnorePolls, VCAUSAL_IN_PLACE),
+            (IgnorePolls, MANETHO_IN_PLACE),
+            (IgnorePolls, LOGON_IN_PLACE),
+            (IgnoreSources, VCAUSAL_IN_PLACE),
+            (IgnoreSources, MANETHO_IN_PLACE),
+            (IgnoreSources, LOGON_IN_PLACE),
+            (MiscountPolls, VCAUSAL_IN_PLACE),
+            (MiscountPolls, MANETHO_IN_PLACE),
+            (MiscountPolls, LOGON_IN_PLACE),
+            (ForgetRecord, VCAUSAL_IN_PLACE),
+            (ForgetRecord, MANETHO_IN_PLACE),
+            (ForgetRecord, LOGON_IN_PLACE),
+            (ForgetRecordOnLoggerRestart, VCAUSAL_IN_PLACE),
+            (ForgetRecordOnLoggerRestart, MANETHO_IN_PLACE),
+            (ForgetRecordOnLoggerRestart, LOGON_IN_PLACE),
+            (LoseDeterminants, VCAUSAL_IN_PLACE),
+            (LoseDeterminants, MANETHO_IN_PLACE),
+            (LoseDeterminants, LOGON_IN_PLACE),
+            (AnswerShort, VCAUSAL_IN_PLACE),
+            (AnswerShort, MANETHO_IN_PLACE),
+            (AnswerShort, LOGON_IN_PLACE),
             (ReplacementClaimsAll, VCAUSAL),
             (ReplacementClaimsAll, MANETHO),
             (ReplacementClaimsAll, LOGON),

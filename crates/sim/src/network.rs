@@ -25,6 +25,8 @@ use crate::world::{Event, World};
 pub(crate) struct Wire {
     /// Entries of the log that the receiver can see.
     pub revealed: u64,
+    /// What the messages of its log carry, where a log outlives its rank under causal logging.
+    pub carried: Vec<Vec<u8>>,
     pub last_arrival: u64,
     /// Increased when the wire breaks.
     pub connection: u64,
@@ -163,11 +165,12 @@ impl World {
         };
         process.pushed[to as usize] = ssn;
         self.checkers.publish(from, to, ssn, noticed)?;
+        let carried = self.piggyback(from, to, frame.after);
         if self.memory_survives {
+            self.wires[from as usize][to as usize].carried.push(carried);
             self.reveal_later(from, to);
             return Ok(());
         }
-        let carried = self.piggyback(from, to, frame.after);
         self.transmit(from, to, Body::Frame(frame, carried));
         Ok(())
     }

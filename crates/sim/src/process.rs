@@ -2,18 +2,19 @@
 
 use std::collections::VecDeque;
 
-use resurgo_protocol::causal::Collection;
+use resurgo_protocol::causal::{Collection, Event};
 use resurgo_protocol::hierarchical::Kept;
 use resurgo_protocol::{Arrival, Next, Rank, Sending, Tolerate};
 
 use crate::checkers::{COLLECTED, NO_ORPHAN, Violation, violation};
+use crate::gathering::Looking;
 use crate::image::Image;
 use crate::kept::KeptImages;
 use crate::log::{Cursor, Entry, Log, Record};
 use crate::mutation::Mutation;
 use crate::program::{Action, Message, Program};
 use crate::subject::Subject;
-use crate::world::{Event, World};
+use crate::world::{self, World};
 
 /// Most deliveries of one completion-queue read, as MPICH asks for.
 const READ_ENTRIES: u64 = 8;
@@ -68,6 +69,8 @@ pub(crate) struct Recovery {
     pub collection: Option<Box<Collection>>,
     /// Causal logging: epoch of the event logger that has answered; 0: none.
     pub answered: u64,
+    /// What others know is looked at.
+    pub looking: Option<Box<Looking>>,
 }
 
 #[derive(Debug)]
@@ -98,6 +101,9 @@ pub(crate) struct Process {
     pub sent_ever: Vec<u64>,
     /// Per source, what has been delivered, as the sender may see it. Survives the process.
     pub consumed: Vec<u64>,
+    /// What the last life knew that has begun, where that can still be read; and whether that is the present life, which has ended.
+    pub left_behind: Vec<Event>,
+    pub has_told: bool,
     /// The event logger this life is connected to; 0: none.
     pub logger_epoch: u64,
     /// Per life that has ended, the time after which its messages still on their way are lost.
@@ -133,6 +139,8 @@ impl Process {
             pushed: vec![0; size],
             sent_ever: vec![0; size],
             consumed: vec![0; size],
+            left_behind: Vec::new(),
+            has_told: false,
             logger_epoch: 0,
             cuts: Vec::new(),
             images: KeptImages::default(),
@@ -151,6 +159,10 @@ impl Process {
     /// It runs, in life `incarnation`.
     pub fn is_life(&self, incarnation: u64) -> bool {
         self.incarnation == incarnation && matches!(self.state, State::Up(_))
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.state, State::Up(_))
     }
 
     pub fn is_down(&self) -> bool {
@@ -226,7 +238,7 @@ impl World {
         }
         let incarnation = self.ranks[rank as usize].incarnation;
         let pause = 1 + self.random.below(self.pace);
-        self.schedule(pause, Event::Step { rank, incarnation });
+        self.schedule(pause, world::Event::Step { rank, incarnation });
         Ok(())
     }
 
@@ -316,6 +328,10 @@ impl World {
         } else {
             self.ranks[rank as usize].incoming[source as usize].pop_front()
         };
+        if let (Some(frame), true, true) = (frame, self.memory_survives, self.causal.is_some()) {
+            let carried = self.wires[source as usize][rank as usize].carried[frame.ssn as usize - 1].clone();
+            self.absorb(rank, source, &carried)?;
+        }
         let process = &mut self.ranks[rank as usize];
         let (State::Up(life), Some(frame)) = (&mut process.state, frame) else {
             return Ok(());

@@ -35,6 +35,8 @@ pub enum Setting {
     InPlace,
     /// Nodes fail, and causal logging with this reduction survives it; with none, one or several event loggers.
     Causal(Reduction),
+    /// The same where only processes fail, and what they have sent stays: a new life looks at it (see [`crate::gathering`]).
+    Gathering(Reduction),
     /// Processes fail, images are taken in waves, and sometimes all ranks return to one (see [`crate::auto`]).
     Auto,
     /// Processes fail, and all ranks return to the last complete wave, for which all had stopped (see [`crate::waves`]).
@@ -51,13 +53,16 @@ pub enum Setting {
 }
 
 impl Setting {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::Process,
         Self::Node,
         Self::InPlace,
         Self::Causal(Reduction::Vcausal),
         Self::Causal(Reduction::Manetho),
         Self::Causal(Reduction::LogOn),
+        Self::Gathering(Reduction::Vcausal),
+        Self::Gathering(Reduction::Manetho),
+        Self::Gathering(Reduction::LogOn),
         Self::Auto,
         Self::Blocking,
         Self::ChandyLamport,
@@ -75,6 +80,9 @@ impl Setting {
             Self::Causal(Reduction::Vcausal) => "vcausal",
             Self::Causal(Reduction::Manetho) => "manetho",
             Self::Causal(Reduction::LogOn) => "logon",
+            Self::Gathering(Reduction::Vcausal) => "vcausal-in-place",
+            Self::Gathering(Reduction::Manetho) => "manetho-in-place",
+            Self::Gathering(Reduction::LogOn) => "logon-in-place",
             Self::Auto => "auto",
             Self::Blocking => "blocking",
             Self::ChandyLamport => "chandy-lamport",
@@ -91,7 +99,7 @@ impl Setting {
 
     const fn tolerate(self) -> Tolerate {
         match self {
-            Self::Node | Self::InPlace | Self::Causal(_) | Self::ChannelMemory => Tolerate::Node,
+            Self::Node | Self::InPlace | Self::Causal(_) | Self::Gathering(_) | Self::ChannelMemory => Tolerate::Node,
             _ => Tolerate::Process,
         }
     }
@@ -189,6 +197,11 @@ pub(crate) enum Event {
     Restart {
         rank: Rank,
     },
+    /// A later life of `rank` looks at the next thing that is known somewhere.
+    Look {
+        rank: Rank,
+        incarnation: u64,
+    },
     ImageComplete {
         rank: Rank,
         incarnation: u64,
@@ -228,8 +241,10 @@ pub(crate) struct Site {
 
 pub(crate) struct World {
     pub tolerate: Tolerate,
-    /// A crash leaves the rank's logs and record behind.
+    /// A crash leaves the rank's logs behind,
     pub memory_survives: bool,
+    /// and its record.
+    pub record_survives: bool,
     pub causal: Option<Flavour>,
     /// Images are taken in waves.
     pub waves: Option<Waves>,
@@ -310,7 +325,7 @@ impl World {
             loggers,
         } = options;
         let causal = match setting {
-            Setting::Causal(reduction) => Some(Flavour::new(seed, reduction, loggers)),
+            Setting::Causal(reduction) | Setting::Gathering(reduction) => Some(Flavour::new(seed, reduction, loggers)),
             _ => None,
         };
         let sites = causal.map_or(usize::from(setting.tolerate() == Tolerate::Node), |causal| {
@@ -318,6 +333,7 @@ impl World {
         });
         let tolerate = setting.tolerate();
         let memory_survives = !matches!(setting, Setting::Node | Setting::Causal(_));
+        let record_survives = memory_survives && causal.is_none();
         let mut random = Random::new(crate::random::mix(seed, 1));
         let size = random.between(2, MAX_RANKS as u64) as usize;
         let job = Job::random(size, &mut random);
@@ -352,11 +368,12 @@ impl World {
             queue: Queue::new(),
             job,
             memory_survives,
+            record_survives,
             causal,
             waves: groups.map(Waves::new),
             hierarchical: setting == Setting::Hierarchical,
             piggybacks: Piggybacks::default(),
-            checkers: Checkers::new(size, tolerate, memory_survives, causal.is_some()),
+            checkers: Checkers::new(size, tolerate, record_survives, causal.is_some()),
             ranks,
             wires: vec![vec![Wire::default(); size]; size],
             loggers: (0..sites)
@@ -394,7 +411,7 @@ impl World {
             trace: Trace::new(trace),
             random,
         };
-        if !world.random.one_in(4) {
+        if !world.random.one_in(4) && !matches!(setting, Setting::Gathering(_)) {
             world.image_one_in = Some(world.random.pick([4, 15, 50, 150]));
             world.image_time = world.random.pick([1, 10, 50, 200]);
             world.quiet = world.random.one_in(2);
@@ -528,6 +545,11 @@ impl World {
             Event::LoggerClocks { to, clocks } => self.logger_learns(to, &clocks)?,
             Event::Clocks { rank, clocks } => self.hear_clocks(rank, &clocks),
             Event::Restart { rank } => self.restart(rank)?,
+            Event::Look { rank, incarnation } => {
+                if self.ranks[rank as usize].incarnation == incarnation {
+                    self.look(rank)?;
+                }
+            }
             Event::ImageComplete { rank, incarnation } => {
                 let late = self.is(Mutation::LateImage);
                 if self.ranks[rank as usize].is_life(incarnation) || late {
@@ -580,7 +602,7 @@ impl World {
             }
             _ => {
                 // Losing the logger while it is the only one to know a rank's history is more than is tolerated.
-                let sole = !self.memory_survives && self.ranks.iter().any(|process| !process.knows_record());
+                let sole = !self.record_survives && self.ranks.iter().any(|process| !process.knows_record());
                 if !sole || self.ruthless {
                     let site = match self.loggers.len() {
                         0 => return,
@@ -607,7 +629,7 @@ impl World {
         let told = self
             .site(rank)
             .is_none_or(|site| site.state.is_some() && self.whole[rank as usize]);
-        if self.ranks[rank as usize].is_down() || !self.memory_survives && !told && !self.ruthless {
+        if self.ranks[rank as usize].is_down() || !self.record_survives && !told && !self.ruthless {
             return;
         }
         self.note(|| format!("{rank} crashes"));
@@ -618,6 +640,7 @@ impl World {
         let pause = 1 + self.random.below(self.repair);
         let size = self.ranks.len();
         let process = &mut self.ranks[rank as usize];
+        process.leave_behind();
         process.state = State::Down;
         process.finished = false;
         process.cuts.push(cut);
@@ -674,11 +697,16 @@ impl World {
                 asked: Vec::new(),
                 collection,
                 answered: 0,
+                looking: None,
             });
             self.connect_logger(rank);
             if collects {
                 self.ask_all(rank);
             }
+            return Ok(());
+        }
+        if !self.record_survives {
+            self.begin_gathering(rank);
             return Ok(());
         }
         if self.is(Mutation::CutWhenRestarted) {
