@@ -518,15 +518,22 @@ def test_a_directory_that_cannot_be_made_is_told_at_once(jobs, program, tmp_path
     assert result.code == 1 and "cannot make a directory for image files" in result.errors
 
 
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
+NAMESPACE = ["unshare", "--user", "--map-root-user"]
+
+
 @ROOT_ONLY
-def test_as_an_ordinary_user(jobs, program, tmp_path):
+@pytest.mark.parametrize("user", [NOBODY, NAMESPACE, [*NOBODY, *NAMESPACE]], ids=["nobody", "namespace", "nobody's namespace"])
+def test_as_an_ordinary_user(jobs, program, user):
+    """Also as the one whom containers without root rights call root."""
+    if subprocess.run([*user, "true"]).returncode != 0:
+        pytest.skip("this machine allows no user namespaces")
     place = Path(subprocess.check_output(["mktemp", "-d", "/tmp/resurgo-user-XXXXXX"], text=True).strip())
     try:
         place.chmod(0o777)
         shutil.copy(program("heat")[0], place / "heat")
         calm = jobs.calm(2, place / "heat", *HEAT)
         events = place / "events"
-        user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
         options = ["--checkpoint-every", "100ms", "--checkpoint-dir", place / "images", "--json-events", events]
         env = harness.environment(TMPDIR=place, HOME=place)
         command = [*user, harness.RESURGO, "run", "-n", 2, *options, place / "heat", *HEAT]
