@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One program for each thing of the kernel that an image must hold: undisturbed, with images, and with images and kills."""
+"""One program for each thing of the kernel that an image must hold: undisturbed, with kills, from files alone, and suspended."""
 
 import os
 import shutil

@@ -46,7 +46,7 @@ impl Process {
     /// The process ends.
     pub fn leave_behind(&mut self) {
         self.left_behind = self.published();
-        self.has_told = matches!(self.state, State::Up(_));
+        self.has_told = self.is_up();
     }
 }
 

@@ -158,7 +158,7 @@ impl Process {
 
     /// It runs, in life `incarnation`.
     pub fn is_life(&self, incarnation: u64) -> bool {
-        self.incarnation == incarnation && matches!(self.state, State::Up(_))
+        self.incarnation == incarnation && self.is_up()
     }
 
     pub fn is_up(&self) -> bool {
