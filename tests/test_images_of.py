@@ -61,13 +61,11 @@ def test_feature(jobs, rng, kills, words):
     survives(jobs, rng, words, kills)
 
 
-FROM_FILES = "files signals place threads_kept changed".split() + ["timers posix", "locks recursive",
+FROM_FILES = "files signals place threads_kept memory changed".split() + ["timers posix", "locks recursive",
               *(f"events {kind}" for kind in ("eventfd", "pipe", "epoll", "timerfd", "signalfd"))]
 
 
-# A fork makes two mappings of one of which a part has other rights.
-@pytest.mark.parametrize("words", ["memory enlarged", *(words if words in FROM_FILES or not isinstance(words, str) else slow(words)
-                                                        for words in PROGRAMS)])
+@pytest.mark.parametrize("words", [words if words in FROM_FILES or not isinstance(words, str) else slow(words) for words in PROGRAMS])
 def test_feature_from_files(jobs, rng, tmp_path, words):
     calm = jobs.calm(2, *command(words))
     job = start(jobs, tmp_path / "images", 2, *command(words), every=f"{rng.choice([30, 50])}ms")

@@ -3,6 +3,7 @@
 use resurgo_wire::node_memory::{NODE_MEMORY_FD, SPILL_FD};
 
 use crate::descriptors;
+use crate::file::pages::{self, AT_ONCE, IS_PRESENT, IS_SWAPPED, Scan};
 use crate::file::work;
 use crate::sys::{self, Errno, call};
 
@@ -80,6 +81,74 @@ pub fn checksum() -> Option<u64> {
     }
     sys::close(file);
     sum
+}
+
+/// Rights of parts of mappings that have been given others for a moment: start, bytes, and what they were.
+pub struct Joined {
+    parts: [(usize, usize, i32); 64],
+    count: usize,
+}
+
+/// Gives parts of one mapping that have different rights the same, so that it is one when the process is copied: the kernel gives each
+/// mapping of a copy a past of its own (anon_vma), and takes two of them for one never again, whatever rights they have. Nobody runs.
+pub fn join() -> Joined {
+    let mut joined = Joined {
+        parts: [(0, 0, 0); 64],
+        count: 0,
+    };
+    let maps = sys::open(b"/proc/self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC);
+    let pages = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC);
+    if let (Ok(maps), Ok(pages)) = (maps, pages) {
+        let mut lines = Lines::new(maps);
+        let mut last = (0, 0, 0);
+        while let Ok(Some(line)) = lines.next_line() {
+            let anonymous = |mapping: &Mapping| mapping.inode == 0 && !mapping.shared && mapping.path.is_empty();
+            let Some(mapping) = Mapping::parse(line).filter(anonymous) else {
+                continue;
+            };
+            let this = (mapping.start, mapping.end - mapping.start, mapping.protection);
+            if last.0 + last.1 == this.0 && last.2 != this.2 {
+                joined.open_up(last, pages);
+                joined.open_up(this, pages);
+            }
+            last = this;
+        }
+    }
+    for file in [maps, pages].into_iter().flatten() {
+        sys::close(file);
+    }
+    joined
+}
+
+/// Gives them their rights again, here or in a copy of the process.
+pub fn part(joined: &Joined) {
+    for &(start, bytes, protection) in &joined.parts[..joined.count] {
+        // SAFETY: what the program had asked for.
+        let _ = unsafe { call!(libc::SYS_mprotect, start, bytes, protection) };
+    }
+}
+
+impl Joined {
+    /// Those that have never been used have no past, and their size may be more than the machine has.
+    fn open_up(&mut self, part: (usize, usize, i32), pages: i32) {
+        const ALL: i32 = libc::PROT_READ | libc::PROT_WRITE;
+        let (start, bytes, protection) = part;
+        let known = self.parts[..self.count].last() == Some(&part);
+        if known || self.count == self.parts.len() || protection | ALL != ALL || protection == ALL {
+            return;
+        }
+        let mut scan = Scan::new((start, start + bytes));
+        scan.any_of = IS_PRESENT | IS_SWAPPED;
+        scan.returned = IS_PRESENT;
+        let mut found = [pages::Range::NONE; AT_ONCE];
+        let is_used = scan.next(pages, &mut found);
+        let is_used = is_used.is_ok_and(|found| found.is_some_and(|found| !found.is_empty()));
+        // SAFETY: memory of the program, which does not run.
+        if is_used && unsafe { call!(libc::SYS_mprotect, start, bytes, ALL) }.is_ok() {
+            self.parts[self.count] = part;
+            self.count += 1;
+        }
+    }
 }
 
 unsafe fn privatise(start: usize, end: usize, protection: i32) -> Result<(), Errno> {

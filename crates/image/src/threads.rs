@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::gate::thread_pointer;
 use crate::sys::{self, Errno, call};
-use crate::{calls, timers};
+use crate::{calls, mappings, timers};
 
 /// Most threads of a rank.
 pub const MOST: usize = 1024;
@@ -264,6 +264,13 @@ struct CloneArguments {
 /// A copy of this process, alone in its copy of the memory, whose parent is this one's parent; 0: this is the copy. It gets
 /// number `wanted` where that is allowed (CAP_CHECKPOINT_RESTORE) and free, else any.
 pub fn copy_process(wanted: Option<i32>) -> Result<i32, Errno> {
+    let joined = mappings::join();
+    let copied = clone_process(wanted);
+    mappings::part(&joined);
+    copied
+}
+
+fn clone_process(wanted: Option<i32>) -> Result<i32, Errno> {
     if let Some(number) = wanted {
         let arguments = CloneArguments {
             flags: libc::CLONE_PARENT as u64,

@@ -172,8 +172,7 @@ int main(int argc, char **argv)
             write_page(5, page + 3);
             break;
         case 4:
-            // Not those that are moved or enlarged: a fork makes two mappings of each, for ever.
-            change_rights(&regions[(size_t[]){0, 2, 3, 5}[round / 8 % 4]], round);
+            change_rights(&regions[round % REGIONS], round);
             break;
         case 5:
             copy_process(0, page);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory: the heap, the break, mappings that come and go and change their rights, also in parts, pages given back, shared memory of one
-// process alone, a stack that grows, huge pages, locked pages. With an argument, what has had its rights changed is enlarged then.
+// process alone, a stack that grows, huge pages, locked pages.
 #include <sys/mman.h>
 
 #include "image.h"
@@ -110,8 +110,7 @@ int main(int argc, char **argv)
         mprotect(parts + i % 4 * BYTES, BYTES, i % 2 ? PROT_NONE : PROT_READ);
         step(hash, 0.01);
         mprotect(parts + i % 4 * BYTES, BYTES, PROT_READ | PROT_WRITE);
-        if (argc > 1)
-            parts = enlarged(parts, 4 * BYTES, i);
+        parts = enlarged(parts, 4 * BYTES, i);
         CHECK(first_wrong(parts, 4 * BYTES, 3) < 0, "round %d: parts without rights have changed", i);
         CHECK(first_wrong(block, (size_t)(i + 1) << 12, 9) < 0, "round %d: the heap", i);
         free(block);
