@@ -9,8 +9,8 @@ import pytest
 
 import harness
 from harness import MANY, slow
-from test_suspend import Chain, ready
 from test_image_files import from_files, kill_with_snapshots, start, until_written, written
+from test_suspend import Chain, ready
 
 pytestmark = pytest.mark.protocol("pessimistic")
 

@@ -138,6 +138,7 @@ impl Joined {
             return;
         }
         let mut scan = Scan::new((start, start + bytes));
+        scan.most_pages = 1;
         scan.any_of = IS_PRESENT | IS_SWAPPED;
         scan.returned = IS_PRESENT;
         let mut found = [pages::Range::NONE; AT_ONCE];

@@ -64,16 +64,7 @@ impl World {
         let process = &mut self.ranks[rank as usize];
         process.record = Record::new(Cursor::beginning(size), Vec::new());
         process.has_told = false;
-        process.state = State::Recovering(Recovery {
-            image: None,
-            above: Cursor::beginning(size),
-            record_from: None,
-            seen: Vec::new(),
-            asked: Vec::new(),
-            collection,
-            answered: 0,
-            looking: None,
-        });
+        process.state = State::Recovering(Recovery::new(size, None, Cursor::beginning(size), collection));
         match has_logger {
             true => self.connect_logger(rank),
             false => self.look_around(rank),

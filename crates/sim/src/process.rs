@@ -73,6 +73,22 @@ pub(crate) struct Recovery {
     pub looking: Option<Box<Looking>>,
 }
 
+impl Recovery {
+    /// One that has heard nothing, in a job of `size` ranks.
+    pub fn new(size: usize, image: Option<Box<Image>>, above: Cursor, collection: Option<Box<Collection>>) -> Self {
+        Self {
+            image,
+            above,
+            record_from: None,
+            seen: vec![None; size],
+            asked: Vec::new(),
+            collection,
+            answered: 0,
+            looking: None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum State {
     Down,

@@ -689,16 +689,7 @@ impl World {
             let standing = image.as_ref().map(|image| &image.standing);
             self.checkers.begins_from(rank, standing)?;
             let collects = collection.is_some();
-            self.ranks[rank as usize].state = State::Recovering(Recovery {
-                image,
-                above,
-                record_from: None,
-                seen: vec![None; size],
-                asked: Vec::new(),
-                collection,
-                answered: 0,
-                looking: None,
-            });
+            self.ranks[rank as usize].state = State::Recovering(Recovery::new(size, image, above, collection));
             self.connect_logger(rank);
             if collects {
                 self.ask_all(rank);

@@ -42,7 +42,8 @@ pub struct Scan {
     walk_end: u64,
     found: u64,
     found_length: u64,
-    most_pages: u64,
+    /// 0: all.
+    pub most_pages: u64,
     pub inverted: u64,
     pub all_of: u64,
     pub any_of: u64,

@@ -259,7 +259,7 @@ impl Tables {
     }
 }
 
-/// Calls `each` with the content of a removed file, part by part. Nothing is removed of a directory.
+/// Calls `each` with the content of a removed file, part by part.
 fn content(entry: &descriptors::Descriptor, each: &mut dyn FnMut(&[u8]) -> Result<(), Errno>) -> Result<(), Trouble> {
     const UNREADABLE: Trouble = Trouble::new("it has open a removed file that cannot be read", 0);
     if entry.mode & libc::S_IFMT != libc::S_IFREG {
