@@ -148,6 +148,18 @@ def test_refused(jobs, kind):
         assert not [time for time in taken if first < time < last - 0.2], "an image was taken all the same"
 
 
+def test_an_event_loop_of_python_begins_again(jobs, program):
+    """It looks at the number of its process, which would be another one, and has a pair of sockets."""
+    command = [*program("asyncio_sums.py"), "400"]
+    calm = jobs.calm(2, *command)
+    job = jobs.start(2, *command, options=["--checkpoint-every", "50ms"])
+    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "not_checkpointed"} == {0, 1})
+    job.kill([1])
+    result = job.wait().ok()
+    assert result.out == calm.out and result.restarts == 1, result.describe()
+    assert any(event["reason"].startswith(REFUSED["socket"]) for event in result.of("not_checkpointed"))
+
+
 def test_the_user_is_told_once_why_there_are_no_images(jobs):
     result = jobs.run(2, *command("refused socket 1200"), options=["--checkpoint-every", "300ms"]).ok()
     for rank in range(2):
