@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Standard input, output and error."""
 
+import re
+
 import pytest
 
 import harness
 from harness import MANY, by_rank, storm
-from survival import TEXT, feed
+from survival import TEXT, every, feed
 
 
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])
@@ -49,6 +51,20 @@ def test_kills_while_reading_and_writing(jobs, program, rng, kills, how, size):
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
     assert by_rank(result.program_errors) == by_rank(calm.program_errors)
+
+
+@pytest.mark.parametrize("protocol, options", [("pessimistic", []), ("blocking", every("50ms")), ("auto", every("100ms"))])
+def test_lines_stay_whole_where_times_are_printed(jobs, program, rng, kills, protocol, options):
+    """Every life prints other times, of other lengths. What was printed first stands, and no line is missing, doubled or torn."""
+    job = jobs.start(3, *program("times"), "200", "3000", options=[*MANY, *options], protocol=protocol)
+    print(storm(job, rng, kills or 4, 1))
+    result = job.wait().ok()
+    expected = {rank: [] for rank in range(3)}
+    for rank, lines in expected.items():
+        for i in range(200):
+            lines += [b"rank %d round %d took\n" % (rank, i), b"rank %d round %d has %d\n" % (rank, i, 3 * i)]
+        lines.append(b"rank %d has ended\n" % rank)
+    assert by_rank(re.sub(rb" took [0-9. ]*s?\n", b" took\n", result.out)) == expected
 
 
 def test_megabytes(jobs):

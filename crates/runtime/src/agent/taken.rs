@@ -1,25 +1,63 @@
 //! What has been taken of one output stream of a rank, over all its lives.
 //!
-//! A later life prints again what earlier ones printed. [`Taken`] drops it by offset and compares it
-//! with hashes of what went before, so that every byte is passed on exactly once and a program that
-//! prints something else in its replay is noticed.
+//! A later life prints again what earlier ones printed. [`Taken`] drops it and compares it with hashes of what went before,
+//! so that every byte is passed on exactly once and a program that prints something else in its replay is noticed. It is dropped
+//! up to the same place in the same line: what differs is mostly a measured time, which may be longer or shorter, and the
+//! lines after it are whole all the same.
 
 use serde::{Deserialize, Serialize};
 
 /// Bytes covered by one remembered hash.
 const BLOCK: u64 = 4096;
 
+/// Where in a text: how many lines have ended before, and bytes since then.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Place {
+    lines: u64,
+    column: u64,
+}
+
+impl Place {
+    fn pass(&mut self, text: &[u8]) {
+        match text.iter().rposition(|byte| *byte == b'\n') {
+            Some(last) => {
+                self.lines += text[..=last].iter().filter(|byte| **byte == b'\n').count() as u64;
+                self.column = (text.len() - last - 1) as u64;
+            }
+            None => self.column += text.len() as u64,
+        }
+    }
+
+    /// The bytes of `text`, which begins here, that lie before `end`: no more than the last line has, if it is shorter.
+    fn bytes_before(self, end: Place, text: &[u8]) -> usize {
+        let (mut at, mut column) = (0, self.column);
+        if self.lines < end.lines {
+            let missing = (end.lines - self.lines - 1) as usize;
+            let mut ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+            match ends.nth(missing) {
+                Some((last, _)) => (at, column) = (last + 1, 0),
+                None => return text.len(),
+            }
+        }
+        let line = text[at..].iter().position(|byte| *byte == b'\n');
+        let length = line.unwrap_or(text.len() - at) as u64;
+        at + length.min(end.column.saturating_sub(column)) as usize
+    }
+}
+
 /// One stream of one rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Taken {
-    /// Bytes passed on over all lives.
+    /// Passed on over all lives: bytes, and where that is.
     bytes: u64,
+    place: Place,
     /// Hash of every full block of them.
     blocks: Vec<u64>,
     /// Hash of the last block, which is not full.
     tail: u64,
-    /// Bytes seen in this life, and the hash of its present block.
+    /// Seen in this life: bytes, where that is, and the hash of the present block. As above where nothing is repeated.
     seen: u64,
+    seen_place: Place,
     seen_tail: u64,
     differs: bool,
 }
@@ -28,13 +66,18 @@ pub struct Taken {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Printed {
     bytes: u64,
+    place: Place,
     /// Hash of the present block.
     tail: u64,
 }
 
 impl Printed {
     /// The beginning of the program.
-    pub const NOTHING: Printed = Printed { bytes: 0, tail: EMPTY };
+    pub const NOTHING: Printed = Printed {
+        bytes: 0,
+        place: Place { lines: 0, column: 0 },
+        tail: EMPTY,
+    };
 
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -55,9 +98,11 @@ impl Default for Taken {
     fn default() -> Taken {
         Taken {
             bytes: 0,
+            place: Place::default(),
             blocks: Vec::new(),
             tail: EMPTY,
             seen: 0,
+            seen_place: Place::default(),
             seen_tail: EMPTY,
             differs: false,
         }
@@ -68,6 +113,7 @@ impl Taken {
     /// A new life begins, whose output starts where an earlier one's was at `from`.
     pub fn restarted(&mut self, from: Printed) {
         self.seen = from.bytes;
+        self.seen_place = from.place;
         self.seen_tail = from.tail;
     }
 
@@ -75,56 +121,75 @@ impl Taken {
     pub fn printed(&self) -> Printed {
         Printed {
             bytes: self.seen,
+            place: self.seen_place,
             tail: self.seen_tail,
         }
     }
 
-    /// Bytes passed on that this life has not printed yet.
+    /// Bytes passed on that this life has not printed yet; if it prints others, about so many, but 0 only if it is there.
     pub fn behind(&self) -> u64 {
-        self.bytes.saturating_sub(self.seen)
+        if self.seen_place < self.place {
+            self.bytes.saturating_sub(self.seen).max(1)
+        } else {
+            0
+        }
     }
 
     /// Gives up waiting for what this life has not printed again.
     pub fn forgive(&mut self) {
         self.seen = self.bytes;
+        self.seen_place = self.place;
         self.seen_tail = self.tail;
     }
 
     /// Takes what the present life has printed next. Returns the part that is new, and, the first time
     /// that a repeated part is not what it was, the offset of the block that differs.
-    pub fn accept<'a>(&mut self, mut chunk: &'a [u8]) -> (&'a [u8], Option<u64>) {
+    pub fn accept<'a>(&mut self, chunk: &'a [u8]) -> (&'a [u8], Option<u64>) {
         let mut differs_at = None;
-        while self.behind() > 0 && !chunk.is_empty() {
-            let block_end = (self.seen / BLOCK + 1) * BLOCK;
-            let take = (block_end.min(self.bytes) - self.seen).min(chunk.len() as u64) as usize;
-            self.seen_tail = hash(self.seen_tail, &chunk[..take]);
-            self.seen += take as u64;
-            chunk = &chunk[take..];
-            let block = (self.seen - 1) / BLOCK;
-            let expected = if self.seen.is_multiple_of(BLOCK) {
-                self.blocks.get(block as usize).copied()
-            } else if self.seen == self.bytes {
-                Some(self.tail)
-            } else {
-                None
-            };
-            if expected.is_some_and(|expected| expected != self.seen_tail) && !self.differs {
-                self.differs = true;
-                differs_at = Some(block * BLOCK);
+        let mut new = chunk;
+        if self.behind() > 0 {
+            let (repeated, rest) = chunk.split_at(self.seen_place.bytes_before(self.place, chunk));
+            new = rest;
+            differs_at = self.compare(repeated);
+            self.seen_place.pass(repeated);
+            if self.behind() > 0 && new.is_empty() {
+                return (new, self.tell(differs_at));
             }
+            if (self.seen, self.seen_tail) != (self.bytes, self.tail) {
+                differs_at = differs_at.or(Some(self.seen.min(self.bytes).saturating_sub(1) / BLOCK * BLOCK));
+            }
+        }
+        self.append(new);
+        self.forgive();
+        (new, self.tell(differs_at))
+    }
+
+    /// A difference is told once.
+    fn tell(&mut self, differs_at: Option<u64>) -> Option<u64> {
+        differs_at.filter(|_| !std::mem::replace(&mut self.differs, true))
+    }
+
+    /// Goes on over what is repeated; the offset of the first block that differs.
+    fn compare(&mut self, mut repeated: &[u8]) -> Option<u64> {
+        let mut differs_at = None;
+        while !repeated.is_empty() {
+            let take = ((BLOCK - self.seen % BLOCK) as usize).min(repeated.len());
+            self.seen_tail = hash(self.seen_tail, &repeated[..take]);
+            self.seen += take as u64;
+            repeated = &repeated[take..];
             if self.seen.is_multiple_of(BLOCK) {
+                let block = self.seen / BLOCK - 1;
+                if self.blocks.get(block as usize) != Some(&self.seen_tail) {
+                    differs_at = differs_at.or(Some(block * BLOCK));
+                }
                 self.seen_tail = EMPTY;
             }
         }
-        if self.behind() == 0 {
-            self.append(chunk);
-            self.seen = self.bytes;
-            self.seen_tail = self.tail;
-        }
-        (chunk, differs_at)
+        differs_at
     }
 
     fn append(&mut self, mut chunk: &[u8]) {
+        self.place.pass(chunk);
         while !chunk.is_empty() {
             let take = ((BLOCK - self.bytes % BLOCK) as usize).min(chunk.len());
             self.tail = hash(self.tail, &chunk[..take]);
@@ -214,6 +279,44 @@ mod tests {
             let (new, differs) = print(&mut taken, &all[image..], 1000);
             assert!(new == all[9000..] && differs.is_none(), "{image}");
         }
+    }
+
+    #[test]
+    fn lines_after_one_of_another_length_are_whole() {
+        let first = b"begin\nstep 1: 0.12 s\nstep 2: 9.9 s\nresult 17\nend\n";
+        let second = b"begin\nstep 1: 0.1 s\nstep 2: 10.01 s\nresult 17\nend\n";
+        for lives in [[&first[..], second], [second, first]] {
+            for end in 0..first.len().min(second.len()) {
+                for piece in [1, 3, 7, 100] {
+                    let mut taken = Taken::default();
+                    let mut got = print(&mut taken, &lives[0][..end], piece).0;
+                    taken.restarted(Printed::NOTHING);
+                    got.extend(print(&mut taken, lives[1], piece).0);
+                    let text = String::from_utf8(got).unwrap();
+                    let lines: Vec<&str> = text.lines().collect();
+                    assert_eq!(
+                        (lines.len(), lines[0], lines[3], lines[4]),
+                        (5, "begin", "result 17", "end"),
+                        "{text}"
+                    );
+                    assert_eq!(taken.behind(), 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_shorter_in_the_replay_ends_where_it_ended() {
+        let mut taken = Taken::default();
+        taken.accept(b"took 10.5");
+        taken.restarted(Printed::NOTHING);
+        assert_eq!(taken.accept(b"took 9"), (&b""[..], None));
+        assert!(taken.behind() > 0);
+        assert_eq!(taken.accept(b"\nend"), (&b"\nend"[..], Some(0)));
+        let from = taken.printed();
+        assert_eq!(taken.accept(b" of it\n"), (&b" of it\n"[..], None));
+        taken.restarted(from);
+        assert_eq!(taken.accept(b" of it\nnew"), (&b"new"[..], None));
     }
 
     #[test]
