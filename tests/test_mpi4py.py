@@ -6,7 +6,8 @@ import re
 import pytest
 
 import harness
-from harness import MANY
+from harness import MANY, storm
+from survival import every
 
 SUITE = next(harness.DEPS.glob("mpi4py-*/test/main.py"), None)
 # What changes with the time of day or the machine is left to the long run.
@@ -67,6 +68,24 @@ def as_under_plain_mpich(ours, theirs):
 def test_the_whole_suite_passes_as_under_plain_mpich(jobs, plain_verdicts, size, protocol):
     ours = run_suite(jobs.run, size, protocol=protocol, timeout=900)
     as_under_plain_mpich(ours, plain_verdicts(size))
+
+
+# Its tests of files give them random names, which no replay repeats.
+REPEATED = SUBSET.replace("file|", "").replace("io|", "")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("protocol", ["pessimistic", "causal", "channel-memory", "hierarchical", "auto", "blocking", "chandy-lamport", "group"])
+@pytest.mark.parametrize("size, options", [(2, every("100ms")), (3, every("1s")), (4, [])])
+def test_the_suite_under_kills(jobs, rng, kills, request, protocol, size, options):
+    for _ in range(request.config.option.rounds):
+        if protocol in ("blocking", "chandy-lamport", "group"):
+            options = options or every("300ms")
+        job = run_suite(jobs.start, size, "-i", REPEATED, options=[*MANY, *options], protocol=protocol)
+        print(storm(job, rng, kills or 8, 12))
+        result = job.wait(400).ok()
+        failed, ran = verdicts(result)
+        assert not failed and len(ran) == 1 and int(ran.pop()) > 300 and result.restarts > 0, result.describe()
 
 
 SPAWNING = ["-i", r"test_(spawn|util_pool)\.py$"]
