@@ -11,6 +11,7 @@ import re
 import pytest
 
 import harness
+from harness import slow
 from test_libraries import INTEL
 
 pytestmark = pytest.mark.intel
@@ -44,7 +45,7 @@ def shape(text):
     return lines
 
 
-@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("protocol", [slow("none"), "pessimistic"])
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", SHORT)
 def test_undisturbed(jobs, name, library, protocol):

@@ -31,7 +31,7 @@ def files(directory, stem):
     return {path.name.removeprefix(stem): path.read_bytes() for path in directory.glob(f"{stem}.*")}
 
 
-@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("protocol", [slow("none"), "pessimistic"])
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", ["melt", "ions"])
 def test_as_plain_mpich(jobs, name, size, protocol):

@@ -90,8 +90,7 @@ def test_otherwise_every_rank_has_one(jobs, program, protocol):
     job.wait(10)
 
 
-@pytest.mark.parametrize("lost", ["process", "process and copy"])
-@pytest.mark.parametrize("what", ["on", "off"])
+@pytest.mark.parametrize("what, lost", [("on", "process"), ("on", "process and copy"), ("off", "process"), slow("off", "process and copy")])
 @with_waves
 def test_who_reads_a_file(jobs, program, protocol, what, lost):
     """A process and its copy are what is lost together with a node."""
@@ -114,7 +113,7 @@ def test_who_reads_a_file(jobs, program, protocol, what, lost):
     assert lost <= {(1, 1)}, "what others have is as good as before"
 
 
-@pytest.mark.parametrize("protocol", ALONE)
+@pytest.mark.parametrize("protocol", ["pessimistic", "channel-memory", slow("causal"), slow("auto")])
 def test_a_rank_that_returns_alone_reads_its_own(jobs, program, protocol):
     command = seconds_of_crash(program, protocol)
     calm = jobs.calm(3, *command)
@@ -128,8 +127,7 @@ def test_a_rank_that_returns_alone_reads_its_own(jobs, program, protocol):
     assert not result.of("image_lost")
 
 
-@pytest.mark.parametrize("what", ["on", "off"])
-@pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport", "group"])
+@pytest.mark.parametrize("protocol, what", [("blocking", "on"), ("chandy-lamport", "off"), ("group", "on"), slow("blocking", "off"), slow("chandy-lamport", "on"), slow("group", "off")])
 def test_kills_of_nodes(jobs, program, rng, kills, protocol, what):
     """A rank and its copy are killed at any moment: while a wave is taken or written, in the middle of a return."""
     command = [*program("heat"), "400", "400", "12000"]
@@ -177,7 +175,7 @@ def being_rebuilt(job, known):
                     yield pid
 
 
-@with_waves
+@pytest.mark.parametrize("protocol", ["blocking", "hierarchical", slow("chandy-lamport"), slow("group")])
 def test_kills_of_processes_that_are_being_rebuilt(jobs, program, rng, protocol):
     """Before anybody has been told of them: half of the memory is there, or nothing."""
     command = [*program("crash"), "99", "kill", "0", "always", "500000"]
@@ -234,7 +232,7 @@ def test_a_damaged_file_takes_all_to_the_wave_before(jobs, program, protocol):
 
 
 @ROOT_ONLY
-@with_all
+@pytest.mark.parametrize("protocol", ["blocking", "group", "pessimistic", "channel-memory", *map(slow, ("chandy-lamport", "hierarchical", "causal", "auto"))])
 def test_a_full_disk_leaves_the_images_asleep(jobs, program, protocol):
     """What is not in files cannot be read from there."""
     command = seconds_of_crash(program, protocol)

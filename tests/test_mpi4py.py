@@ -6,7 +6,7 @@ import re
 import pytest
 
 import harness
-from harness import MANY, storm
+from harness import MANY, slow, storm
 from survival import every
 
 SUITE = next(harness.DEPS.glob("mpi4py-*/test/main.py"), None)
@@ -107,7 +107,7 @@ def test_spawned_processes(jobs):
     assert not failed and ran == {"16"}, result.describe()
 
 
-@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("protocol", [slow("none"), "pessimistic"])
 def test_benchmarks(jobs, protocol):
     bench = [harness.PYTHON, "-m", "mpi4py.bench"]
     for arguments in (["helloworld", "-q"], ["ringtest", "-l", "20"], ["pingpong", "-n", "1024", "-p", "-l", "20"]):

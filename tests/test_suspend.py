@@ -120,13 +120,13 @@ def ready(job):
         slow("rma_halo", "pessimistic"),
         slow("comm_churn", "pessimistic"),
         ("pickles.py", "pessimistic"),
-        ("numpy_cg.py", "pessimistic"),
+        slow("numpy_cg.py", "pessimistic"),
         ("heat", "blocking"),
         slow("cg", "blocking"),
-        ("messages", "blocking"),
+        slow("messages", "blocking"),
         slow("numpy_cg.py", "blocking"),
         ("heat", "auto"),
-        ("master_worker", "auto"),
+        slow("master_worker", "auto"),
         slow("messages", "auto"),
         slow("heat", "chandy-lamport"),
         ("messages", "chandy-lamport"),
@@ -235,7 +235,7 @@ def test_the_first_suspension_can_be_resumed_until_there_is_another(jobs, chain,
 
 @pytest.mark.parametrize(
     "victim, protocol",
-    [("dispatcher", "pessimistic"), ("agent", "pessimistic"), slow("user", "pessimistic"), ("user", "blocking")],
+    [("dispatcher", "pessimistic"), slow("agent", "pessimistic"), slow("user", "pessimistic"), ("user", "blocking")],
 )
 def test_whatever_dies_in_the_middle(jobs, chain, program, long_calm, rng, victim, protocol):
     """Of a second suspension: the job is what it was at the first one, or at the second. Or it goes on."""

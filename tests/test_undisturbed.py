@@ -5,7 +5,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, CATALOGUE, arguments
-from harness import by_rank
+from harness import by_rank, slow
 
 SIZES = {1: CATALOGUE, 2: CATALOGUE, 3: CATALOGUE, 4: CATALOGUE, 8: CATALOGUE, 16: CATALOGUE}
 # Every program with 2 and 4 ranks; the other sizes take turns, so that the whole stays short.
@@ -67,7 +67,7 @@ def test_threads_are_refused_by_pessimistic(jobs, program):
     assert "--protocol auto" in result.errors, f"the way out should be named\n{result.describe()}"
 
 
-@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("protocol", [slow("none"), "pessimistic"])
 def test_a_message_of_more_than_two_gigabytes(jobs, program, protocol):
     result = jobs.run(2, *program("big"), str(2**31 + 5), "count", protocol=protocol).ok()
     assert result.text == f"big bytes={2**31 + 5} ok\n"
