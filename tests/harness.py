@@ -302,6 +302,7 @@ class Launcher:
         self.shared_memory = set(os.listdir("/dev/shm"))
         self.number = 0
         self.protocol = None
+        self.before = []  # what runs resurgo
 
     def command(self, command, **options):
         """Starts any command."""
@@ -317,7 +318,7 @@ class Launcher:
     def start(self, n, *program, protocol=None, options=(), **more):
         """Starts `resurgo run`; `program` is the command line of the program."""
         events = self.directory / f"events{self.number + 1}.json"
-        command = [RESURGO, "run", "-n", n, "--json-events", events]
+        command = [*self.before, RESURGO, "run", "-n", n, "--json-events", events]
         if protocol := protocol or self.protocol:
             command += ["--protocol", protocol]
         return self.command([*command, *options, *program], events=events, **more)
@@ -334,7 +335,7 @@ class Launcher:
 
     def resurgo(self, *arguments, timeout=TIMEOUT, **more):
         """Runs resurgo with exactly these arguments."""
-        return self.command([RESURGO, *arguments], **more).wait(timeout)
+        return self.command([*self.before, RESURGO, *arguments], **more).wait(timeout)
 
     def mpiexec(self, n, *program, timeout=TIMEOUT, env=None, **more):
         """Runs the program under plain MPICH."""

@@ -67,7 +67,7 @@ class Chain:
     def resume(self, name=None, options=(), **more):
         events = self.jobs.directory / f"events{self.jobs.number + 1}.json"
         name = self.last.process.pid if name is None else name
-        command = [RESURGO, "resume", "--json-events", events, *options, name]
+        command = [*self.jobs.before, RESURGO, "resume", "--json-events", events, *options, name]
         self.runs.append(self.jobs.command(command, env=self.env, events=events, **more))
         return self.last
 

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
+use resurgo_runtime::trampoline::addresses_can_be_fixed;
 use resurgo_runtime::{FILES_PER_RANK, OWN_FILES};
+use resurgo_wire::node_memory::{PROTOCOL_NONE, PROTOCOLS, recovers_alone};
 
 /// A reason not to start, and the exit status that goes with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +114,26 @@ pub fn node_memory(bytes: u64) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// Whether ranks have the same addresses in every life. A rank that recovers alone needs that: others know its addresses from messages,
+/// and what it sends again is compared.
+pub fn fixed_addresses(protocol: u32) -> Result<bool, Refusal> {
+    if protocol == PROTOCOL_NONE || addresses_can_be_fixed() {
+        return Ok(protocol != PROTOCOL_NONE);
+    }
+    if !recovers_alone(protocol) {
+        return Ok(false);
+    }
+    let protocol = PROTOCOLS[protocol as usize];
+    Err(Refusal::new(
+        2,
+        format!(
+            "--protocol {protocol} needs the same addresses in every life of a rank, and address randomisation cannot be switched off here: \
+             personality(ADDR_NO_RANDOMIZE) is forbidden, as it is by default in containers. Start the container with \
+             --security-opt seccomp=unconfined (or a profile that allows it), or run with --protocol blocking"
+        ),
+    ))
 }
 
 /// Address space that may be set aside for ranks that are not there yet: no limit of the user's is to be met because of

@@ -49,7 +49,7 @@ pub struct Options {
     pub label: bool,
     pub protocol: u32,
     pub tolerate_node: bool,
-    /// What `--protocol auto` means for this job, when it was asked for by name.
+    /// What `--protocol auto` means for this job, when it was asked for by name or is not what it mostly is.
     pub choice: Option<&'static str>,
     /// How piggybacks are kept small; manetho when absent.
     pub reduction: Option<u32>,

@@ -10,7 +10,7 @@ use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Job, Program, Stdin};
 use resurgo_wire::node_memory::{
-    Layout, MAX_LOG_SEGMENTS, PROTOCOL_CAUSAL, PROTOCOL_CHANNEL_MEMORY, PROTOCOL_NONE, SEGMENT, has_images, only_waves,
+    Layout, MAX_LOG_SEGMENTS, PROTOCOL_CAUSAL, PROTOCOL_CHANNEL_MEMORY, SEGMENT, has_images, only_waves,
 };
 
 use crate::check::{self, Refusal};
@@ -104,6 +104,7 @@ pub fn resume(options: Options, suspended: Suspended) -> Result<Settings, Refusa
             ),
         ));
     }
+    job.fixed_addresses = check::fixed_addresses(job.protocol)?;
     job.checkpoint_keep = options.checkpoint_keep;
     job.image_at_messages = images_at(&options, about.launched)?;
     let layout = Layout {
@@ -223,7 +224,7 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         checkpoint_keep: options.checkpoint_keep,
         local_copies: options.local_copies,
         open_files,
-        fixed_addresses: options.protocol != PROTOCOL_NONE,
+        fixed_addresses: check::fixed_addresses(options.protocol)?,
         message_faults: Vec::new(),
         image_at_messages: images_at(&options, size)?,
     };

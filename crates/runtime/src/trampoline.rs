@@ -41,13 +41,13 @@ pub const RESTORE_VERB: &str = "rank-restore";
 /// `resurgo rank-restore`: becomes a rank again from an image file; returns only when that fails, with the exit code to use.
 /// The agent has been told why.
 ///
-/// Arguments: process id of the agent, limit of open files as above, name of the job, the file.
+/// Arguments: process id of the agent, addresses and limit of open files as above, name of the job, the file.
 pub fn rank_restore(arguments: Vec<OsString>) -> i32 {
-    let [agent, files, job, path] = arguments.as_slice() else {
-        eprintln!("resurgo: {RESTORE_VERB}: there are four arguments");
+    let [agent, addresses, files, job, path] = arguments.as_slice() else {
+        eprintln!("resurgo: {RESTORE_VERB}: there are five arguments");
         return 2;
     };
-    match prepare(agent, "fixed".as_ref(), files) {
+    match prepare(agent, addresses, files) {
         Ok(()) => resurgo_image::file::restore(path.as_ref(), &|note| check_note(job, path.as_ref(), note)),
         Err((code, text)) => {
             eprintln!("resurgo: {text}");
@@ -97,9 +97,7 @@ fn prepare(agent: &OsStr, addresses: &OsStr, files: &OsStr) -> Result<(), (i32, 
         return Err((126, "the agent died while this rank was started".to_string()));
     }
     if addresses == "fixed" {
-        let now = personality::get().map_err(|error| failed("read the personality", &error))?;
-        personality::set(now | Persona::ADDR_NO_RANDOMIZE)
-            .map_err(|error| failed("switch off address randomisation", &error))?;
+        fix_addresses().map_err(|error| failed("switch off address randomisation", &error))?;
     }
     if let Some((soft, hard)) = files.to_str().and_then(|files| files.split_once(':'))
         && let (Ok(soft), Ok(hard)) = (soft.parse(), hard.parse())
@@ -112,6 +110,17 @@ fn prepare(agent: &OsStr, addresses: &OsStr, files: &OsStr) -> Result<(), (i32, 
     SigSet::empty()
         .thread_set_mask()
         .map_err(|error| failed("unblock signals", &error))
+}
+
+/// From its next program on this process has its memory at the same addresses in every life. Returns what was before.
+fn fix_addresses() -> nix::Result<Persona> {
+    let now = personality::get()?;
+    personality::set(now | Persona::ADDR_NO_RANDOMIZE)
+}
+
+/// Whether address randomisation can be switched off here. The default profiles of container engines forbid it.
+pub fn addresses_can_be_fixed() -> bool {
+    fix_addresses().and_then(personality::set).is_ok()
 }
 
 /// Closes every descriptor but the standard ones and the rank's own, so that the numbers of those which

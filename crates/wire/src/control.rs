@@ -75,7 +75,8 @@ pub struct Job {
     /// Most groups that write their images at the same time.
     #[serde(default)]
     pub groups_at_once: u32,
-    /// Switch address randomisation off, so that a new life has the memory layout of the last.
+    /// Switch address randomisation off, so that a new life has the memory layout of the last. Under coordinated protocols, where
+    /// all begin anew together, it is a courtesy.
     pub fixed_addresses: bool,
     /// (rank, messages): the rank's first life kills itself after so many sends and deliveries.
     pub message_faults: Vec<(usize, u64)>,

@@ -1,34 +1,42 @@
 //! What cannot be combined, and what follows from what was given.
 
+use resurgo_runtime::trampoline::addresses_can_be_fixed;
 use resurgo_wire::node_memory::{
-    MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CAUSAL, PROTOCOL_CHANNEL_MEMORY, PROTOCOL_GROUP, PROTOCOL_HIERARCHICAL,
-    PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, only_waves,
+    MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_BLOCKING, PROTOCOL_CAUSAL, PROTOCOL_CHANNEL_MEMORY, PROTOCOL_GROUP,
+    PROTOCOL_HIERARCHICAL, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, only_waves,
 };
 
 use super::*;
 
-/// Logs and waves together, where that is possible. Returns why it is what it is.
-fn choose_protocol(options: &mut Options) -> &'static str {
+/// Logs and waves together, where that is possible. Returns why it is what it is, and whether that must be said in any case.
+fn choose_protocol(options: &mut Options) -> (&'static str, bool) {
     let why = if options.tolerate_node {
         "message logging alone: images are kept on the node that would be lost"
     } else if options.spill_directory.is_some() {
         "message logging alone: logs that have been spilled cannot be cut back to a wave"
     } else if options.images_in_flight.is_some() || policy::is_of_single_ranks(options.checkpoint_policy.as_deref()) {
         "message logging alone: images of single ranks are asked for, and in a wave all have theirs together"
+    } else if addresses_can_be_fixed() {
+        let why = "message logging, so that a failed rank recovers alone, and waves, to which all ranks return if the program \
+                   does not repeat what it did";
+        return (why, false);
     } else {
-        return "message logging, so that a failed rank recovers alone, and waves, to which all ranks return if the program \
-                does not repeat what it did";
+        options.protocol = PROTOCOL_BLOCKING;
+        let why = "waves alone, to which all ranks return when one fails: a rank that recovered alone would need the addresses of \
+                   its former life, and this container forbids to switch address randomisation off (--security-opt seccomp=unconfined \
+                   allows it)";
+        return (why, true);
     };
     options.protocol = PROTOCOL_PESSIMISTIC;
-    why
+    (why, false)
 }
 
 /// Whether the options go together.
 pub(super) fn check(options: &mut Options) -> Result<(), String> {
     let size = options.size();
     if options.protocol == PROTOCOL_AUTO {
-        let why = choose_protocol(options);
-        options.choice = options.choice.and(Some(why));
+        let (why, is_unexpected) = choose_protocol(options);
+        options.choice = (is_unexpected || options.choice.is_some()).then_some(why);
     }
     if size > MAX_RANKS {
         return Err(format!("{size} ranks: a node can hold at most {MAX_RANKS}"));

@@ -132,10 +132,11 @@ impl Life {
         let mut command = Command::new("/proc/self/exe");
         let agent = std::process::id().to_string();
         let files = format!("{}:{}", around.job.open_files.0, around.job.open_files.1);
+        let addresses = if around.job.fixed_addresses { "fixed" } else { "random" };
         match image {
             Some(image) => command
                 .arg(crate::trampoline::RESTORE_VERB)
-                .args([&agent, &files, &around.job.name])
+                .args([&agent, addresses, &files, &around.job.name])
                 .arg(image)
                 .env_clear()
                 // By this the process knows itself, and its copies, among those that have a file open.
@@ -143,7 +144,7 @@ impl Life {
             None => command
                 .arg(crate::trampoline::VERB)
                 .arg(agent)
-                .arg(if around.job.fixed_addresses { "fixed" } else { "random" })
+                .arg(addresses)
                 .arg(files)
                 .arg(&program.directory)
                 .arg(&program.path)

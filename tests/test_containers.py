@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In a container with the profile that engines use by default: address randomisation stays on, so ranks cannot recover alone."""
+
+import os
+import shutil
+
+import pytest
+
+import container
+import harness
+from harness import MANY, storm
+from survival import every
+from test_image_files import from_files, kill_with_snapshots, start, until_written
+from test_suspend import chain, ready  # noqa: F401
+
+HEAT = ("300", "300", "4000")
+# Root's inside.
+CAPABILITIES = "chown dac_override fsetid fowner mknod net_raw setgid setuid setfcap setpcap net_bind_service sys_chroot kill audit_write"
+INSIDE = [harness.PYTHON, container.__file__]
+if os.geteuid() == 0 and shutil.which("setpriv"):
+    INSIDE += ["setpriv", "--bounding-set", ",".join(["-all", *(f"+{name}" for name in CAPABILITIES.split())])]
+
+
+@pytest.fixture
+def inside(jobs):
+    jobs.before = INSIDE
+    return jobs
+
+
+def test_auto_has_waves_alone(inside, program, rng, kills):
+    calm = inside.run(3, *program("heat"), *HEAT).ok()
+    job = inside.start(3, *program("heat"), *HEAT, options=[*MANY, *every("50ms")])
+    print(storm(job, rng, kills or 4, calm.seconds))
+    result = job.wait().ok()
+    assert result.out == calm.out
+    for errors in (calm.errors, result.errors):
+        assert errors.count("note: --protocol auto: waves alone") == 1 and "seccomp=unconfined" in errors
+    assert result.of("wave_complete"), result.describe()
+
+
+@pytest.mark.parametrize("protocol", ["chandy-lamport", "group", "blocking"])
+def test_waves_are_read_from_files(inside, program, tmp_path, protocol):
+    calm = inside.calm(2, *program("heat"), *HEAT)
+    job = start(inside, tmp_path / "images", 2, *program("heat"), *HEAT, every="50ms", protocol=protocol)
+    for life in (2, 3):
+        if until_written(job, 1, 2 * life):
+            kill_with_snapshots(job, 1)
+            job.until(lambda life=life: job.lives().get(1, (0, 0))[1] >= life, what="the next life")
+    result = job.wait().ok()
+    assert result.out == calm.out and from_files(result), result.describe()
+
+
+def test_suspended_jobs_go_in_and_out(inside, chain, program):  # noqa: F811
+    calm = inside.calm(2, *program("heat"), *HEAT)
+    chain.start(2, *program("heat"), *HEAT)
+    for before in ([], INSIDE):
+        ready(chain.last)
+        if not chain.suspend():
+            break
+        inside.before = before
+        chain.resume()
+    chain.end()
+    assert chain.out == calm.out and len(chain.runs) > 1
+
+
+def test_no_rank_recovers_alone(inside, chain, program):  # noqa: F811
+    for protocol in ("pessimistic", "causal", "channel-memory", "hierarchical"):
+        result = inside.run(2, *program("hello"), protocol=protocol)
+        assert result.code == 2 and result.out == b"" and "personality" in result.errors, result.describe()
+        assert f"--protocol {protocol} needs the same addresses" in result.errors and "--protocol blocking" in result.errors
+    assert inside.run(2, *program("hello"), options=["--tolerate", "node"]).code == 2
+    inside.run(2, *program("hello"), protocol="none").ok()
+    # A job that has begun outside.
+    inside.before = []
+    chain.start(2, *program("heat"), *HEAT, protocol="pessimistic")
+    ready(chain.last)
+    if chain.suspend():
+        inside.before = INSIDE
+        refused = chain.resume().wait()
+        assert refused.code == 2 and "--protocol pessimistic needs the same addresses" in refused.errors, refused.describe()
+        chain.runs.pop()
+        inside.before = []
+        chain.resume()
+    chain.end()
