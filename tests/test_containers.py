@@ -63,6 +63,16 @@ def test_suspended_jobs_go_in_and_out(inside, chain, program):  # noqa: F811
     assert chain.out == calm.out and len(chain.runs) > 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_little_shared_memory(jobs, program):
+    """Docker's 64 MiB are enough for 16 ranks. With less there is a warning, before MPICH's ranks are killed for it."""
+    script = 'mount -t tmpfs -o size="$0" none /dev/shm && exec "$@"'
+    for size, ranks, is_enough in (("64m", 16, True), ("2m", 8, False)):
+        result = jobs.command(["unshare", "-m", "sh", "-c", script, size, harness.RESURGO, "run", "-n", ranks, *program("hello")]).wait()
+        assert ("warning: " in result.errors and "--shm-size" in result.errors) != is_enough, result.describe()
+        assert result.code == 0 or not is_enough, result.describe()
+
+
 def test_no_rank_recovers_alone(inside, chain, program):  # noqa: F811
     for protocol in ("pessimistic", "causal", "channel-memory", "hierarchical"):
         result = inside.run(2, *program("hello"), protocol=protocol)

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
 use resurgo_runtime::trampoline::addresses_can_be_fixed;
 use resurgo_runtime::{FILES_PER_RANK, OWN_FILES};
@@ -134,6 +135,25 @@ pub fn fixed_addresses(protocol: u32) -> Result<bool, Refusal> {
              --security-opt seccomp=unconfined (or a profile that allows it), or run with --protocol blocking"
         ),
     ))
+}
+
+/// What MPICH 5.0.2 has in /dev/shm for each rank, in bytes.
+const SHARED_MEMORY_OF_RANK: u64 = 1_061_440;
+
+/// What to tell the user if that is more than there is: the kernel would end ranks by SIGBUS.
+pub fn shared_memory(size: usize) -> Option<String> {
+    let about = statvfs("/dev/shm").ok()?;
+    let (free, needed) = (
+        about.blocks_available() * about.fragment_size(),
+        SHARED_MEMORY_OF_RANK * size as u64,
+    );
+    let [shown, wanted] = [free, needed].map(resurgo_runtime::units::readable_size);
+    (free < needed).then(|| {
+        format!(
+            "{shown} are free in /dev/shm, and MPICH takes {wanted} of it for {size} ranks: they may be killed by SIGBUS. Make it larger \
+             (docker run --shm-size=1g; mount -o remount,size=1g /dev/shm)"
+        )
+    })
 }
 
 /// Address space that may be set aside for ranks that are not there yet: no limit of the user's is to be met because of

@@ -165,6 +165,9 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
     if let Some(choice) = options.choice.filter(|_| !options.quiet) {
         eprintln!("resurgo: note: --protocol auto: {choice}");
     }
+    if let Some(warning) = check::shared_memory(size).filter(|_| !options.quiet) {
+        eprintln!("resurgo: warning: {warning}");
+    }
     // Lives of ranks may have other working directories.
     let checkpoint_directory = options
         .checkpoint_directory
