@@ -172,6 +172,31 @@ def test_a_rebuilt_rank_is_rebuilt_again(jobs, program, tmp_path, options):
     assert len(from_files(result)) >= 2, result.describe()
 
 
+def oom_scores(pids):
+    """Of those that are still there."""
+    scores = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            scores.add(int(Path(f"/proc/{pid}/oom_score_adj").read_text()))
+    return scores
+
+
+def test_images_go_first_when_memory_is_used_up(jobs, program, tmp_path):
+    """The kernel kills a sleeping image before a rank; a process that has been one is a rank like others again."""
+    jobs.before = ["sh", "-c", 'echo 300 > /proc/self/oom_score_adj && exec "$@"', "sh"]
+    calm = jobs.calm(2, *program("heat"), *LONG)
+    job = start(jobs, tmp_path / "images", 2, *program("heat"), *LONG)
+    for life, kill in ((2, job.kill), (3, lambda ranks: kill_with_snapshots(job, *ranks))):
+        until_written(job, 1, 2 * life)
+        assert oom_scores(snapshots(job)) == {1000}
+        kill([1])
+        job.until(lambda life=life: job.lives().get(1, (0, 0))[1] >= life, what="the next life")
+        assert oom_scores(pid for pid, _ in job.lives().values()) == {300}
+    result = job.wait().ok()
+    assert result.out == calm.out
+    assert [event["from_file"] for event in result.of("started") if event["life"] > 1] == [False, True], result.describe()
+
+
 CHANGED = harness.PROGRAMS / "image" / "changed"
 
 

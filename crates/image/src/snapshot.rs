@@ -19,8 +19,12 @@ use crate::{calls, changes, gate, locks, mappings, stop, threads, timers};
 const SIGNALS: usize = 64;
 const LIMITS: usize = 16;
 
-/// What a process that is rebuilt from a file does not inherit: what is done with signals, and limits.
+/// What a process that is rebuilt from a file does not inherit: what is done with signals, limits, and how soon it is killed when
+/// memory is used up (which a snapshot changes).
 struct Inherited {
+    /// As the kernel writes it.
+    oom_score: [u8; 8],
+    oom_score_length: usize,
     actions: [stop::KernelAction; SIGNALS],
     limits: [libc::rlimit; LIMITS],
 }
@@ -34,6 +38,8 @@ struct Place(UnsafeCell<Inherited>);
 // SAFETY: only the capturing thread uses it.
 unsafe impl Sync for Place {}
 static INHERITED: Place = Place(UnsafeCell::new(Inherited {
+    oom_score: [0; 8],
+    oom_score_length: 0,
     actions: [stop::KernelAction::DEFAULT; SIGNALS],
     limits: [UNLIMITED; LIMITS],
 }));
@@ -41,6 +47,7 @@ static INHERITED: Place = Place(UnsafeCell::new(Inherited {
 pub fn note_inherited() {
     // SAFETY: see `Place`.
     let noted = unsafe { &mut *INHERITED.0.get() };
+    noted.oom_score_length = read_oom_score(&mut noted.oom_score);
     for (index, action) in noted.actions.iter_mut().enumerate() {
         // SAFETY: writes to the place for this signal.
         let _ = unsafe { call!(libc::SYS_rt_sigaction, index + 1, 0, &raw mut *action, 8) };
@@ -52,6 +59,7 @@ pub fn note_inherited() {
 }
 
 pub fn set_inherited() {
+    set_own_oom_score();
     // SAFETY: see `Place`.
     let noted = unsafe { &*INHERITED.0.get() };
     for (index, action) in noted.actions.iter().enumerate() {
@@ -72,6 +80,34 @@ pub fn set_inherited() {
                 let _ = call!(libc::SYS_prlimit64, 0, index, &raw const most, 0);
             }
         }
+    }
+}
+
+const OOM_SCORE: &[u8] = b"/proc/self/oom_score_adj\0";
+
+fn read_oom_score(text: &mut [u8]) -> usize {
+    let Ok(file) = sys::open(OOM_SCORE, libc::O_RDONLY | libc::O_CLOEXEC) else {
+        return 0;
+    };
+    let length = sys::read(file, text).unwrap_or(0);
+    sys::close(file);
+    length
+}
+
+/// How soon the kernel kills this process when memory is used up; 1000: first. An image that is lost costs less than a rank.
+fn set_oom_score(text: &[u8]) {
+    if let Ok(file) = sys::open(OOM_SCORE, libc::O_WRONLY | libc::O_CLOEXEC) {
+        // SAFETY: reads the text. Nobody needs rights to go back to what was before.
+        let _ = unsafe { call!(libc::SYS_write, file, text.as_ptr(), text.len()) };
+        sys::close(file);
+    }
+}
+
+fn set_own_oom_score() {
+    // SAFETY: see `Place`.
+    let noted = unsafe { &*INHERITED.0.get() };
+    if noted.oom_score_length > 0 {
+        set_oom_score(&noted.oom_score[..noted.oom_score_length]);
     }
 }
 
@@ -114,6 +150,7 @@ pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
     changes::leave();
     stop::reset();
     crate::capture::reset();
+    set_oom_score(b"1000");
     name();
     let whole = mappings == mappings::checksum();
     let parted = descriptors::leave_original();
@@ -240,6 +277,7 @@ pub fn say_written(socket: i32, number: u64, written: Result<u64, Trouble>, star
 /// In the copy of a snapshot: becomes the rank.
 fn wake(socket: i32, agent: i32, request: &Received) -> ! {
     become_independent(agent);
+    set_own_oom_score();
     let [stdout, stderr, pmi, image, stdin] = request.descriptors;
     let given = Given {
         stdout,
