@@ -8,8 +8,11 @@ import time
 import pytest
 
 import harness
-from harness import MANY, by_rank, storm
-from survival import PROGRAMS, began_from_images, every, kill_snapshots, of_catalogue, soak, survive, undisturbed
+from catalogue import BY_NAME, arguments
+from harness import MANY, by_rank, slow, storm
+from survival import (
+    PROGRAMS, TEXT, began_from_images, every, feed, kill_snapshots, of_catalogue, soak, survive, undisturbed,
+)
 
 OFTEN = every("20ms")
 
@@ -126,8 +129,9 @@ def test_a_full_log_brings_waves(jobs, program):
 
 
 def test_an_image_is_lost(jobs, program):
-    """Where none is in a file, the rank that needs it ends the job; the others' failures do not."""
-    command = program("crash") + ["99", "kill", "0", "always", "100000000"]
+    """Where none is in a file, the failure of the rank that needs it takes all to the beginning; the others' failures do not."""
+    command = program("crash") + ["99", "kill", "0", "always", "60000"]
+    calm = jobs.calm(3, *command)
     job = start(jobs, 3, *command)
     job.until(lambda: b"iteration 50 " in job.out.read_bytes())
     job.process.send_signal(signal.SIGUSR1)
@@ -137,9 +141,45 @@ def test_an_image_is_lost(jobs, program):
     job.until_event("image_lost")
     job.kill([0])
     job.until(lambda: [event["event"] for event in job.events].count("started") > 3)
+    assert not [event for event in job.events if event["event"] == "returned"]
     job.kill([2])
-    result = job.wait()
-    assert result.code == 1 and "cannot start rank 2 again: its last image is lost" in result.errors, result.describe()
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert "rank 2 cannot recover alone: its last image is lost" in result.errors, result.describe()
+    assert [event["wave"] for event in result.of("returned")] == [0], result.describe()
+
+
+@pytest.mark.parametrize("name", ["heat", "messages", slow("cg"), slow("pickles.py"), slow("transpose")])
+def test_images_are_killed_before_ranks(jobs, program, rng, kills, name):
+    """In memory only, as the kernel does when it is used up: who cannot recover alone takes all to the beginning, and all is as before."""
+    entry = BY_NAME[name]
+    command = [*program(name), *arguments(entry, True, jobs.directory / "result")]
+    calm = jobs.calm(3, *command)
+    job = start(jobs, 3, *command, options=every("30ms"))
+    for _ in range(kills or 6):
+        waves = [event["event"] for event in job.events].count("wave_complete")
+        if not job.until(lambda waves=waves: [event["event"] for event in job.events].count("wave_complete") > waves):
+            break
+        kill_snapshots(job, rng.choice([None, 0, 1, 2]))
+        time.sleep(rng.choice([0, 0.002, 0.02]))
+        job.kill(rng.choice([[0], [1], [0, 2], [0, 1, 2]]))
+        time.sleep(rng.uniform(0, 0.1))
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out), result.describe()
+
+
+def test_input_and_output_when_all_begin_again(jobs, program, rng):
+    command = program("output") + ["400", "1000"]
+    calm = feed(jobs, 3, command, TEXT, "pipe").wait().ok()
+    job = feed(jobs, 3, command, TEXT, "pipe", options=[*MANY, *every("30ms")], protocol="auto")
+    for _ in range(4):
+        if job.until_event("wave_complete"):
+            time.sleep(rng.uniform(0, 0.2))
+            kill_snapshots(job)
+            job.kill([rng.randrange(3)])
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert by_rank(result.program_errors) == by_rank(calm.program_errors)
 
 
 ONE_WITH_A_SOCKET = """

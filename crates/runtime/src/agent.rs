@@ -127,6 +127,8 @@ struct Work {
     /// Where images are written into files, if they are.
     store: Option<Store>,
     halt: suspend::Halt,
+    /// It goes on where an earlier run of the job was suspended.
+    is_resumed: bool,
     /// The pipe to rank 0 is in the epoll set.
     spool_watched: bool,
     /// Bytes of output the dispatcher is willing to take.
@@ -408,6 +410,7 @@ impl Agent {
             waves,
             store,
             halt: suspend::Halt::No,
+            is_resumed: false,
             spool_watched: false,
             window: OUTPUT_WINDOW,
         });

@@ -396,15 +396,7 @@ impl Dispatcher {
                         let messages = ended.statistics.deliveries + ended.statistics.sends();
                         let fault_at_messages = self.faults.next_life(rank, messages);
                         if self.all_return(&ended) {
-                            let unit = self.unit(rank);
-                            self.returning[unit] = true;
-                            for rank in self.members(unit) {
-                                self.pids[rank] = None;
-                            }
-                            self.tell(ToAgent::Return {
-                                rank,
-                                fault_at_messages,
-                            });
+                            self.return_all(rank, fault_at_messages);
                             return;
                         }
                         self.tell(ToAgent::Restart {
@@ -417,6 +409,16 @@ impl Dispatcher {
                         self.end(code, Duration::ZERO);
                     }
                     Decision::Finished => {}
+                }
+            }
+            ToDispatcher::CannotRecoverAlone {
+                rank,
+                fault_at_messages,
+                reason,
+            } => {
+                if self.verdict.is_none() && !self.returns(rank) {
+                    self.all_return_from_now_on(rank, &format!("rank {rank} cannot recover alone: {reason}"));
+                    self.return_all(rank, fault_at_messages);
                 }
             }
             ToDispatcher::CaughtUp { rank, life, statistics } => self.events.caught_up(rank, life, &statistics, now),

@@ -378,6 +378,13 @@ pub enum ToDispatcher {
         rank: usize,
         wave: u64,
     },
+    /// Rank `rank`, which was to start again, cannot recover alone: its images are lost, and others have forgotten what it would need.
+    /// Answered by [`ToAgent::Return`] where there are waves as well as logs.
+    CannotRecoverAlone {
+        rank: usize,
+        fault_at_messages: u64,
+        reason: String,
+    },
     /// The message log of the rank has grown by so many bytes: images of all ranks would let it forget.
     LogGrows {
         rank: usize,

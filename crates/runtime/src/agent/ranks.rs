@@ -177,9 +177,15 @@ impl Agent {
             return Ok(());
         }
         let Some(start) = this.images.choose() else {
-            return Err(io::Error::other(
-                "its last image is lost, and messages from before that image are not kept",
-            ));
+            let reason = "its last image is lost, and messages from before that image are not kept".to_string();
+            if together || work.is_hierarchical() || !work.has_waves() {
+                return Err(io::Error::other(reason));
+            }
+            return self.send(&ToDispatcher::CannotRecoverAlone {
+                rank,
+                fault_at_messages,
+                reason,
+            });
         };
         let from = start.account;
         this.number += 1;

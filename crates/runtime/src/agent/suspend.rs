@@ -297,6 +297,7 @@ fn load(job: Job, directory: &Path, id: &str) -> Result<Work, String> {
         waves,
         store: Some(store),
         halt: Halt::No,
+        is_resumed: true,
         spool_watched: false,
         window: OUTPUT_WINDOW,
     })

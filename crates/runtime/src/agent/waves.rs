@@ -567,12 +567,15 @@ impl Agent {
         }
         let Some(work) = &mut self.work else { return Ok(()) };
         if wave == 0 {
-            if work.of_unit(unit).any(|rank| rank.images.begun) {
+            // Others need what a group has sent, and who resumes a job does not want another.
+            if (work.is_hierarchical() || work.is_resumed) && work.of_unit(unit).any(|rank| rank.images.begun) {
                 let reason = "there is no wave whose images can all be used".to_string();
                 return self.send(&ToDispatcher::Failed { reason });
             }
             if !work.is_hierarchical() {
                 work.server.reset();
+                // The logs are empty again, and may not be shortened before there are other images.
+                members.iter().for_each(|rank| work.ranks[*rank].images.begun = false);
             }
         }
         for rank in members.iter().copied() {

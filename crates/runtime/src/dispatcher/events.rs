@@ -300,17 +300,13 @@ impl Events {
         self.record("returned", json!({"wave": wave, "lost_seconds": lost.as_secs_f64()}));
     }
 
-    /// The program has turned out not to repeat what it does.
-    pub fn all_return_from_now_on(&mut self, ended: &Ended) {
+    /// The program has turned out not to repeat what it does, or a rank has lost what it could recover from alone.
+    pub fn all_return_from_now_on(&mut self, rank: usize, why: &str) {
         self.stats.all_return();
-        let why = match &ended.report {
-            Some(report) => report.split(". ").next().unwrap_or_default(),
-            None => "MPI is called from several threads, and the order of their calls cannot be replayed",
-        };
         self.say(&format!(
             "{why}: from now on all ranks return to the last wave when one has failed"
         ));
-        self.record("returns_together", json!({"rank": ended.rank, "reason": why}));
+        self.record("returns_together", json!({"rank": rank, "reason": why}));
     }
 
     /// `is_expected`: the user asked for images, or the job needs them. True when it has been so for long.

@@ -123,10 +123,32 @@ impl Dispatcher {
             return self.has_waves();
         }
         if !self.together && (ended.diverged() || !ended.repeats) {
-            self.together = true;
-            self.events.all_return_from_now_on(ended);
+            let why = match &ended.report {
+                Some(report) => report.split(". ").next().unwrap_or_default(),
+                None => "MPI is called from several threads, and the order of their calls cannot be replayed",
+            };
+            self.all_return_from_now_on(ended.rank, why);
         }
         self.together
+    }
+
+    /// A rank could not recover alone, for this reason: none tries to any more.
+    pub(super) fn all_return_from_now_on(&mut self, rank: usize, why: &str) {
+        self.together = true;
+        self.events.all_return_from_now_on(rank, why);
+    }
+
+    /// All ranks (of its unit) return to the last wave, as `rank` has failed.
+    pub(super) fn return_all(&mut self, rank: usize, fault_at_messages: u64) {
+        let unit = self.unit(rank);
+        self.returning[unit] = true;
+        for rank in self.members(unit) {
+            self.pids[rank] = None;
+        }
+        self.tell(ToAgent::Return {
+            rank,
+            fault_at_messages,
+        });
     }
 
     /// Each group of ranks has waves of its own, and returns alone.
