@@ -511,9 +511,8 @@ impl Dispatcher {
             ToDispatcher::NotSuspended { reason } => self.suspension_failed(&reason),
             ToDispatcher::ImageLost { rank, number, reason } => {
                 self.events.image_lost(rank, number, &reason);
-                // Until there is another one the rank may have nothing to go on from.
                 let unit = self.unit(rank);
-                self.checkpoints.want(std::iter::once(unit), None, self.start.elapsed());
+                self.checkpoints.lost(unit, self.start.elapsed());
             }
             ToDispatcher::MemoryRead { rank, number } => self.events.memory_read(rank, number),
             ToDispatcher::Aborted { rank, code } => {

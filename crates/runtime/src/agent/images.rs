@@ -554,7 +554,7 @@ impl Agent {
                 Ok((datagram, _)) if datagram.kind == Kind::Failed => self.snapshot_lost(rank, datagram.text())?,
                 Ok((datagram, _)) => self.file_said(rank, datagram)?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(_) => self.snapshot_lost(rank, "the process has ended")?,
+                Err(_) => self.snapshot_lost(rank, "the process has ended (for want of memory?)")?,
             }
         }
     }

@@ -59,6 +59,10 @@ pub struct Outcome {
 const FRESH: f64 = 0.5e-9;
 /// What an image costs altogether, in standstills: what the rank writes to afterwards is copied page by page.
 const AFTERMATH: f64 = 4.0;
+/// Images that are lost again and again are asked for after pauses of at most so long.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// One that is lost after so long has nothing to do with the one before.
+const CALM: Duration = Duration::from_secs(2);
 /// Least growth for which images are taken.
 const LEAST_GROWTH: u64 = 96 << 20;
 
@@ -85,6 +89,8 @@ pub struct Checkpoints {
     writing: BTreeSet<usize>,
     /// Most images that are taken or written at the same time.
     at_most: usize,
+    /// When an image of a rank was lost last, and how long its next one waits if that is lost, too.
+    losses: BTreeMap<usize, (Duration, Duration)>,
     /// Ranks whose images somebody waits for, with the attempts so far.
     wanted: BTreeMap<usize, u32>,
     /// Why there is none of what was wanted.
@@ -121,6 +127,7 @@ impl Checkpoints {
             in_turn: false,
             writing: BTreeSet::new(),
             at_most,
+            losses: BTreeMap::new(),
             wanted: BTreeMap::new(),
             failed: Vec::new(),
             waiting: Vec::new(),
@@ -160,6 +167,21 @@ impl Checkpoints {
     pub fn grow(&mut self, ranks: usize, now: Duration) {
         self.due.resize(ranks, self.regularly(now));
         self.costs.resize(ranks, None);
+    }
+
+    /// An image has been lost, and until there is another the rank may have nothing to go on from: it is asked at once. If that one is
+    /// lost, too, memory is used up, and images make it worse: then after pauses, each twice as long as the last.
+    pub fn lost(&mut self, rank: usize, now: Duration) {
+        let Some(due) = self.due.get_mut(rank).filter(|_| !self.wanted.contains_key(&rank)) else {
+            return;
+        };
+        let (last, pause) = self.losses.entry(rank).or_insert((now, Duration::ZERO));
+        if now > *last + CALM.max(*pause * 2) {
+            *pause = Duration::ZERO;
+        }
+        *due = Some(now + *pause);
+        (*last, *pause) = (now, (*pause * 2).clamp(AGAIN, LONGEST_PAUSE));
+        self.wanted.insert(rank, 0);
     }
 
     /// Images of all of these are wanted now. `client` hears of it by [`Checkpoints::finished`].

@@ -214,3 +214,23 @@ fn ranks_that_write_have_had_their_turn() {
     checkpoints.has_been_written(1);
     assert_eq!(checkpoints.next(SECOND + AGAIN, |_| true), Some(1));
 }
+
+#[test]
+fn images_that_are_lost_again_and_again_are_asked_for_less_and_less() {
+    let mut checkpoints = Checkpoints::new(Period::Every(SECOND), Order::Periodic, 1, usize::MAX);
+    let mut now = SECOND;
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        checkpoints.lost(0, now);
+        checkpoints.lost(0, now);
+        let due = checkpoints.next_time(|_| true).unwrap();
+        pauses.push((due - now).as_millis());
+        now = due;
+        assert_eq!(checkpoints.next(now, |_| true), Some(0));
+        checkpoints.answered(0, now, Ok(Duration::ZERO));
+    }
+    assert_eq!(pauses, [0, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
+    now += 21 * SECOND;
+    checkpoints.lost(0, now);
+    assert_eq!(checkpoints.next_time(|_| true), Some(now), "that has another reason");
+}
