@@ -13,7 +13,7 @@ from survival import every
 from test_image_files import from_files, kill_with_snapshots, start, until_written
 from test_suspend import chain, ready  # noqa: F401
 
-HEAT = ("300", "300", "4000")
+HEAT = ("400", "400", "9000")
 # Root's inside.
 CAPABILITIES = "chown dac_override fsetid fowner mknod net_raw setgid setuid setfcap setpcap net_bind_service sys_chroot kill audit_write"
 INSIDE = [harness.PYTHON, container.__file__]

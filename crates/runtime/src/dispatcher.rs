@@ -416,10 +416,17 @@ impl Dispatcher {
                 fault_at_messages,
                 reason,
             } => {
-                if self.verdict.is_none() && !self.returns(rank) {
-                    self.all_return_from_now_on(rank, &format!("rank {rank} cannot recover alone: {reason}"));
-                    self.return_all(rank, fault_at_messages);
+                if self.verdict.is_some() || self.returns(rank) {
+                    return;
                 }
+                if !self.has_waves() {
+                    // They have been given up meanwhile.
+                    self.events.error(&format!("cannot start rank {rank} again: {reason}"));
+                    self.end(FAILURE, Duration::ZERO);
+                    return;
+                }
+                self.all_return_from_now_on(rank, &format!("rank {rank} cannot recover alone: {reason}"));
+                self.return_all(rank, fault_at_messages);
             }
             ToDispatcher::CaughtUp { rank, life, statistics } => self.events.caught_up(rank, life, &statistics, now),
             ToDispatcher::Checkpointed {
