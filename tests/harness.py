@@ -235,6 +235,12 @@ class Job:
             time.sleep(0.002)
         return True
 
+    def until_another(self, kind, timeout=30.0):
+        """Waits for one more event of this kind than there are; False when the job is over first."""
+        count = lambda: [event["event"] for event in self.events].count(kind)
+        before = count()
+        return self.until(lambda: count() > before, timeout, f"another {kind}")
+
     def until_event(self, kind, timeout=30.0, **fields):
         return self.until(
             lambda: any(

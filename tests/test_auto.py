@@ -74,8 +74,7 @@ def test_kills_while_all_return(jobs, program, rng, victims):
     command = program("nondeterministic") + ["random", "1", "3000", marker, "200000"]
     job = start(jobs, 3, *command, options=OFTEN)
     for _ in range(12):
-        waves = [event["event"] for event in job.events].count("wave_complete")
-        if not job.until(lambda: [event["event"] for event in job.events].count("wave_complete") > waves):
+        if not job.until_another("wave_complete"):
             break
         job.kill([rng.randrange(3)])
         time.sleep(rng.uniform(0, 0.03))
@@ -157,8 +156,7 @@ def test_images_are_killed_before_ranks(jobs, program, rng, kills, name):
     calm = jobs.calm(3, *command)
     job = start(jobs, 3, *command, options=every("30ms"))
     for _ in range(kills or 6):
-        waves = [event["event"] for event in job.events].count("wave_complete")
-        if not job.until(lambda waves=waves: [event["event"] for event in job.events].count("wave_complete") > waves):
+        if not job.until_another("wave_complete"):
             break
         kill_snapshots(job, rng.choice([None, 0, 1, 2]))
         time.sleep(rng.choice([0, 0.002, 0.02]))
@@ -173,7 +171,7 @@ def test_input_and_output_when_all_begin_again(jobs, program, rng):
     calm = feed(jobs, 3, command, TEXT, "pipe").wait().ok()
     job = feed(jobs, 3, command, TEXT, "pipe", options=[*MANY, *every("30ms")], protocol="auto")
     for _ in range(4):
-        if job.until_event("wave_complete"):
+        if job.until_another("wave_complete"):
             time.sleep(rng.uniform(0, 0.2))
             kill_snapshots(job)
             job.kill([rng.randrange(3)])

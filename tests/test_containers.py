@@ -10,7 +10,7 @@ import container
 import harness
 from harness import MANY, storm
 from survival import every
-from test_image_files import from_files, kill_with_snapshots, start, until_written
+from test_image_files import ROOT_ONLY, from_files, kill_with_snapshots, start, until_written
 from test_suspend import chain, ready  # noqa: F401
 
 HEAT = ("400", "400", "9000")
@@ -63,7 +63,7 @@ def test_suspended_jobs_go_in_and_out(inside, chain, program):  # noqa: F811
     assert chain.out == calm.out and len(chain.runs) > 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+@ROOT_ONLY
 def test_little_shared_memory(jobs, program):
     """Docker's 64 MiB are enough for 16 ranks. With less there is a warning, before MPICH's ranks are killed for it."""
     script = 'mount -t tmpfs -o size="$0" none /dev/shm && exec "$@"'

@@ -123,6 +123,8 @@ def test_parts_of_recoveries(jobs, program):
         (caught_up,) = (event for event in result.of("caught_up") if event["rank"] == recovery["rank"])
         assert recovery["replayed_deliveries"] == caught_up["deliveries"]
     assert all(recovery["total_seconds"] > 0 for recovery in each)
+    # One of them may have died just after an image.
+    assert any(recovery["replay_seconds"] > 0 for recovery in each)
 
 
 def test_nobody_knows_when_a_process_was_killed_from_outside(jobs, program):

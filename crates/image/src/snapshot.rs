@@ -10,7 +10,7 @@ use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
 use crate::descriptors::{self, Given};
-use crate::file::tables::Trouble;
+use crate::file::tables::{Trouble, read_file};
 use crate::file::writer::About;
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Text};
@@ -47,7 +47,7 @@ static INHERITED: Place = Place(UnsafeCell::new(Inherited {
 pub fn note_inherited() {
     // SAFETY: see `Place`.
     let noted = unsafe { &mut *INHERITED.0.get() };
-    noted.oom_score_length = read_oom_score(&mut noted.oom_score);
+    noted.oom_score_length = read_file(OOM_SCORE, &mut noted.oom_score).unwrap_or(0);
     for (index, action) in noted.actions.iter_mut().enumerate() {
         // SAFETY: writes to the place for this signal.
         let _ = unsafe { call!(libc::SYS_rt_sigaction, index + 1, 0, &raw mut *action, 8) };
@@ -84,15 +84,6 @@ pub fn set_inherited() {
 }
 
 const OOM_SCORE: &[u8] = b"/proc/self/oom_score_adj\0";
-
-fn read_oom_score(text: &mut [u8]) -> usize {
-    let Ok(file) = sys::open(OOM_SCORE, libc::O_RDONLY | libc::O_CLOEXEC) else {
-        return 0;
-    };
-    let length = sys::read(file, text).unwrap_or(0);
-    sys::close(file);
-    length
-}
 
 /// How soon the kernel kills this process when memory is used up; 1000: first. An image that is lost costs less than a rank.
 fn set_oom_score(text: &[u8]) {

@@ -172,23 +172,23 @@ impl Checkpoints {
     /// An image has been lost, and until there is another the rank may have nothing to go on from: it is asked at once. If that one is
     /// lost, too, memory is used up, and images make it worse: then after pauses, each twice as long as the last.
     pub fn lost(&mut self, rank: usize, now: Duration) {
-        let Some(due) = self.due.get_mut(rank).filter(|_| !self.wanted.contains_key(&rank)) else {
+        if self.wanted.contains_key(&rank) {
             return;
-        };
+        }
         let (last, pause) = self.losses.entry(rank).or_insert((now, Duration::ZERO));
         if now > *last + CALM.max(*pause * 2) {
             *pause = Duration::ZERO;
         }
-        *due = Some(now + *pause);
+        let due = now + *pause;
         (*last, *pause) = (now, (*pause * 2).clamp(AGAIN, LONGEST_PAUSE));
-        self.wanted.insert(rank, 0);
+        self.want(std::iter::once(rank), None, due);
     }
 
-    /// Images of all of these are wanted now. `client` hears of it by [`Checkpoints::finished`].
-    pub fn want(&mut self, ranks: impl Iterator<Item = usize>, client: Option<u64>, now: Duration) {
+    /// Images of all of these are wanted at `time`. `client` hears of it by [`Checkpoints::finished`].
+    pub fn want(&mut self, ranks: impl Iterator<Item = usize>, client: Option<u64>, time: Duration) {
         for rank in ranks {
             if let Some(due) = self.due.get_mut(rank) {
-                *due = Some(now);
+                *due = Some(time);
                 self.wanted.insert(rank, 0);
             }
         }
