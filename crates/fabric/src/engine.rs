@@ -108,6 +108,8 @@ const HOT_RUN: u32 = 16;
 /// Two reads are in quick succession when there is no more time between them than a progress loop needs that gives its
 /// core to others in every round.
 const QUICK_US: u64 = 5;
+/// A progress loop that does nothing else needs less between two reads.
+const BARE_LOOP_US: u64 = 2;
 /// Longest look for news inside one read while the program still polls.
 const LOOK_US: u64 = 1;
 /// How long a rank that waits gives its core to others, and looks again when it gets it back, before it sleeps: with a few ranks
@@ -191,6 +193,8 @@ pub struct Engine {
     ticks_per_us: u64,
     last_read: u64,
     idle_since: u64,
+    /// When it woke up the last time, and how long it had slept.
+    slept: (u64, u64),
     spin_ticks: u64,
     /// No core is given away before.
     yields_from: u64,
@@ -328,6 +332,7 @@ impl Engine {
             ticks_per_us,
             last_read: 0,
             idle_since: 0,
+            slept: (0, 0),
             spin_ticks: ticks_per_us * node.spin_ns / 1000,
             yields_from: 0,
             node,
@@ -453,6 +458,7 @@ impl Engine {
     pub fn poll(&mut self) {
         let _guard = Guard::new();
         self.enter();
+        let delivered = self.deliveries;
         if self.memories.is_some() {
             self.poll_served();
         } else if self.protocol.is_some() {
@@ -461,9 +467,16 @@ impl Engine {
             self.poll_plain();
         }
         self.last_read = ticks();
-        if !self.completions.is_empty() {
+        // What a program probes for completes nothing.
+        if !self.completions.is_empty() || self.deliveries != delivered {
             self.idle_since = self.last_read;
         }
+    }
+
+    /// [`poll`](Self::poll) for a program that waits for nothing.
+    pub fn look(&mut self) {
+        self.last_read = 0;
+        self.poll();
     }
 
     fn poll_plain(&mut self) {

@@ -59,6 +59,11 @@ impl Rma {
         Some(key)
     }
 
+    /// Answers are still to come.
+    pub fn is_busy(&self) -> bool {
+        !self.operations.is_empty()
+    }
+
     pub fn deregister(&mut self, key: u64) {
         self.regions.remove(&key);
     }

@@ -54,6 +54,8 @@ impl Engine {
         {
             self.report_difference(diverged);
         }
+        // Looking takes system calls, which are not the program's time.
+        let begun = ticks();
         self.protocol_mut().begin_poll();
         let (mut waited, mut made) = (false, 0);
         while made < DELIVERIES_A_POLL && self.completions.is_empty() {
@@ -65,7 +67,7 @@ impl Engine {
                     if self.has_served() {
                         self.deliver_served();
                         made += 1;
-                    } else if made > 0 || waited || !self.wait_if_nothing_is_served() {
+                    } else if made > 0 || waited || !self.wait_if_nothing_is_served(begun) {
                         break;
                     } else {
                         waited = true;
@@ -165,27 +167,19 @@ impl Engine {
         }
     }
 
-    /// Nothing has come. True: waited inside this read, look again. The same rules as for
+    /// Nothing has come in a read that has begun `now`. True: waited inside this read, look again. The same rules as for
     /// [`wait_if_idle`](Engine::wait_if_idle), but that looking is a system call, and there is somebody else who needs a core.
-    fn wait_if_nothing_is_served(&mut self) -> bool {
-        let now = ticks();
-        if now.wrapping_sub(self.last_read) > self.ticks_per_us * QUICK_US {
-            self.idle_since = now;
+    fn wait_if_nothing_is_served(&mut self, now: u64) -> bool {
+        let Some(idle) = self.idle(now).filter(|idle| *idle >= self.spin_ticks) else {
             return false;
-        }
-        let idle = now - self.idle_since;
-        if idle < self.spin_ticks {
-            return false;
-        }
-        let idle_ns = idle * 1000 / self.ticks_per_us;
-        // Another thread of this process may want MPI's lock: do not sleep on it for long.
-        let longest = if self.thread_changes > 0 {
-            SHORT_SLEEP_NS
-        } else {
-            LONGEST_SLEEP_NS
         };
+        let Some(longest) = self.longest_sleep(now) else {
+            return false;
+        };
+        let idle_ns = idle * 1000 / self.ticks_per_us;
         self.node.add(Cost::Sleeps, 1);
         self.memories().wait(idle_ns.clamp(SHORT_SLEEP_NS, longest));
+        self.has_slept(now);
         true
     }
 

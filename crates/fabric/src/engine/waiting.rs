@@ -22,15 +22,11 @@ impl Engine {
     /// True: waited inside this read, look again.
     ///
     /// Reads that follow one another quickly and find nothing come from a program that waits. It polls for as long as
-    /// `--spin` says and then gives its core away, never for longer than it has polled in vain: a program that does a
-    /// little work between its polls is slowed down by a factor of two at most.
+    /// `--spin` says and then gives its core away, never for longer than it has waited. If it does a little work between its reads,
+    /// it goes on after each sleep for as long as that lasted: it is slowed down by a factor of two at most.
     pub(super) fn wait_if_idle(&mut self) -> bool {
         let now = ticks();
-        if now.wrapping_sub(self.last_read) > self.ticks_per_us * QUICK_US {
-            self.idle_since = now;
-            return false;
-        }
-        let idle = now - self.idle_since;
+        let Some(idle) = self.idle(now) else { return false };
         if !self.held.is_empty() {
             // Own sends wait for the event logger, and others for them: its answer is what to wait for.
             if idle > self.spin_ticks
@@ -56,20 +52,45 @@ impl Engine {
             return true;
         }
         let idle_ns = idle * 1000 / self.ticks_per_us;
-        // Another thread of this process may want MPI's lock: do not sleep on it for long.
-        let longest = if self.thread_changes > 0 {
-            SHORT_SLEEP_NS
-        } else if self.buffer.messages() > 0 || self.waiting.iter().any(|send| send.deferred_at > 0) {
-            // Nobody rings when they may leave.
-            FIRST_SLEEP_NS
-        } else {
-            LONGEST_SLEEP_NS
+        let Some(mut longest) = self.longest_sleep(now) else {
+            return false;
         };
+        if self.buffer.messages() > 0 || self.waiting.iter().any(|send| send.deferred_at > 0) {
+            // Nobody rings when they may leave.
+            longest = longest.min(FIRST_SLEEP_NS);
+        }
         self.doze(idle_ns.clamp(SHORT_SLEEP_NS, longest));
+        self.has_slept(now);
         if !self.waiting.is_empty() {
             self.progress_sends();
         }
         true
+    }
+
+    /// For how long the program has read in quick succession and found nothing, in ticks; None: it has not.
+    pub(super) fn idle(&mut self, now: u64) -> Option<u64> {
+        if now.wrapping_sub(self.last_read) > self.ticks_per_us * QUICK_US {
+            self.idle_since = now;
+            return None;
+        }
+        Some(now - self.idle_since)
+    }
+
+    /// The longest sleep that is right now, in nanoseconds; None: none is.
+    pub(super) fn longest_sleep(&self, now: u64) -> Option<u64> {
+        let does_something = now.wrapping_sub(self.last_read) > self.ticks_per_us * BARE_LOOP_US;
+        if does_something && now.wrapping_sub(self.slept.0) < self.slept.1 {
+            return None;
+        }
+        // Another thread of this process may want MPI's lock: do not sleep on it for long.
+        let short = does_something || self.thread_changes > 0;
+        Some(if short { SHORT_SLEEP_NS } else { LONGEST_SLEEP_NS })
+    }
+
+    /// It has slept since `from`.
+    pub(super) fn has_slept(&mut self, from: u64) {
+        let now = ticks();
+        self.slept = (now, now - from);
     }
 
     /// Lets others use the core, unless that has taken long lately.

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that look for messages between pieces of work are not put to sleep for it."""
+
+import pytest
+
+
+@pytest.mark.parametrize("protocol", ["none", "pessimistic", "channel-memory"])
+def test_calls_that_find_nothing(jobs, program, protocol):
+    """A call takes as long as the work between two calls at most, however often it is made; here twice that, for slow machines."""
+    result = jobs.run(2, *program("polls"), protocol=protocol).ok()
+    times = {name: float(time) for name, time in map(str.split, result.text.splitlines())}
+    assert times.keys() == {"probe", "test", "flush"}
+    assert max(times.values()) < 4, result.describe()
