@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same programs on other MPI libraries: Intel's own, the MPI-5 standard interface, Debian's name for MPICH."""
 
-import signal
 import time
 
 import pytest
@@ -9,7 +8,8 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, slow
-from survival import began_from_images, every, kill_snapshots
+from survival import began_from_images, every
+from test_image_files import kill_with_snapshots
 
 # Programs of the MPICH interface, run on Intel's library: the loader takes what LD_LIBRARY_PATH leads to.
 INTEL = {"VIRTUAL_ENV": harness.IMPI, "RESURGO_LIBFABRIC_DIR": harness.MPICH / "lib/mpich"}
@@ -63,11 +63,9 @@ def test_images_on_intel_mpi(jobs, program, rng, kills, name, protocol, tmp_path
         time.sleep(rng.uniform(0, 0.05))
         victim = rng.randrange(3)
         if blow % 2 == 0:
-            # It stands still, or it would have another one at once.
-            job.kill([victim], signal.SIGSTOP)
-            time.sleep(0.1)
-            kill_snapshots(job, victim)
-        job.kill([victim])
+            kill_with_snapshots(job, victim)
+        else:
+            job.kill([victim])
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
     assert began_from_images(result) and any(life["from_file"] for life in result.of("started")), result.describe()

@@ -43,10 +43,11 @@ static double rounds(int count, void (*call)(void))
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*call)(void); } KINDS[] = {{"probe", probe}, {"test", test}, {"flush", flush}};
-    const int count = argc > 1 ? atoi(argv[1]) : 2000, tries = 5;
+    const int tries = 5;
     double *memory, number;
     int rank;
     MPI_Init(&argc, &argv);
+    const int count = (int)argument(argc, argv, 1, 2000);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Win_allocate(4096, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
     MPI_Win_lock_all(0, window);

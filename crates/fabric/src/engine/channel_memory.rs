@@ -173,12 +173,11 @@ impl Engine {
         let Some(idle) = self.idle(now).filter(|idle| *idle >= self.spin_ticks) else {
             return false;
         };
-        let Some(longest) = self.longest_sleep(now) else {
+        let Some(nanoseconds) = self.sleep_due(now, idle) else {
             return false;
         };
-        let idle_ns = idle * 1000 / self.ticks_per_us;
         self.node.add(Cost::Sleeps, 1);
-        self.memories().wait(idle_ns.clamp(SHORT_SLEEP_NS, longest));
+        self.memories().wait(nanoseconds);
         self.has_slept(now);
         true
     }

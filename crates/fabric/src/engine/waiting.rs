@@ -51,15 +51,14 @@ impl Engine {
         if idle < self.spin_ticks + self.ticks_per_us * YIELD_US && self.give_way(now) {
             return true;
         }
-        let idle_ns = idle * 1000 / self.ticks_per_us;
-        let Some(mut longest) = self.longest_sleep(now) else {
+        let Some(mut nanoseconds) = self.sleep_due(now, idle) else {
             return false;
         };
         if self.buffer.messages() > 0 || self.waiting.iter().any(|send| send.deferred_at > 0) {
             // Nobody rings when they may leave.
-            longest = longest.min(FIRST_SLEEP_NS);
+            nanoseconds = nanoseconds.min(FIRST_SLEEP_NS);
         }
-        self.doze(idle_ns.clamp(SHORT_SLEEP_NS, longest));
+        self.doze(nanoseconds);
         self.has_slept(now);
         if !self.waiting.is_empty() {
             self.progress_sends();
@@ -76,15 +75,16 @@ impl Engine {
         Some(now - self.idle_since)
     }
 
-    /// The longest sleep that is right now, in nanoseconds; None: none is.
-    pub(super) fn longest_sleep(&self, now: u64) -> Option<u64> {
+    /// For how long to sleep now, in nanoseconds, after `idle` ticks of waiting; None: not at all.
+    pub(super) fn sleep_due(&self, now: u64, idle: u64) -> Option<u64> {
         let does_something = now.wrapping_sub(self.last_read) > self.ticks_per_us * BARE_LOOP_US;
         if does_something && now.wrapping_sub(self.slept.0) < self.slept.1 {
             return None;
         }
         // Another thread of this process may want MPI's lock: do not sleep on it for long.
         let short = does_something || self.thread_changes > 0;
-        Some(if short { SHORT_SLEEP_NS } else { LONGEST_SLEEP_NS })
+        let longest = if short { SHORT_SLEEP_NS } else { LONGEST_SLEEP_NS };
+        Some((idle * 1000 / self.ticks_per_us).clamp(SHORT_SLEEP_NS, longest))
     }
 
     /// It has slept since `from`.
