@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that ranks write: what they have added since an image is cut off when they go back to it."""
+"""Files that ranks write: what they have added since an image is cut off when they go back to it, and a file that they change in
+place holds again what it held then."""
 
+import tempfile
 import time
 
 import pytest
@@ -8,6 +10,8 @@ import pytest
 import harness
 from harness import MANY, slow, storm
 from survival import began_from_images, every
+from test_image_files import kill_with_snapshots
+from test_warm_buffer import until_warm, warm
 
 # Each rank has a file for each phase and one for all. What it writes differs from life to life, also in its length. Beside
 # them one that all ranks append to.
@@ -117,3 +121,88 @@ def test_a_rank_that_goes_back_alone_leaves_the_common_file(jobs, tmp_path, rng)
     result = job.wait().ok()
     assert began_from_images(result) and result.restarts == len(began_from_images(result)), result.describe()
     check(directory, 3)
+
+
+# Each rank has a small database: a file that it reads, changes in place, and makes longer and shorter. It knows what every record must
+# hold. One more is everybody's; there each rank has a record of its own, which it writes and does not read.
+CHANGES = """
+import os, struct, sys, time
+from mpi4py import MPI
+world, directory, seen = MPI.COMM_WORLD, sys.argv[1], 0
+steps, ballast = int(sys.argv[2]), b"x" * (int(sys.argv[3]) << 20)
+own = open(f"{directory}/own-{world.rank}", "w+b", buffering=0)
+common = os.open(f"{directory}/common", os.O_RDWR | os.O_CREAT)
+records = []
+for step in range(steps):
+    where = step * 7 % (len(records) + 1)
+    if step % 40 == 39:
+        del records[where:]
+        own.truncate(8 * where)
+    elif where == len(records):
+        records.append(step)
+    own.seek(8 * where)
+    found = own.read(8)
+    if where < len(records):
+        before = struct.unpack("q", found)[0] if found else step
+        if before != records[where]:
+            print(f"rank {world.rank}, step {step}: record {where} has {before}, not {records[where]}")
+            world.Abort(7)
+        seen = (31 * seen + before) % 2**61
+        records[where] += world.allreduce(step)
+        own.seek(8 * where)
+        own.write(struct.pack("q", records[where]))
+    os.pwrite(common, struct.pack("q", step), 8 * world.rank)
+    world.barrier()
+    time.sleep(0.006)
+own.seek(0)
+print("rank", world.rank, [number for (number,) in struct.iter_unpack("q", own.read())] == records, seen)
+"""
+
+
+@pytest.mark.parametrize(
+    "protocol, kept",
+    [
+        ("pessimistic", "in memory"),
+        ("blocking", "in memory"),
+        ("blocking", "in files"),
+        ("auto", "in files"),
+        slow("pessimistic", "in files"),
+        slow("chandy-lamport", "in memory"),
+        slow("chandy-lamport", "in files"),
+        slow("causal", "in memory"),
+        slow("auto", "in memory"),
+    ],
+)
+def test_a_file_that_is_changed_in_place_holds_what_it_held(jobs, tmp_path, rng, kills, protocol, kept):
+    def run(name, **more):
+        directory = tmp_path / name
+        directory.mkdir()
+        return directory, jobs.start(2, harness.PYTHON, "-c", CHANGES, directory, 160, 0, **more)
+
+    calm = run("calm", protocol="none")[1].wait().ok().text
+    assert calm.count("True") == 2
+    options = [*MANY, *every("30ms")]
+    if kept == "in files":
+        options += ["--checkpoint-dir", tmp_path / "images", "--local-copies", "off"]
+    directory, job = run("killed", protocol=protocol, options=options)
+    have_images(job, directory, 2)
+    if kept == "in files":
+        job.until(lambda: len(list((tmp_path / "images").glob("*/rank-*.image-*"))) >= 2, what="files")
+    print(storm(job, rng, kills or 5, 1.0))
+    result = job.wait().ok()
+    assert began_from_images(result), result.describe()
+    assert sorted(result.text.splitlines()) == sorted(calm.splitlines()), result.describe()
+    assert (directory / "common").read_bytes() == (159).to_bytes(8, "little") * 2
+
+
+def test_an_image_that_is_copied_into_a_buffer_has_the_files_contents(jobs, tmp_path):
+    """A process that has hardly anything open writes it; it is none of the others that have the file open."""
+    with tempfile.TemporaryDirectory(prefix="resurgo-test-", dir="/dev/shm") as images:
+        options = ["--checkpoint-dir", images, "--local-copies", "off", *every("60ms")]
+        job = jobs.start(2, harness.PYTHON, "-c", CHANGES, tmp_path, 600, 300, options=options, protocol="pessimistic")
+        assert until_warm(job, 2)
+        kill_with_snapshots(job, 0)
+        result = job.wait().ok()
+    image = began_from_images(result)[-1]["image"]
+    assert image in warm(job), result.describe()
+    assert result.text.count("True") == 2, result.describe()

@@ -54,14 +54,14 @@ def until_warm(job, count=1):
 
 
 def writers(job):
-    """Processes that have the memory of a rank and write: children of the agent with nothing open but a socket and a file. They
-    are there for some milliseconds."""
+    """Processes that have the memory of a rank and write: children of the agent with nothing open but a socket, the node
+    memory and a file. They are there for some milliseconds."""
     found = []
     with contextlib.suppress(OSError, KeyError):
         for pid in children_of(agent_of(job, 0)):
             with contextlib.suppress(OSError):
                 opened = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-                if len(opened) == 2 and any(path.endswith("/rank-0.new") for path in opened):
+                if len(opened) == 3 and any(path.endswith("/rank-0.new") for path in opened):
                     found.append(int(pid))
     return found
 

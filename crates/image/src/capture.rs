@@ -16,7 +16,7 @@ use crate::descriptors::{self, Refusal};
 use crate::file::warm;
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Socket, Text};
-use crate::{changes, gate, locks, mappings, objects, snapshot, stop, threads, timers};
+use crate::{changes, gate, locks, mappings, objects, sharing, snapshot, stop, threads, timers};
 
 /// What the provider has to say about an image.
 #[derive(Clone)]
@@ -95,6 +95,7 @@ pub fn enable(hooks: Hooks) {
     threads::find_rseq();
     descriptors::find_standard([0, 1, 2]);
     changes::find_own();
+    sharing::find_own();
     stay_loaded();
     gate::enable();
     stop::install();

@@ -10,8 +10,8 @@ use std::cell::UnsafeCell;
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
 use crate::objects::{self, Object};
-use crate::sharing;
 use crate::sys::{self, Errno, call};
+use crate::{contents, sharing};
 
 /// Most open descriptors of a rank.
 const MOST: usize = 4096;
@@ -48,9 +48,15 @@ pub struct Descriptor {
     /// Device and inode.
     pub inode: (u64, u64),
     pub mode: u32,
+    /// When the image file was written, others had the file open for writing.
+    others_write: bool,
 }
 
 impl Descriptor {
+    pub fn is_written_by_others(&self) -> bool {
+        self.others_write || sharing::is_written_by_others(self.inode)
+    }
+
     pub fn object(&self) -> Option<Object> {
         match self.kind {
             Kind::Object(object) => Some(object),
@@ -77,6 +83,7 @@ const NOTHING: Descriptor = Descriptor {
     same_as: None,
     inode: (0, 0),
     mode: 0,
+    others_write: false,
 };
 
 struct Place(UnsafeCell<Table>);
@@ -147,13 +154,23 @@ pub fn note(is_own: impl Fn(i32) -> bool) -> Result<(), Refusal> {
     sys::close(directory);
     listed.map_err(|_| Refusal::new("its open files cannot be listed", -1))?;
     refused.map_or(Ok(()), Err)?;
-    objects::note(&table.entries[..table.count])
+    objects::note(&table.entries[..table.count])?;
+    contents::note(&table.entries[..table.count]);
+    Ok(())
 }
 
 /// What was noted.
 pub(crate) fn noted() -> &'static [Descriptor] {
     let table = table();
     &table.entries[..table.count]
+}
+
+/// In a process that was rebuilt from a file: which descriptors are those of files that others had open for writing as well.
+pub(crate) fn note_shared(shared: &[u64]) {
+    let table = table();
+    for entry in &mut table.entries[..table.count] {
+        entry.others_write = shared.contains(&(entry.fd as u64));
+    }
 }
 
 /// In a process that was rebuilt from a file, with its descriptors: what else belongs to them. The error names one, and what cannot
@@ -170,6 +187,7 @@ pub(crate) fn complete() -> Result<(), (i32, Errno, &'static str)> {
         table.standard[standard] = stat(entry.fd).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
     }
     let entries = &table.entries[..table.count];
+    roll_back(entries).map_err(|(fd, errno)| (fd, errno, "a file that was written to cannot be what it was"))?;
     objects::forget_copies();
     let renewed = objects::renew(entries);
     renewed.map_err(|(fd, errno)| {
@@ -203,7 +221,7 @@ impl Refusal {
     }
 }
 
-fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor]) -> Result<Descriptor, &'static str> {
+pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor]) -> Result<Descriptor, &'static str> {
     let stat = stat(fd).map_err(|_| "an open file cannot be looked at")?;
     let inode = (stat.st_dev, stat.st_ino);
     let kind = match (fd, stat.st_mode & libc::S_IFMT) {
@@ -238,6 +256,7 @@ fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor]) -> Resul
         same_as,
         inode,
         mode: stat.st_mode,
+        others_write: false,
     })
 }
 
@@ -307,7 +326,7 @@ pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
             Kind::Input | Kind::Shared | Kind::File | Kind::Object(_) => {}
         }
     }
-    cut_back(&table.entries[..table.count])?;
+    roll_back(&table.entries[..table.count])?;
     part(&table.entries[..table.count])?;
     lock_again(&table.entries[..table.count])?;
     replace(given.pmi, PMI_FD, 0).map_err(|errno| (PMI_FD, errno))?;
@@ -320,14 +339,15 @@ pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
     Ok(())
 }
 
-/// What the rank has added to its files since the image goes, as it will write it again.
-fn cut_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
+/// What the rank has written to its files since the image goes, as it will write it again.
+fn roll_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
+    contents::bring_back(entries)?;
     let longer = |entry: &&Descriptor| {
         let grows = entry.kind == Kind::File && sharing::grows(entry.mode, entry.status, entry.offset, entry.length);
         grows && stat(entry.fd).is_ok_and(|stat| stat.st_size > entry.length && stat.st_nlink > 0)
     };
     for entry in entries.iter().filter(longer) {
-        if !sharing::is_written_by_others(entry.inode) {
+        if !entry.is_written_by_others() {
             // SAFETY: changes the length of a file.
             unsafe { call!(libc::SYS_ftruncate, entry.fd, entry.length) }.map_err(|errno| (entry.fd, errno))?;
         }

@@ -6,6 +6,7 @@
 mod calls;
 mod capture;
 mod changes;
+mod contents;
 mod descriptors;
 pub mod file;
 mod gate;

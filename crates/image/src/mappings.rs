@@ -10,6 +10,8 @@ use crate::sys::{self, Errno, call};
 /// Where MPI libraries keep memory that they share with ranks of the same node. Every rank is told that it is alone on
 /// its node, so nobody else has it.
 const OF_ONE_RANK: [&str; 3] = ["/dev/shm/mpich_", "/dev/shm/Intel_MPI_", "/dev/shm/impi_"];
+/// What /proc says of the memory files that `file/restore/open.rs` makes.
+const LEFTOVER: &[u8] = b"/memfd:resurgo-leftover";
 
 /// Turns shared memory that only this process has into private memory with the same content. The error says what stands in
 /// the way of an image. Threads must stand still.
@@ -181,8 +183,13 @@ unsafe fn privatise(start: usize, end: usize, protection: i32) -> Result<(), Err
 }
 
 /// True for files that hold memory which only this rank uses.
-pub(crate) fn is_of_one_rank(path: &str) -> bool {
+fn is_of_one_rank(path: &str) -> bool {
     OF_ONE_RANK.iter().any(|prefix| path.starts_with(prefix))
+}
+
+/// True for such an open file, or what stands for it in a process that was rebuilt.
+pub(crate) fn is_of_library(path: &[u8]) -> bool {
+    path.starts_with(LEFTOVER) || std::str::from_utf8(path).is_ok_and(is_of_one_rank)
 }
 
 /// A line of /proc/self/maps.

@@ -2,6 +2,8 @@
 //! since would be there twice, or at the end of what it writes now; so such a file is cut to the length it had. Not where another
 //! process has it open for writing: what is behind that length may be its own.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use resurgo_wire::node_memory::{ENV_RANK, NODE_MEMORY_FD};
 
 use crate::objects;
@@ -11,10 +13,14 @@ use crate::talk::Text;
 /// Device and inode.
 pub type Inode = (u64, u64);
 
+/// Whether a regular file can be written to by this descriptor.
+pub fn is_written(mode: u32, status: i32) -> bool {
+    mode & libc::S_IFMT == libc::S_IFREG && status & libc::O_ACCMODE != libc::O_RDONLY && status & libc::O_PATH == 0
+}
+
 /// Whether this descriptor adds to its file: it appends, or is at the end.
 pub fn grows(mode: u32, status: i32, offset: i64, length: i64) -> bool {
-    let writes = status & libc::O_ACCMODE != libc::O_RDONLY && status & libc::O_PATH == 0;
-    mode & libc::S_IFMT == libc::S_IFREG && writes && (status & libc::O_APPEND != 0 || offset == length)
+    is_written(mode, status) && (status & libc::O_APPEND != 0 || offset == length)
 }
 
 /// Calls `each` for every descriptor of any process that a file can be written by, with the file's number, and with what tells which
@@ -77,12 +83,21 @@ fn target(process: i32, file: i32) -> Option<Inode> {
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// A copy that sleeps or writes an image, or the process that is being rebuilt. In doubt, as when the program has written over its
-/// environment, it is not.
+/// [`NOBODY`], or this rank.
+static OWN_RANK: AtomicU32 = AtomicU32::new(NOBODY);
+const NOBODY: u32 = u32::MAX;
+
+/// Finds out which rank this is. Call once, in ordinary circumstances: in a process that is being rebuilt the kernel does not find its
+/// environment until the page has been filled.
+pub fn find_own() {
+    OWN_RANK.store(rank_of(sys::getpid()).unwrap_or(NOBODY), Ordering::Relaxed);
+}
+
+/// This process, or a copy that sleeps or writes an image. In doubt, as when the program has written over its environment, it is not.
 fn is_of_this_rank(process: i32) -> bool {
-    let own = sys::getpid();
-    let same_job = target(own, NODE_MEMORY_FD).is_some_and(|memory| target(process, NODE_MEMORY_FD) == Some(memory));
-    same_job && rank_of(own).is_some_and(|rank| rank_of(process) == Some(rank))
+    let (own, rank) = (sys::getpid(), OWN_RANK.load(Ordering::Relaxed));
+    let same_job = || target(own, NODE_MEMORY_FD).is_some_and(|memory| target(process, NODE_MEMORY_FD) == Some(memory));
+    process == own || rank != NOBODY && same_job() && rank_of(process) == Some(rank)
 }
 
 /// A process that has been killed loses its memory, and with it its environment, before its files.
@@ -203,25 +218,24 @@ mod tests {
         let seen = || {
             let mut count = 0;
             for_each_writer(|number, other| count += u32::from(number == inode.1 && other() == Some(inode)));
-            // This process is no rank, so it is one of the others itself.
             assert_eq!(target(sys::getpid(), file.as_raw_fd()), Some(inode));
             assert_eq!(is_written_by_others(inode), count > 0);
             count
         };
-        let before = seen();
+        assert_eq!(seen(), 0);
         let sleeper = |file: File| {
             let mut command = Command::new("sleep");
             command.arg("60").stdin(Stdio::from(file)).spawn().unwrap()
         };
         let mut reader = sleeper(File::open(&path).unwrap());
-        assert_eq!(seen(), before);
+        assert_eq!(seen(), 0);
         let mut writer = sleeper(File::options().append(true).open(&path).unwrap());
-        assert_eq!(seen(), before + 1);
+        assert_eq!(seen(), 1);
         for child in [&mut reader, &mut writer] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert_eq!(seen(), before);
+        assert_eq!(seen(), 0);
         std::fs::remove_file(path).unwrap();
     }
 

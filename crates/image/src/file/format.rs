@@ -16,7 +16,7 @@ use super::checksum::{PAGE, Sum, sum_of};
 
 pub const MAGIC: [u8; 8] = *b"resurgoI";
 /// Changes whenever the meaning of any byte changes.
-pub const FORMAT_VERSION: u32 = 6;
+pub const FORMAT_VERSION: u32 = 7;
 /// Where the agent's page lies in the file.
 pub const NOTE_OFFSET: u64 = PAGE as u64;
 pub const DATA_OFFSET: u64 = 2 * PAGE as u64;
@@ -224,7 +224,7 @@ pub struct Descriptor {
     pub content: Name,
 }
 
-/// In the flags of a descriptor whose file grows: another process had it open for writing, so it must not be cut.
+/// In the flags of a descriptor by which a file is written: another process had it open for writing too, so it is left as it is.
 pub const OTHERS_WRITE: i32 = 1 << 8;
 
 /// For those who look at the file: what a restored thread needs lies in its memory.

@@ -22,10 +22,6 @@ pub const KEEP: u64 = u64::MAX - 2;
 /// As an argument: the last result that was to be kept.
 pub const KEPT: u64 = u64::MAX - 3;
 
-/// What the process is told where its anonymous memory has the new number of its main thread in all locks: nothing that would be
-/// in that register by chance.
-pub const LOCKS_RENAMED: u64 = 0x0064_656d_616e_6572;
-
 /// Exit code of a process that could not be rebuilt.
 pub const EXIT_NOT_RESTORED: i32 = 118;
 
@@ -40,6 +36,7 @@ pub struct Head {
     /// Where the process goes on.
     pub entry: u64,
     pub stack: u64,
+    /// Where the restorer's own memory is, its bytes, and the words in it that the process is told (`resume.rs`).
     pub arguments: [u64; 3],
 }
 

@@ -15,8 +15,8 @@ use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD};
 
 use super::checksum::PAGE;
-use super::format::{self, Extent, Mapping, MappingKind, page_up};
-use super::plan::{self, ANY, Head, LOCKS_RENAMED, MAY_FAIL, PARKED, PARKED_NAMES, PLAN, RESTORER, RESTORER_END, Step};
+use super::format::{self, Extent, Mapping, MappingKind, OTHERS_WRITE, page_up};
+use super::plan::{self, ANY, Head, MAY_FAIL, PARKED, PARKED_NAMES, PLAN, RESTORER, RESTORER_END, Step};
 use super::reader::Image;
 use super::scan;
 use crate::talk;
@@ -217,6 +217,8 @@ fn make_plan(image: &Image, opened: &open::Opened, filler: Option<&Filler>) -> V
     }
     plan_numbers(&mut plan, image);
 
+    let told = plan.place_words(&told(image, filler));
+
     let steps_at = size_of::<Head>() + plan.bytes.len().next_multiple_of(8);
     let head = Head {
         steps: plan.steps.len() as u64,
@@ -224,11 +226,7 @@ fn make_plan(image: &Image, opened: &open::Opened, filler: Option<&Filler>) -> V
         agent: IMAGE_FD as u64,
         entry: image.header.entry,
         stack: image.header.stack,
-        arguments: [
-            RESTORER as u64,
-            (RESTORER_END - RESTORER) as u64,
-            filler.filter(|filler| filler.fills_all()).map_or(0, |_| LOCKS_RENAMED),
-        ],
+        arguments: [RESTORER as u64, (RESTORER_END - RESTORER) as u64, told],
     };
     let mut bytes = format::bytes_of(&head).to_vec();
     bytes.extend(&plan.bytes);
@@ -239,6 +237,16 @@ fn make_plan(image: &Image, opened: &open::Opened, filler: Option<&Filler>) -> V
     let whole = page_up(bytes.len() as u64) as usize;
     bytes.resize(whole, 0);
     bytes
+}
+
+/// See `resume.rs`.
+fn told(image: &Image, filler: Option<&Filler>) -> Vec<u64> {
+    let locks_renamed = filler.is_some_and(|filler| filler.fills_all());
+    let shared = image.descriptors.iter().filter(|entry| entry.flags & OTHERS_WRITE != 0);
+    let shared: Vec<u64> = shared.map(|entry| entry.fd as u64).collect();
+    let mut told = vec![u64::from(locks_renamed), shared.len() as u64];
+    told.extend(shared);
+    told
 }
 
 /// Tells the kernel where heap, arguments, environment and auxiliary vector are (PR_SET_MM_MAP).

@@ -3,16 +3,24 @@
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::IMAGE_FD;
 
-use super::plan::{EXIT_NOT_RESTORED, LOCKS_RENAMED};
+use super::plan::EXIT_NOT_RESTORED;
 use super::warm;
 use crate::sys::{self, call};
 use crate::{capture, changes, descriptors, snapshot, stop, talk};
 
 /// The restorer jumps here, on the stack and with the thread pointer of the header. `restorer` and `bytes`: its own memory;
-/// `locks`: [`LOCKS_RENAMED`], or not.
-pub extern "C" fn resume(restorer: usize, bytes: usize, locks: u64) -> ! {
+/// `told`,
+/// in there: 1 if its anonymous memory has the new number of the main thread in all locks, else 0; how many descriptors are those
+/// of files that others had open for writing as well; and these.
+pub extern "C" fn resume(restorer: usize, bytes: usize, told: *const u64) -> ! {
     // Until the threads are as they were.
     sys::block_signals();
+    // SAFETY: the restorer has put so many words there for this process.
+    let (locks_renamed, shared) = unsafe {
+        let count = *told.add(1) as usize;
+        (*told == 1, std::slice::from_raw_parts(told.add(2), count))
+    };
+    descriptors::note_shared(shared);
     // SAFETY: the restorer is not needed any more; nobody else runs.
     let _ = unsafe { call!(libc::SYS_munmap, restorer, bytes) };
     changes::forget();
@@ -28,5 +36,5 @@ pub extern "C" fn resume(restorer: usize, bytes: usize, locks: u64) -> ! {
     }
     snapshot::set_inherited();
     let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::Restored, 0, 0, 0), &[]);
-    snapshot::become_rank(None, locks == LOCKS_RENAMED)
+    snapshot::become_rank(None, locks_renamed)
 }

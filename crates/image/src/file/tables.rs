@@ -9,9 +9,6 @@ use crate::objects::{self, Object};
 use crate::sys::{self, Errno};
 use crate::{descriptors, mappings, sharing, threads};
 
-/// What /proc says of the memory files that `restore/open.rs` makes.
-const LEFTOVER: &[u8] = b"/memfd:resurgo-leftover";
-
 /// Of a removed file: its content is held in memory while the image is written.
 const MOST_REMOVED: i64 = 64 << 20;
 
@@ -141,9 +138,7 @@ impl Tables {
         for entry in descriptors::noted() {
             let mut link = [0u8; 64];
             let path = sys::readlink(sys::path(&mut link, "/proc/self/fd/", entry.fd, ""), &mut target).unwrap_or(b"");
-            // The MPI library's, or what stands for it in a process that was rebuilt.
-            let of_library =
-                path.starts_with(LEFTOVER) || std::str::from_utf8(path).is_ok_and(mappings::is_of_one_rank);
+            let of_library = mappings::is_of_library(path);
             let device = entry.mode & libc::S_IFMT == libc::S_IFCHR;
             let (kind, same_as) = match entry.kind {
                 descriptors::Kind::Output(which) => (DescriptorKind::Output, which),
@@ -184,14 +179,13 @@ impl Tables {
         Ok(())
     }
 
-    /// Marks files that grow and that others write to as well.
+    /// Marks files that others write to as well.
     pub fn note_sharing(&mut self) {
         let bytes = self.descriptors.bytes_mut();
-        let grows = |entry: &Descriptor| {
-            entry.kind == DescriptorKind::File as u32
-                && sharing::grows(entry.mode, entry.status, entry.offset, entry.length as i64)
+        let is_written = |entry: &Descriptor| {
+            entry.kind == DescriptorKind::File as u32 && sharing::is_written(entry.mode, entry.status)
         };
-        let of = |bytes: &[u8]| record_at::<Descriptor>(bytes, 0).filter(grows);
+        let of = |bytes: &[u8]| record_at::<Descriptor>(bytes, 0).filter(is_written);
         if bytes
             .chunks_exact(size_of::<Descriptor>())
             .all(|bytes| of(bytes).is_none())

@@ -9,6 +9,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use resurgo_wire::image::{Datagram, Kind};
+use resurgo_wire::node_memory::NODE_MEMORY_FD;
 
 use super::format::Header;
 use super::layout::{Former, Piece};
@@ -386,11 +387,12 @@ extern "C" fn run(task: usize) -> ! {
     }
 }
 
-/// What the process has open: pipes would not end for others, and locks would stay.
+/// What the process has open: pipes would not end for others, and locks would stay. By the node memory this process is known for one of
+/// the rank's (`sharing.rs`).
 fn close_others(socket: i32) -> Result<(), Errno> {
     let directory = sys::open(b"/proc/self/fd\0", libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC)?;
     let closed = sys::numbers_in(directory, |fd| {
-        if fd != socket && fd != directory {
+        if ![socket, directory, NODE_MEMORY_FD].contains(&fd) {
             sys::close(fd);
         }
     });

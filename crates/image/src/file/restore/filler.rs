@@ -17,6 +17,7 @@ use resurgo_wire::node_memory::IMAGE_FD;
 
 use super::Plan;
 use crate::changes::{API, UFFDIO_API, UFFDIO_REGISTER, USER_MODE_ONLY, userfaultfd};
+use crate::contents;
 use crate::file::format::{Mapping, MappingKind, PLAIN};
 use crate::file::plan::{KEEP, KEPT};
 use crate::file::reader::{Defect, Image};
@@ -199,7 +200,7 @@ fn failed(defect: &Defect) -> Datagram {
 /// before or behind as well.
 fn rename(image: &Image, address: u64, bytes: &mut [u8], renamed: Renamed) -> Result<(), Defect> {
     const REACH: usize = locks::REACH;
-    if renamed.0 == renamed.1 || !locks::may_hold(bytes, renamed.0) {
+    if renamed.0 == renamed.1 || contents::has_copies_at(address) || !locks::may_hold(bytes, renamed.0) {
         return Ok(());
     }
     let mut around = vec![0; bytes.len() + 2 * REACH];

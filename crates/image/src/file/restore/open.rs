@@ -12,9 +12,8 @@ use resurgo_wire::node_memory::IMAGE_FD;
 
 use super::filler::Filler;
 use super::{Never, last_error};
-use crate::file::format::{DESCRIPTOR_KINDS, Descriptor, DescriptorKind, Mapping, MappingKind, OTHERS_WRITE, PLAIN};
+use crate::file::format::{DESCRIPTOR_KINDS, Descriptor, DescriptorKind, Mapping, MappingKind, PLAIN};
 use crate::file::reader::Image;
-use crate::sharing;
 
 /// What has been opened, under numbers that the program does not use.
 pub struct Opened {
@@ -278,15 +277,6 @@ fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, String> {
     let appends = descriptor.status & libc::O_APPEND != 0 && !read_only;
     if metadata.is_file() && (read_only || appends) && metadata.len() < descriptor.length {
         return Err(format!("{shown} has become shorter"));
-    }
-    let length = descriptor.length;
-    if metadata.len() > length
-        && sharing::grows(metadata.mode(), descriptor.status, descriptor.offset, length as i64)
-        && descriptor.flags & OTHERS_WRITE == 0
-        && !sharing::is_written_by_others((metadata.dev(), metadata.ino()))
-    {
-        // What has been added since will be added again.
-        file.set_len(length).map_err(|error| format!("{shown}: {error}"))?;
     }
     go_to(&file, descriptor).map_err(|error| format!("{shown}: {error}"))?;
     Ok(file)
