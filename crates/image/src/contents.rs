@@ -19,6 +19,8 @@ const MOST_FILES: usize = 64;
 /// Where the copies are: below the restorer, so that it leaves them alone, and next to nothing else.
 const PLACE: usize = 0x1f0_0000_0000;
 const PAGE: usize = 4096;
+/// Bytes that are read and compared at once.
+const STEP: usize = 64 << 10;
 
 /// Whether copies of files may lie at this address.
 pub fn has_copies_at(address: u64) -> bool {
@@ -161,14 +163,31 @@ pub fn note(entries: &[Descriptor]) {
 }
 
 fn copy(state: &mut State, content: &Content, reader: i32) -> Result<(), Errno> {
+    let is_new = content.at >= state.mapped;
     if content.end() > state.mapped {
         state.map(content.end())?;
     }
     // SAFETY: the memory just mapped, which nobody else uses.
     let to = unsafe { std::slice::from_raw_parts_mut((PLACE + content.at) as *mut u8, content.length) };
-    match read(reader, to, 0)? {
-        length if length == content.length => Ok(()),
-        _ => Err(libc::EIO),
+    let mut length = 0;
+    if is_new {
+        length = read(reader, to, 0)?;
+    } else {
+        // The copy of the last image has these pages, too: to write to a page takes several times as long as to read it.
+        let mut now = [0u8; STEP];
+        for (index, to) in to.chunks_mut(STEP).enumerate() {
+            length += read(reader, &mut now[..to.len()], index * STEP)?;
+            for (now, to) in now.chunks(PAGE).zip(to.chunks_mut(PAGE)) {
+                if now[..to.len()] != *to {
+                    to.copy_from_slice(&now[..to.len()]);
+                }
+            }
+        }
+    }
+    if length == content.length {
+        Ok(())
+    } else {
+        Err(libc::EIO)
     }
 }
 
@@ -211,7 +230,6 @@ pub fn bring_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
 
 /// `is_shared` is asked if there is anything to be done.
 fn put_back(content: &Content, reader: i32, writer: i32, is_shared: impl Fn() -> bool) -> Result<(), Errno> {
-    const STEP: usize = 16 << 10;
     let mut now = [0u8; STEP];
     let mut is_allowed = false;
     let mut may_write = || {
