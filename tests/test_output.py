@@ -79,3 +79,37 @@ def test_stderr_stays_stderr(jobs):
     script = "import sys; from mpi4py import MPI; print('one'); print('two', file=sys.stderr)"
     result = jobs.run(1, harness.PYTHON, "-c", script, options=["-q"]).ok()
     assert result.text == "one\n" and result.errors == "two\n"
+
+
+# Long pauses between what rank 0 prints, and a message before the last line.
+PAUSES = """
+import time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+def say(text):
+    if world.rank == 0:
+        print(text, flush=True)
+for _ in range(40):
+    world.allreduce(1)
+say("begun")
+if world.rank == 0:
+    time.sleep(2.6)
+say("computed")
+world.barrier()
+say("agreed")
+time.sleep(1)
+world.barrier()
+say("done")
+"""
+
+
+@pytest.mark.parametrize("protocol, victim", [("blocking", 0), ("pessimistic", 0)])
+def test_what_is_printed_after_a_pause_is_printed_once(jobs, protocol, victim):
+    """The next life computes as long as the first one did before it prints the same."""
+    image = ["--checkpoint-at", "rank=0,messages=20"]
+    job = jobs.start(2, harness.PYTHON, "-c", PAUSES, options=image, protocol=protocol)
+    assert job.until(lambda: b"agreed" in job.out.read_bytes())
+    job.kill([victim])
+    result = job.wait().ok()
+    assert result.text.splitlines() == ["begun", "computed", "agreed", "done"], result.describe()
+    assert result.of("job_ended")[0]["restarts"] >= 1 and "not repeated" not in result.errors, result.describe()

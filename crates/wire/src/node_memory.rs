@@ -233,6 +233,8 @@ pub mod control {
     /// `u64` while the rank waits in its replay for a message, 0 otherwise: 1 + its source in the low 16 bits; above, 24 bits how often
     /// it has looked for it; above, 24 bits the number of the wait.
     pub const WAITS_FOR: usize = 856;
+    /// `u64` 1 when the life would have made a new delivery, and [`OUTPUT_BEHIND`] was not 0.
+    pub const OUTPUT_AWAITED: usize = 864;
 
     /// `u64` what the agent has forwarded of the rank's standard output in earlier lives and not yet seen again in this one,
     /// in bytes: the rank makes no new delivery before it is 0. Written by the agent.

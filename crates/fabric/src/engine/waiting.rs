@@ -14,6 +14,7 @@ impl Engine {
             self.output_gate = false;
             return true;
         }
+        self.node.set(control::OUTPUT_AWAITED, 1);
         // The program may not have printed it yet: let it run on, slowly.
         doorbell::sleep(&self.node, 100_000, || false);
         false

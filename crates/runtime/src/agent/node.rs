@@ -152,6 +152,14 @@ impl NodeMemory {
         self.write_u64(self.layout.control(rank) + control::OUTPUT_BEHIND, bytes)
     }
 
+    /// Whether `rank` would go on, but for that.
+    pub fn awaits_output(&self, rank: usize) -> io::Result<bool> {
+        let mut word = [0u8; 8];
+        let at = self.layout.control(rank) + control::OUTPUT_AWAITED;
+        self.file.read_exact_at(&mut word, at as u64)?;
+        Ok(u64::from_le_bytes(word) != 0)
+    }
+
     /// Something has been passed on that may depend on all deliveries that `rank` has made so far: whatever becomes of the
     /// rank, they are known.
     pub fn passed_on(&self, rank: usize) -> io::Result<()> {

@@ -36,6 +36,8 @@ pub(super) struct Rank {
     taken: [Taken; 2],
     /// A later life that has not caught up.
     replaying: bool,
+    /// A life that makes no new delivery before it has printed again what the former ones printed.
+    repeats_output: bool,
     /// The last life ended as a program should.
     finished: bool,
     /// That, with exit code 0.
@@ -47,7 +49,7 @@ pub(super) struct Rank {
     /// started.
     pub killed_ns: u64,
     asked_ns: u64,
-    /// Since when a live rank's output is behind with nothing arriving.
+    /// Since when such a live rank's output is behind, with nothing arriving although it would go on.
     quiet_since: Option<Instant>,
 }
 
@@ -68,6 +70,7 @@ impl Rank {
             watched: [false; 2],
             taken: [Taken::default(), Taken::default()],
             replaying: false,
+            repeats_output: false,
             finished: false,
             ended_well: false,
             images: Images::default(),
@@ -197,6 +200,7 @@ impl Agent {
         this.replaying = this.number > 1 && repeats;
         this.finished = false;
         this.quiet_since = None;
+        this.repeats_output = repeats;
         let behind = if repeats { this.taken[0].behind() } else { 0 };
         leftovers::remove(&place.kvs_name, place.rank);
         work.memory
@@ -460,7 +464,7 @@ impl Agent {
         let taken = &mut this.taken[index(stream)];
         let was_behind = taken.behind() > 0;
         let (new, differs_at) = taken.accept(&buffer[..length]);
-        if stream == Stream::Stdout && was_behind {
+        if stream == Stream::Stdout && was_behind && this.repeats_output {
             work.memory.set_output_behind(rank, taken.behind())?;
             this.quiet_since = (!this.replaying && taken.behind() > 0).then(Instant::now);
         }
@@ -574,7 +578,7 @@ impl Agent {
         if !std::mem::take(&mut this.replaying) {
             return Ok(());
         }
-        if this.life.is_some() && this.taken[0].behind() > 0 {
+        if this.life.is_some() && this.repeats_output && this.taken[0].behind() > 0 {
             this.quiet_since = Some(Instant::now());
         }
         let life = this.number;
@@ -590,6 +594,11 @@ impl Agent {
         let bytes = this.taken[0].behind();
         if bytes == 0 {
             this.quiet_since = None;
+            return Ok(());
+        }
+        // It may print it yet, after a long computation.
+        if !work.memory.awaits_output(rank)? {
+            this.quiet_since = Some(Instant::now());
             return Ok(());
         }
         let since = *this.quiet_since.get_or_insert_with(Instant::now);
