@@ -135,11 +135,14 @@ fn lives(node: &Node) -> Vec<(u64, bool)> {
 pub fn gather(node: &Node, reduction: Reduction) -> Result<Gathering, String> {
     loop {
         let lives_before = lives(node);
-        let (mut gathering, to_itself) = on_their_way(node, reduction, &lives_before)?;
-        add_known(node, &lives_before, to_itself, &mut gathering)?;
-        // Of who has died meanwhile too little has been looked at.
+        let found = on_their_way(node, reduction, &lives_before).and_then(|(mut gathering, to_itself)| {
+            add_known(node, &lives_before, to_itself, &mut gathering)?;
+            Ok(gathering)
+        });
+        // Of who has died meanwhile too little has been looked at; and who has begun again may have taken another way than lives knew that
+        // have ended since.
         if lives(node) == lives_before {
-            return Ok(gathering);
+            return found;
         }
     }
 }

@@ -77,6 +77,20 @@ fn a_lost_process_whose_past_is_read_where_it_lies_ends_no_job() {
     }
 }
 
+/// A life sees what another knew that has died, and what a third does that did not find that any more.
+#[test]
+fn two_forms_of_a_delivery_are_no_contradiction_when_somebody_has_begun_again_meanwhile() {
+    for reduction in [Reduction::Vcausal, Reduction::Manetho, Reduction::LogOn] {
+        let options = Options {
+            setting: Setting::Gathering(reduction),
+            mutation: None,
+            loggers: None,
+        };
+        let report = simulate(105_368, options, false).map_err(|failure| failure.violation.to_string());
+        assert!(report.is_ok(), "{report:?}");
+    }
+}
+
 /// What the paper finds (Bouteiller 2005, §V): the graph leaves out events, partial order costs bytes, an event logger saves
 /// most of both.
 #[test]
