@@ -206,3 +206,74 @@ def test_an_image_that_is_copied_into_a_buffer_has_the_files_contents(jobs, tmp_
     image = began_from_images(result)[-1]["image"]
     assert image in warm(job), result.describe()
     assert result.text.count("True") == 2, result.describe()
+
+
+# All ranks write one file for the whole run, which they cut off where it begins, and a new one every few steps, which they delete first.
+# Rank 0 does the cutting and deleting. With a view, parts of blocks are read and written back (data sieving).
+TOGETHER = """
+import sys, time
+import numpy as np
+from mpi4py import MPI
+world, directory = MPI.COMM_WORLD, sys.argv[1]
+def opened(name):
+    return MPI.File.Open(world, f"{directory}/{name}", MPI.MODE_CREATE | MPI.MODE_RDWR)
+common, total = opened("common"), 0
+common.Set_size(0)
+for step in range(120):
+    total = world.allreduce(31 * total + step * world.rank + 1) % 1000003
+    row = np.full(64, 10 * total + world.rank, dtype="q")
+    common.Write_at((step * world.size + world.rank) * row.nbytes, row)
+    if step % 20 == 10:
+        name = f"step-{step}"
+        if world.rank == 0:
+            try:
+                MPI.File.Delete(f"{directory}/{name}")
+            except MPI.Exception:
+                pass
+        world.barrier()
+        own = opened(name)
+        own.Set_size(0)
+        column = MPI.INT64_T.Create_vector(64, 1, world.size).Commit()
+        own.Set_view(8 * world.rank, MPI.INT64_T, column)
+        own.Write(row)
+        own.Write_all(row + 1)
+        own.Close()
+        column.Free()
+    time.sleep(0.005)
+common.Close()
+print("rank", world.rank, total)
+"""
+
+
+@pytest.mark.parametrize(
+    "protocol, images",
+    [
+        ("pessimistic", []),
+        ("auto", every("100ms")),
+        ("hierarchical", every("100ms")),
+        slow("pessimistic", every("60ms")),
+        slow("auto", []),
+        slow("causal", []),
+        slow("causal", every("60ms")),
+        slow("channel-memory", []),
+        slow("blocking", every("60ms")),
+        slow("group", every("60ms")),
+    ],
+)
+def test_a_file_that_all_write_is_whole_although_one_of_them_repeats_what_it_did(jobs, tmp_path, rng, kills, protocol, images):
+    def run(name, **more):
+        directory = tmp_path / name
+        directory.mkdir()
+        return directory, jobs.start(3, harness.PYTHON, "-c", TOGETHER, directory, **more)
+
+    calm, job = run("calm", protocol="none")
+    expected = job.wait().ok()
+    directory, job = run("killed", protocol=protocol, options=[*MANY, *images])
+    job.until(lambda: (directory / "step-10").exists(), what="a file")
+    job.kill([0])
+    print(storm(job, rng, kills or 3, 0.8))
+    result = job.wait().ok()
+    assert sorted(result.text.splitlines()) == sorted(expected.text.splitlines()), result.describe()
+    for file in sorted(calm.iterdir()):
+        assert (directory / file.name).read_bytes() == file.read_bytes(), (file.name, result.describe())
+    assert sorted(path.name for path in directory.iterdir()) == sorted(path.name for path in calm.iterdir())

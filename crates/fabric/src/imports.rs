@@ -3,8 +3,10 @@
 //! ROMIO, inside the MPI library, names the file of a shared file pointer after both (`MPL_create_pathname`) and broadcasts
 //! the name at every MPI_File_open. A later life has another process id and another time, and would send another name.
 //! So the MPI library's own imports of `time` and `getpid` are pointed to functions that answer the same in every life of
-//! a rank. The program's imports, and those of all other libraries, stay as they are.
+//! a rank, and those by which it changes files to the functions in [`files`]. The program's imports, and those of all other
+//! libraries, stay as they are.
 
+use crate::files;
 use crate::node::Node;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -25,11 +27,13 @@ extern "C" fn fixed_pid() -> libc::pid_t {
     PID.load(Ordering::Relaxed) as libc::pid_t
 }
 
-/// Points the MPI library's imports of `time` and `getpid` to constants: a time of the job's own, and a number per rank.
-pub fn fix_clock_and_pid(node: &Node) {
+/// Points the MPI library's imports of `time` and `getpid` to constants, a time of the job's own and a number per rank, and those by
+/// which it changes files to [`files`].
+pub fn redirect(node: &Node) {
     let job = u32::from_le_bytes(node.job_key[..4].try_into().expect("four bytes"));
     TIME.store(job as i64, Ordering::Relaxed);
     PID.store(node.rank as i64 + 1, Ordering::Relaxed);
+    files::watch(node);
     // SAFETY: the callback looks only at what the loader hands it, and the loader keeps it in place meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(patch_if_mpi), std::ptr::null_mut()) };
 }
@@ -102,7 +106,10 @@ unsafe fn patch(info: &libc::dl_phdr_info) {
                 let target = match name.to_bytes() {
                     b"time" => fixed_time as *const () as usize,
                     b"getpid" => fixed_pid as *const () as usize,
-                    _ => continue,
+                    _ => match files::replacement(name) {
+                        Some(target) => target,
+                        None => continue,
+                    },
                 };
                 write_slot((info.dlpi_addr + relocation.r_offset) as *mut usize, target);
             }

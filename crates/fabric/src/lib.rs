@@ -9,6 +9,7 @@ mod doorbell;
 mod endpoint;
 mod engine;
 mod event_logger;
+mod files;
 mod heap;
 mod imports;
 mod info;

@@ -128,7 +128,7 @@ unsafe extern "C" fn open_domain(
         }
     };
     if node.replays() {
-        crate::imports::fix_clock_and_pid(&node);
+        crate::imports::redirect(&node);
     }
     crate::engine::images::enable(&node);
     let mut engine = Engine::new(node);

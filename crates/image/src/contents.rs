@@ -111,7 +111,7 @@ fn ends(entries: &[Descriptor], entry: &Descriptor) -> Option<(i32, i32)> {
     let reads =
         |entry: &Descriptor| entry.status & libc::O_ACCMODE != libc::O_WRONLY && entry.status & libc::O_PATH == 0;
     let is_written = entry.kind == Kind::File && sharing::is_written(entry.mode, entry.status);
-    if !is_written || entry.status & libc::O_APPEND != 0 {
+    if !is_written || entry.others_write || entry.status & libc::O_APPEND != 0 {
         return None;
     }
     if reads(entry) {
@@ -219,7 +219,7 @@ pub fn bring_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
     for content in state.contents() {
         let of_file = entries.iter().filter(|entry| entry.inode == content.inode);
         if let Some((reader, writer)) = of_file.clone().find_map(|entry| ends(entries, entry)) {
-            let is_shared = || of_file.clone().any(|entry| entry.is_written_by_others());
+            let is_shared = || of_file.clone().any(Descriptor::is_written_by_others);
             put_back(content, reader, writer, is_shared).map_err(|errno| (writer, errno))?;
         }
     }

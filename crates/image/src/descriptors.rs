@@ -6,6 +6,7 @@
 //! once: then a lock that the original gives back is given back, and it is known that they can be opened again.
 
 use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
@@ -48,8 +49,8 @@ pub struct Descriptor {
     /// Device and inode.
     pub inode: (u64, u64),
     pub mode: u32,
-    /// When the image file was written, others had the file open for writing.
-    others_write: bool,
+    /// Others had the file open for writing when the image was taken, or may have it open at any time.
+    pub others_write: bool,
 }
 
 impl Descriptor {
@@ -99,6 +100,37 @@ static TABLE: Place = Place(UnsafeCell::new(Table {
 fn table() -> &'static mut Table {
     // SAFETY: see `Place`.
     unsafe { &mut *TABLE.0.get() }
+}
+
+/// A file that the MPI library has opened to write to it.
+struct MpiFile {
+    device: AtomicU64,
+    inode: AtomicU64,
+}
+
+impl MpiFile {
+    fn is(&self, inode: (u64, u64)) -> bool {
+        (self.device.load(Ordering::Relaxed), self.inode.load(Ordering::Relaxed)) == inode
+    }
+}
+
+/// The last ones, the next one in the place of [`NEXT`].
+static MPI_FILES: [MpiFile; 256] = [const {
+    MpiFile {
+        device: AtomicU64::new(0),
+        inode: AtomicU64::new(0),
+    }
+}; 256];
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// The MPI library has opened this file (device and inode) to write to it. Other ranks mostly have, too; they may not have it open yet
+/// when an image is taken, and not any more when this rank goes back to that.
+pub fn note_mpi_file(inode: (u64, u64)) {
+    if !MPI_FILES.iter().any(|file| file.is(inode)) {
+        let file = &MPI_FILES[NEXT.fetch_add(1, Ordering::Relaxed) % MPI_FILES.len()];
+        file.device.store(inode.0, Ordering::Relaxed);
+        file.inode.store(inode.1, Ordering::Relaxed);
+    }
 }
 
 pub fn stat(fd: i32) -> Result<libc::stat, Errno> {
@@ -256,7 +288,7 @@ pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor
         same_as,
         inode,
         mode: stat.st_mode,
-        others_write: false,
+        others_write: MPI_FILES.iter().any(|file| file.is(inode)),
     })
 }
 
@@ -342,17 +374,33 @@ pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
 /// What the rank has written to its files since the image goes, as it will write it again.
 fn roll_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
     contents::bring_back(entries)?;
-    let longer = |entry: &&Descriptor| {
+    for entry in entries {
         let grows = entry.kind == Kind::File && sharing::grows(entry.mode, entry.status, entry.offset, entry.length);
-        grows && stat(entry.fd).is_ok_and(|stat| stat.st_size > entry.length && stat.st_nlink > 0)
-    };
-    for entry in entries.iter().filter(longer) {
-        if !entry.is_written_by_others() {
+        let is_longer = |stat: libc::stat| stat.st_size > entry.length && stat.st_nlink > 0;
+        if grows && stat(entry.fd).is_ok_and(is_longer) && !entry.is_written_by_others() {
             // SAFETY: changes the length of a file.
             unsafe { call!(libc::SYS_ftruncate, entry.fd, entry.length) }.map_err(|errno| (entry.fd, errno))?;
         }
     }
     Ok(())
+}
+
+/// In a copy: marks files that others write to as well. They may have closed them when this rank returns, and what they have written
+/// is theirs.
+pub fn note_sharing() {
+    let table = table();
+    let entries = &mut table.entries[..table.count];
+    let is_written = |entry: &Descriptor| entry.kind == Kind::File && sharing::is_written(entry.mode, entry.status);
+    if !entries.iter().any(is_written) {
+        return;
+    }
+    sharing::for_each_writer(|number, other| {
+        for entry in entries.iter_mut().filter(|entry| is_written(entry)) {
+            if entry.inode.1 == number && other() == Some(entry.inode) {
+                entry.others_write = true;
+            }
+        }
+    });
 }
 
 /// In a copy: nothing that has a state is shared with the original any more. The error names the descriptor.

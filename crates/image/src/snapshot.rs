@@ -156,6 +156,7 @@ pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
     if talk::send(others, &Datagram::new(Kind::Ready, number, 0, 0), &[]).is_err() {
         exit(1);
     }
+    descriptors::note_sharing();
     sleep(others, agent)
 }
 

@@ -235,6 +235,8 @@ pub mod control {
     pub const WAITS_FOR: usize = 856;
     /// `u64` 1 when the life would have made a new delivery, and [`OUTPUT_BEHIND`] was not 0.
     pub const OUTPUT_AWAITED: usize = 864;
+    /// `u64` nanoseconds since 1970 (CLOCK_REALTIME) at which the life was begun. Written by the agent.
+    pub const BEGAN_NS: usize = 872;
 
     /// `u64` what the agent has forwarded of the rank's standard output in earlier lives and not yet seen again in this one,
     /// in bytes: the rank makes no new delivery before it is 0. Written by the agent.
@@ -272,9 +274,9 @@ pub const EXIT_DIVERGED: i32 = 120;
 /// See [`control::THREADS`].
 pub const MANY_THREADS: u32 = 3;
 
-/// The provider has not been opened yet.
+/// The provider has not been opened yet, by a life that repeats nothing.
 pub const PHASE_START: u32 = 0;
-/// Deliveries come from the record.
+/// Deliveries come from the record. Written by the agent when such a life begins.
 pub const PHASE_REPLAY: u32 = 1;
 /// Deliveries are new.
 pub const PHASE_LIVE: u32 = 2;

@@ -40,6 +40,16 @@ fn engine() -> Option<&'static mut Engine> {
     unsafe { ENGINE.load(Ordering::Acquire).as_mut() }
 }
 
+/// Called by the program, outside of the provider: a process that has woken up from an image finds out what it has to repeat.
+pub fn look_around() {
+    if resurgo_image::is_restored()
+        && let Some(engine) = engine()
+    {
+        let _guard = Guard::new();
+        engine.enter();
+    }
+}
+
 fn connections(each: &mut dyn FnMut(i32)) {
     if let Some(memories) = engine().and_then(|engine| engine.memories.as_ref()) {
         memories.descriptors().for_each(each);

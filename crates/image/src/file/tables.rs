@@ -164,7 +164,7 @@ impl Tables {
                 fd: entry.fd,
                 kind: kind as u32,
                 status: entry.status,
-                flags: entry.flags,
+                flags: entry.flags | if entry.others_write { OTHERS_WRITE } else { 0 },
                 offset: entry.offset,
                 length: entry.length as u64,
                 device: entry.inode.0,

@@ -118,9 +118,12 @@ pub fn put(
     (mut sources, level): (Sources, u8),
     look: &mut dyn FnMut(),
 ) -> Result<u64, Trouble> {
-    tables.note_sharing();
     let former_length = former.as_ref().map_or(0, |former| former.data_length);
     let is_alone = matches!(sources, Sources::Memory);
+    // A snapshot has looked before.
+    if !is_alone {
+        tables.note_sharing();
+    }
     let expected = expected(tables, former_length, level, is_alone);
     let mut sums = former.map_or(Area::new(8), |former| former.sums);
     let mut page = Area::new(9);

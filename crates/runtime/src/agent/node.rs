@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -128,6 +129,7 @@ impl NodeMemory {
         fault_at_messages: u64,
         output_behind: u64,
         together: bool,
+        repeats: bool,
     ) -> io::Result<()> {
         let base = self.layout.control(rank);
         self.write_u64(base + control::INCARNATION, life)?;
@@ -137,6 +139,11 @@ impl NodeMemory {
         // The rank's own words, not the doorbell and ready bits: neighbours go on writing those.
         let own = [0u8; control::OUTPUT_BEHIND - control::PHASE];
         self.file.write_all_at(&own, (base + control::PHASE) as u64)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.write_u64(base + control::BEGAN_NS, now.as_nanos() as u64)?;
+        if repeats {
+            self.write_u32(base + control::PHASE, nm::PHASE_REPLAY)?;
+        }
         self.file
             .write_all_at(&[0u8; size_of::<Sizes>()], (base + control::SIZES) as u64)?;
         self.write_u32(base + control::REPORT, 0)
@@ -401,7 +408,7 @@ pub(super) mod tests {
         }
         let former = memory.statistics(2).unwrap();
         assert_eq!((former.deliveries, former.sends(), former.sizes[1]), (99, 99, [99, 0]));
-        memory.begin_life(2, 5, 0, 1234, false).unwrap();
+        memory.begin_life(2, 5, 0, 1234, false, false).unwrap();
         let mut expected = LifeStatistics::default();
         expected.costs[held] = 99;
         assert_eq!(memory.statistics(2).unwrap(), expected, "costs are those of all lives");
@@ -411,7 +418,7 @@ pub(super) mod tests {
             expected,
             "also when all ranks return to a wave"
         );
-        memory.begin_life(2, 5, 0, 1234, false).unwrap();
+        memory.begin_life(2, 5, 0, 1234, false, false).unwrap();
         for field in [control::DOORBELL, control::READY] {
             memory.write_u64(base + field, 99).unwrap();
         }

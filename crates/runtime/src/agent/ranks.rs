@@ -204,7 +204,7 @@ impl Agent {
         let behind = if repeats { this.taken[0].behind() } else { 0 };
         leftovers::remove(&place.kvs_name, place.rank);
         work.memory
-            .begin_life(rank, this.number, fault_at_messages, behind, together)?;
+            .begin_life(rank, this.number, fault_at_messages, behind, together, this.replaying)?;
         let image_at = work.job.image_at_messages.iter().find(|at| at.0 == rank);
         work.memory.set_image_at(rank, image_at.map_or(0, |at| at.1))?;
         work.server.restarted(rank, from.pmi);

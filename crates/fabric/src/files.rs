@@ -1,0 +1,141 @@
+//! What the MPI library does to files while a life repeats what former ones did.
+//!
+//! MPI-IO lets several ranks write one file. When one of them repeats alone what it did, it would cut the file off once more where
+//! it was new, remove it, or write old bytes over what others have written since (also between its own: ROMIO reads, changes and
+//! writes back whole blocks). None of this is necessary: what a former life did to a file has been done, as long as the machine runs.
+//! So it is left out, by way of the MPI library's own imports. As soon as the life is behind everything that former ones
+//! are known to have done, it is done as ever.
+//!
+//! A file that did not exist any more when the life began is an exception: it is made anew. Where a file system does not tell how old
+//! files are, everything is done again. Files that the MPI library has opened are never brought back to what they held at an image:
+//! they would lack what was done since.
+//!
+//! The program's own calls are not touched: a rank that writes a file of its own anew has to cut it off first.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::zeroed;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use resurgo_wire::node_memory::{PHASE_REPLAY, control};
+
+use crate::engine::images;
+use crate::node::Node;
+
+/// Of this rank, in the node memory: its phase, and when the life was begun.
+static PHASE: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+static BEGAN: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+
+/// What is left out depends on what this rank does.
+pub fn watch(node: &Node) {
+    let phase = node.control_u32(node.rank, control::PHASE);
+    let began = node.control(node.rank, control::BEGAN_NS);
+    BEGAN.store(std::ptr::from_ref(began).cast_mut(), Ordering::Release);
+    PHASE.store(std::ptr::from_ref(phase).cast_mut(), Ordering::Release);
+}
+
+/// Whether former lives have come further than this one.
+fn repeats() -> bool {
+    // SAFETY: the node memory stays mapped, in the same place in every life.
+    let Some(phase) = (unsafe { PHASE.load(Ordering::Acquire).as_ref() }) else {
+        return false;
+    };
+    if phase.load(Ordering::Acquire) == PHASE_REPLAY {
+        // The agent has said so, but perhaps the last life died just after the image.
+        images::look_around();
+    }
+    phase.load(Ordering::Acquire) == PHASE_REPLAY
+}
+
+/// Whether this is a regular file that holds what former lives did to it.
+///
+/// # Safety
+/// `path` ends with a zero.
+unsafe fn has_been_done(directory: c_int, path: *const c_char, flags: c_int) -> bool {
+    if !repeats() {
+        return false;
+    }
+    // SAFETY: an all-zero statx is valid, and the kernel fills it.
+    let about = unsafe {
+        let mut about: libc::statx = zeroed();
+        if libc::statx(directory, path, flags, libc::STATX_TYPE | libc::STATX_BTIME, &mut about) != 0 {
+            return false;
+        }
+        about
+    };
+    let known = libc::STATX_TYPE | libc::STATX_BTIME;
+    let is_regular = u32::from(about.stx_mode) & libc::S_IFMT == libc::S_IFREG;
+    let made = i128::from(about.stx_btime.tv_sec) * 1_000_000_000 + i128::from(about.stx_btime.tv_nsec);
+    // SAFETY: as above.
+    let began = unsafe { BEGAN.load(Ordering::Acquire).as_ref() };
+    about.stx_mask & known == known
+        && is_regular
+        && began.is_some_and(|began| made < i128::from(began.load(Ordering::Acquire)))
+}
+
+fn has_been_done_to(fd: c_int) -> bool {
+    // SAFETY: an empty path, which stands for the descriptor itself.
+    unsafe { has_been_done(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }
+}
+
+/// `open` has a mode only if it may make a file; it comes in the same register then.
+pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+    // SAFETY: as the caller calls it; an all-zero stat is valid, and the kernel fills it.
+    unsafe {
+        let fd = libc::open(path, flags, mode);
+        if fd >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
+            let mut about: libc::stat = zeroed();
+            if libc::fstat(fd, &mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFREG {
+                resurgo_image::note_mpi_file((about.st_dev, about.st_ino));
+            }
+        }
+        fd
+    }
+}
+
+pub unsafe extern "C" fn ftruncate(fd: c_int, length: libc::off_t) -> c_int {
+    if has_been_done_to(fd) {
+        return 0;
+    }
+    // SAFETY: as the caller calls it.
+    unsafe { libc::ftruncate(fd, length) }
+}
+
+pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
+    // SAFETY: as the caller calls it.
+    unsafe {
+        if !path.is_null() && has_been_done(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW) {
+            return 0;
+        }
+        libc::unlink(path)
+    }
+}
+
+pub unsafe extern "C" fn pwrite(fd: c_int, bytes: *const c_void, length: usize, offset: libc::off_t) -> isize {
+    if has_been_done_to(fd) {
+        return length as isize;
+    }
+    // SAFETY: as the caller calls it.
+    unsafe { libc::pwrite(fd, bytes, length, offset) }
+}
+
+pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, length: usize) -> isize {
+    // SAFETY: moves an offset of the caller's, or as the caller calls it.
+    unsafe {
+        if has_been_done_to(fd) && libc::lseek(fd, length as libc::off_t, libc::SEEK_CUR) >= 0 {
+            return length as isize;
+        }
+        libc::write(fd, bytes, length)
+    }
+}
+
+/// What the MPI library's import of this name is pointed to.
+pub fn replacement(import: &CStr) -> Option<usize> {
+    match import.to_bytes() {
+        b"open" | b"open64" => Some(open as *const () as usize),
+        b"ftruncate" | b"ftruncate64" => Some(ftruncate as *const () as usize),
+        b"unlink" => Some(unlink as *const () as usize),
+        b"pwrite" | b"pwrite64" => Some(pwrite as *const () as usize),
+        b"write" => Some(write as *const () as usize),
+        _ => None,
+    }
+}
