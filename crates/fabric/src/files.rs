@@ -8,7 +8,7 @@
 //!
 //! A file that did not exist any more when the life began is an exception: it is made anew. Where a file system does not tell how old
 //! files are, everything is done again. Files that the MPI library has opened are never brought back to what they held at an image:
-//! they would lack what was done since.
+//! they would lack what was done since. Only those are meant here.
 //!
 //! The program's own calls are not touched: a rank that writes a file of its own anew has to cut it off first.
 
@@ -54,15 +54,20 @@ unsafe fn has_been_done(directory: c_int, path: *const c_char, flags: c_int) -> 
     if !repeats() {
         return false;
     }
+    let known = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_BTIME;
     // SAFETY: an all-zero statx is valid, and the kernel fills it.
     let about = unsafe {
         let mut about: libc::statx = zeroed();
-        if libc::statx(directory, path, flags, libc::STATX_TYPE | libc::STATX_BTIME, &mut about) != 0 {
+        if libc::statx(directory, path, flags, known, &mut about) != 0 {
             return false;
         }
         about
     };
-    let known = libc::STATX_TYPE | libc::STATX_BTIME;
+    // What has a name only is to be removed. Shared memory of the library's own comes from `mkstemp`, and is no file that others write.
+    let device = libc::makedev(about.stx_dev_major, about.stx_dev_minor);
+    if directory != libc::AT_FDCWD && !resurgo_image::is_mpi_file((device, about.stx_ino)) {
+        return false;
+    }
     let is_regular = u32::from(about.stx_mode) & libc::S_IFMT == libc::S_IFREG;
     let made = i128::from(about.stx_btime.tv_sec) * 1_000_000_000 + i128::from(about.stx_btime.tv_nsec);
     // SAFETY: as above.

@@ -126,11 +126,16 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// The MPI library has opened this file (device and inode) to write to it. Other ranks mostly have, too; they may not have it open yet
 /// when an image is taken, and not any more when this rank goes back to that.
 pub fn note_mpi_file(inode: (u64, u64)) {
-    if !MPI_FILES.iter().any(|file| file.is(inode)) {
+    if !is_mpi_file(inode) {
         let file = &MPI_FILES[NEXT.fetch_add(1, Ordering::Relaxed) % MPI_FILES.len()];
         file.device.store(inode.0, Ordering::Relaxed);
         file.inode.store(inode.1, Ordering::Relaxed);
     }
+}
+
+/// Whether it is one of those: then it is never brought back to what it held at an image.
+pub fn is_mpi_file(inode: (u64, u64)) -> bool {
+    MPI_FILES.iter().any(|file| file.is(inode))
 }
 
 pub fn stat(fd: i32) -> Result<libc::stat, Errno> {
@@ -288,7 +293,7 @@ pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor
         same_as,
         inode,
         mode: stat.st_mode,
-        others_write: MPI_FILES.iter().any(|file| file.is(inode)),
+        others_write: is_mpi_file(inode),
     })
 }
 

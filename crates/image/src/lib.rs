@@ -22,7 +22,7 @@ mod threads;
 mod timers;
 
 pub use capture::{Hooks, ask, enable, is_enabled, log_grows, wants_image};
-pub use descriptors::note_mpi_file;
+pub use descriptors::{is_mpi_file, note_mpi_file};
 pub use gate::{Guard, disable, is_restored, take_restored, thread_pointer};
 pub use talk::Socket;
 
