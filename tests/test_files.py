@@ -64,6 +64,22 @@ def have_images(job, directory, ranks):
     return job.until(lambda: all(now > then + 1 for now, then in zip(images(job, ranks), before)), what="images")
 
 
+def image_options(tmp_path, kept):
+    files = ["--checkpoint-dir", tmp_path / "images", "--local-copies", "off"] if kept == "in files" else []
+    return [*MANY, *every("30ms"), *files]
+
+
+def struck(job, directory, tmp_path, kept, rng, kills):
+    """Kills ranks of a job of two that has images, and waits for its end."""
+    have_images(job, directory, 2)
+    if kept == "in files":
+        job.until(lambda: len(list((tmp_path / "images").glob("*/rank-*.image-*"))) >= 2, what="files")
+    print(storm(job, rng, kills or 5, 1.0))
+    result = job.wait().ok()
+    assert began_from_images(result), result.describe()
+    return result
+
+
 def numbers(file):
     """Of the lines of a file, each of which is whole."""
     lines = file.read_text().splitlines(keepends=True)
@@ -96,16 +112,8 @@ def check(directory, size):
 )
 def test_what_has_been_written_since_an_image_is_cut_off(jobs, tmp_path, rng, kills, protocol, mode, kept):
     directory = tmp_path / "out"
-    options = [*MANY, *every("30ms")]
-    if kept == "in files":
-        options += ["--checkpoint-dir", tmp_path / "images", "--local-copies", "off"]
-    job = start(jobs, directory, 2, mode, protocol=protocol, options=options)
-    have_images(job, directory, 2)
-    if kept == "in files":
-        job.until(lambda: len(list((tmp_path / "images").glob("*/rank-*.image-*"))) >= 2, what="files")
-    print(storm(job, rng, kills or 5, 1.0))
-    result = job.wait().ok()
-    assert began_from_images(result), result.describe()
+    job = start(jobs, directory, 2, mode, protocol=protocol, options=image_options(tmp_path, kept))
+    result = struck(job, directory, tmp_path, kept, rng, kills)
     assert all(event["wave"] > 0 for event in result.of("returned")), result.describe()
     check(directory, 2)
 
@@ -181,16 +189,8 @@ def test_a_file_that_is_changed_in_place_holds_what_it_held(jobs, tmp_path, rng,
 
     calm = run("calm", protocol="none")[1].wait().ok().text
     assert calm.count("True") == 2
-    options = [*MANY, *every("30ms")]
-    if kept == "in files":
-        options += ["--checkpoint-dir", tmp_path / "images", "--local-copies", "off"]
-    directory, job = run("killed", protocol=protocol, options=options)
-    have_images(job, directory, 2)
-    if kept == "in files":
-        job.until(lambda: len(list((tmp_path / "images").glob("*/rank-*.image-*"))) >= 2, what="files")
-    print(storm(job, rng, kills or 5, 1.0))
-    result = job.wait().ok()
-    assert began_from_images(result), result.describe()
+    directory, job = run("killed", protocol=protocol, options=image_options(tmp_path, kept))
+    result = struck(job, directory, tmp_path, kept, rng, kills)
     assert sorted(result.text.splitlines()) == sorted(calm.splitlines()), result.describe()
     assert (directory / "common").read_bytes() == (159).to_bytes(8, "little") * 2
 

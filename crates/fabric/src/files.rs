@@ -46,40 +46,34 @@ fn repeats() -> bool {
     phase.load(Ordering::Acquire) == PHASE_REPLAY
 }
 
-/// Whether this is a regular file that holds what former lives did to it.
+/// While former lives have come further: device and inode of a regular file that they may have changed.
 ///
 /// # Safety
 /// `path` ends with a zero.
-unsafe fn has_been_done(directory: c_int, path: *const c_char, flags: c_int) -> bool {
+unsafe fn was_there(directory: c_int, path: *const c_char, flags: c_int) -> Option<(u64, u64)> {
     if !repeats() {
-        return false;
+        return None;
     }
     let known = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_BTIME;
-    // SAFETY: an all-zero statx is valid, and the kernel fills it.
-    let about = unsafe {
+    // SAFETY: an all-zero statx is valid, and the kernel fills it. What the agent has written stays, as the phase does.
+    let (about, began) = unsafe {
         let mut about: libc::statx = zeroed();
         if libc::statx(directory, path, flags, known, &mut about) != 0 {
-            return false;
+            return None;
         }
-        about
+        (about, BEGAN.load(Ordering::Acquire).as_ref()?.load(Ordering::Acquire))
     };
-    // What has a name only is to be removed. Shared memory of the library's own comes from `mkstemp`, and is no file that others write.
-    let device = libc::makedev(about.stx_dev_major, about.stx_dev_minor);
-    if directory != libc::AT_FDCWD && !resurgo_image::is_mpi_file((device, about.stx_ino)) {
-        return false;
-    }
     let is_regular = u32::from(about.stx_mode) & libc::S_IFMT == libc::S_IFREG;
     let made = i128::from(about.stx_btime.tv_sec) * 1_000_000_000 + i128::from(about.stx_btime.tv_nsec);
-    // SAFETY: as above.
-    let began = unsafe { BEGAN.load(Ordering::Acquire).as_ref() };
-    about.stx_mask & known == known
-        && is_regular
-        && began.is_some_and(|began| made < i128::from(began.load(Ordering::Acquire)))
+    let device = libc::makedev(about.stx_dev_major, about.stx_dev_minor);
+    (about.stx_mask & known == known && is_regular && made < i128::from(began)).then_some((device, about.stx_ino))
 }
 
+/// Whether a file holds what former lives did to it. Shared memory of the library's own, which comes from `shm_open`, is no such file.
 fn has_been_done_to(fd: c_int) -> bool {
     // SAFETY: an empty path, which stands for the descriptor itself.
-    unsafe { has_been_done(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }
+    let file = unsafe { was_there(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) };
+    file.is_some_and(resurgo_image::is_mpi_file)
 }
 
 /// `open` has a mode only if it may make a file; it comes in the same register then.
@@ -108,7 +102,7 @@ pub unsafe extern "C" fn ftruncate(fd: c_int, length: libc::off_t) -> c_int {
 pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
     // SAFETY: as the caller calls it.
     unsafe {
-        if !path.is_null() && has_been_done(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW) {
+        if !path.is_null() && was_there(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW).is_some() {
             return 0;
         }
         libc::unlink(path)

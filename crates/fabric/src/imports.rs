@@ -104,13 +104,11 @@ unsafe fn patch(info: &libc::dl_phdr_info) {
                 let symbol = &*(symbols as *const libc::Elf64_Sym).add((relocation.r_info >> 32) as usize);
                 let name = CStr::from_ptr((strings + symbol.st_name as usize) as *const _);
                 let target = match name.to_bytes() {
-                    b"time" => fixed_time as *const () as usize,
-                    b"getpid" => fixed_pid as *const () as usize,
-                    _ => match files::replacement(name) {
-                        Some(target) => target,
-                        None => continue,
-                    },
+                    b"time" => Some(fixed_time as *const () as usize),
+                    b"getpid" => Some(fixed_pid as *const () as usize),
+                    _ => files::replacement(name),
                 };
+                let Some(target) = target else { continue };
                 write_slot((info.dlpi_addr + relocation.r_offset) as *mut usize, target);
             }
         }

@@ -7,10 +7,10 @@
 
 use std::cell::UnsafeCell;
 
-use crate::descriptors::{self, Descriptor, Kind};
+use crate::descriptors::{self, Descriptor};
 use crate::sharing::Inode;
 use crate::sys::{self, Errno, call};
-use crate::{mappings, sharing};
+use crate::{mappings, objects};
 
 /// Bytes of all files. They are copied while the program stands still.
 const MOST: usize = 16 << 20;
@@ -110,8 +110,7 @@ fn state() -> &'static mut State {
 fn ends(entries: &[Descriptor], entry: &Descriptor) -> Option<(i32, i32)> {
     let reads =
         |entry: &Descriptor| entry.status & libc::O_ACCMODE != libc::O_WRONLY && entry.status & libc::O_PATH == 0;
-    let is_written = entry.kind == Kind::File && sharing::is_written(entry.mode, entry.status);
-    if !is_written || entry.others_write || entry.status & libc::O_APPEND != 0 {
+    if !entry.is_written() || entry.others_write || entry.status & libc::O_APPEND != 0 {
         return None;
     }
     if reads(entry) {
@@ -134,7 +133,10 @@ pub fn note(entries: &[Descriptor]) {
         };
         let is_known = state.contents().iter().any(|content| content.inode == entry.inode);
         let length = entry.length as usize;
-        if is_known || state.count == MOST_FILES || end + length > MOST || is_of_library(reader) {
+        if is_known || state.count == MOST_FILES || end + length > MOST {
+            continue;
+        }
+        if mappings::is_of_library(objects::link(reader, &mut [0; 64]).as_bytes()) {
             continue;
         }
         let Ok(stat) = descriptors::stat(reader) else { continue };
@@ -171,12 +173,12 @@ fn copy(state: &mut State, content: &Content, reader: i32) -> Result<(), Errno> 
     let to = unsafe { std::slice::from_raw_parts_mut((PLACE + content.at) as *mut u8, content.length) };
     let mut length = 0;
     if is_new {
-        length = read(reader, to, 0)?;
+        length = sys::read_at(reader, to, 0)?;
     } else {
         // The copy of the last image has these pages, too: to write to a page takes several times as long as to read it.
         let mut now = [0u8; STEP];
         for (index, to) in to.chunks_mut(STEP).enumerate() {
-            length += read(reader, &mut now[..to.len()], index * STEP)?;
+            length += sys::read_at(reader, &mut now[..to.len()], (index * STEP) as u64)?;
             for (now, to) in now.chunks(PAGE).zip(to.chunks_mut(PAGE)) {
                 if now[..to.len()] != *to {
                     to.copy_from_slice(&now[..to.len()]);
@@ -189,27 +191,6 @@ fn copy(state: &mut State, content: &Content, reader: i32) -> Result<(), Errno> 
     } else {
         Err(libc::EIO)
     }
-}
-
-/// Reads what there is from `offset` on, at most what fits.
-fn read(file: i32, to: &mut [u8], offset: usize) -> Result<usize, Errno> {
-    let mut done = 0;
-    while done < to.len() {
-        let rest = &mut to[done..];
-        // SAFETY: writes to the slice.
-        match unsafe { call!(libc::SYS_pread64, file, rest.as_mut_ptr(), rest.len(), offset + done) }? {
-            0 => break,
-            length => done += length,
-        }
-    }
-    Ok(done)
-}
-
-/// Memory of the MPI library's that was shared.
-fn is_of_library(fd: i32) -> bool {
-    let (mut link, mut target) = ([0u8; 64], [0u8; 4096]);
-    let path = sys::readlink(sys::path(&mut link, "/proc/self/fd/", fd, ""), &mut target);
-    path.is_ok_and(mappings::is_of_library)
 }
 
 /// In a copy that becomes the rank, or in a process that was rebuilt: files that have changed since the image hold again what they held
@@ -238,7 +219,7 @@ fn put_back(content: &Content, reader: i32, writer: i32, is_shared: impl Fn() ->
     };
     for (index, then) in content.bytes().chunks(STEP).enumerate() {
         let offset = index * STEP;
-        let length = read(reader, &mut now[..then.len()], offset)?;
+        let length = sys::read_at(reader, &mut now[..then.len()], offset as u64)?;
         if &now[..length] == then {
             continue;
         }

@@ -54,6 +54,11 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
+    /// A regular file that can be written to by it.
+    pub fn is_written(&self) -> bool {
+        self.kind == Kind::File && sharing::is_written(self.mode, self.status)
+    }
+
     pub fn is_written_by_others(&self) -> bool {
         self.others_write || sharing::is_written_by_others(self.inode)
     }
@@ -394,16 +399,10 @@ fn roll_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
 /// is theirs.
 pub fn note_sharing() {
     let table = table();
-    let entries = &mut table.entries[..table.count];
-    let is_written = |entry: &Descriptor| entry.kind == Kind::File && sharing::is_written(entry.mode, entry.status);
-    if !entries.iter().any(is_written) {
-        return;
-    }
-    sharing::for_each_writer(|number, other| {
-        for entry in entries.iter_mut().filter(|entry| is_written(entry)) {
-            if entry.inode.1 == number && other() == Some(entry.inode) {
-                entry.others_write = true;
-            }
+    sharing::find_shared(|is_shared| {
+        let mut entries = table.entries[..table.count].iter_mut();
+        while let Some(entry) = entries.find(|entry| entry.is_written() && !entry.others_write) {
+            entry.others_write = is_shared(entry.inode);
         }
     });
 }

@@ -49,6 +49,19 @@ pub fn for_each_writer(mut each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {
     sys::close(processes);
 }
 
+/// Calls `visit` with what answers whether others write to a file. It asks for every file that matters, if it wants to know; nobody is
+/// looked for if it asks for none.
+pub fn find_shared(mut visit: impl FnMut(&mut dyn FnMut(Inode) -> bool)) {
+    let mut asks = false;
+    visit(&mut |_| {
+        asks = true;
+        false
+    });
+    if asks {
+        for_each_writer(|number, other| visit(&mut |file| file.1 == number && other() == Some(file)));
+    }
+}
+
 /// Whether another process than those of this rank has `file` open for writing.
 pub fn is_written_by_others(file: Inode) -> bool {
     let mut found = false;

@@ -168,6 +168,23 @@ pub fn read(fd: i32, to: &mut [u8]) -> Result<usize, Errno> {
     unsafe { call!(libc::SYS_read, fd, to.as_mut_ptr(), to.len()) }
 }
 
+/// Reads what there is from `offset` on, at most what fits.
+pub fn read_at(fd: i32, to: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < to.len() {
+        let rest = &mut to[done..];
+        let from = offset + done as u64;
+        // SAFETY: writes to the slice.
+        match unsafe { call!(libc::SYS_pread64, fd, rest.as_mut_ptr(), rest.len(), from) } {
+            Ok(0) => break,
+            Ok(bytes) => done += bytes,
+            Err(libc::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
 pub fn fcntl(fd: i32, what: i32, argument: usize) -> Result<usize, Errno> {
     // SAFETY: only used with commands that take numbers.
     unsafe { call!(libc::SYS_fcntl, fd, what, argument) }

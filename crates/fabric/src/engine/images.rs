@@ -34,9 +34,9 @@ pub fn know(engine: *mut Engine) {
     ENGINE.store(engine, Ordering::Release);
 }
 
-/// The engine, while all threads of the program stand still outside of its calls.
+/// The engine, while all threads of the program stand still outside of its calls, or the one that calls MPI is outside of them.
 fn engine() -> Option<&'static mut Engine> {
-    // SAFETY: lives as long as the process, and nobody else runs.
+    // SAFETY: lives as long as the process, and nobody else uses it.
     unsafe { ENGINE.load(Ordering::Acquire).as_mut() }
 }
 

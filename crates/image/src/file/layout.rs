@@ -6,7 +6,7 @@ use super::format::{DATA_OFFSET, Extent, Header, Mapping, Record, bytes_of, is_i
 use super::tables::{Tables, Trouble};
 use super::work::Area;
 use crate::changes::Since;
-use crate::sys::{Errno, call};
+use crate::sys::{self, Errno};
 
 /// A file is packed anew when less than half of its data, and a MiB, is in use.
 const SPARE: u64 = 1 << 20;
@@ -43,26 +43,10 @@ impl Part {
 }
 
 fn read(file: i32, offset: u64, to: &mut [u8]) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < to.len() {
-        let rest = &mut to[done..];
-        // SAFETY: fills the slice.
-        match unsafe {
-            call!(
-                libc::SYS_pread64,
-                file,
-                rest.as_mut_ptr(),
-                rest.len(),
-                offset + done as u64
-            )
-        } {
-            Ok(0) => return Err(libc::EIO),
-            Ok(bytes) => done += bytes,
-            Err(libc::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
+    match sys::read_at(file, to, offset)? {
+        length if length == to.len() => Ok(()),
+        _ => Err(libc::EIO),
     }
-    Ok(())
 }
 
 /// A part of a file whose checksum is right.

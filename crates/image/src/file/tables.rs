@@ -183,20 +183,14 @@ impl Tables {
     pub fn note_sharing(&mut self) {
         let bytes = self.descriptors.bytes_mut();
         let is_written = |entry: &Descriptor| {
-            entry.kind == DescriptorKind::File as u32 && sharing::is_written(entry.mode, entry.status)
+            entry.kind == DescriptorKind::File as u32
+                && entry.flags & OTHERS_WRITE == 0
+                && sharing::is_written(entry.mode, entry.status)
         };
-        let of = |bytes: &[u8]| record_at::<Descriptor>(bytes, 0).filter(is_written);
-        if bytes
-            .chunks_exact(size_of::<Descriptor>())
-            .all(|bytes| of(bytes).is_none())
-        {
-            return;
-        }
-        sharing::for_each_writer(|number, other| {
+        sharing::find_shared(|is_shared| {
             for bytes in bytes.chunks_exact_mut(size_of::<Descriptor>()) {
-                if let Some(mut entry) = of(bytes)
-                    && entry.inode == number
-                    && other() == Some((entry.device, entry.inode))
+                if let Some(mut entry) = record_at::<Descriptor>(bytes, 0).filter(is_written)
+                    && is_shared((entry.device, entry.inode))
                 {
                     entry.flags |= OTHERS_WRITE;
                     bytes.copy_from_slice(bytes_of(&entry));

@@ -578,7 +578,7 @@ impl Agent {
         if !std::mem::take(&mut this.replaying) {
             return Ok(());
         }
-        if this.life.is_some() && this.repeats_output && this.taken[0].behind() > 0 {
+        if this.life.is_some() && this.taken[0].behind() > 0 {
             this.quiet_since = Some(Instant::now());
         }
         let life = this.number;
