@@ -6,12 +6,10 @@
 
 use crate::node::Node;
 use resurgo_wire::counters::Cost;
-use resurgo_wire::node_memory::{self as nm, SEGMENT, arena};
+use resurgo_wire::node_memory::{self as nm, BLOCK, SEGMENT, arena};
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
 
-/// Segments that get their memory in one call when the log grows into fresh memory.
-const POPULATE: usize = 16;
 /// Segments that only the record may take: it goes on when the log is full and waits for images.
 const RESERVED: usize = 2;
 /// How much the log grows between two words about it to the agent (16 MiB), but never more than a sixteenth of its bound when
@@ -135,8 +133,8 @@ impl Arena {
         } else if self.taken < node.layout.log_segments {
             let slot = self.taken;
             if slot >= self.populated {
-                node.populate(slot, slot + POPULATE);
-                self.populated = slot + POPULATE;
+                self.populated = (slot + 1).next_multiple_of(BLOCK);
+                node.populate(slot, self.populated);
             }
             self.taken += 1;
             node.own(arena::SLOTS_TAKEN).store(self.taken as u64, Ordering::Release);

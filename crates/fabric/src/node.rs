@@ -3,7 +3,7 @@
 use resurgo_protocol::chandy_lamport::{Place, Waves};
 use resurgo_protocol::group::Turn;
 use resurgo_wire::counters::Cost;
-use resurgo_wire::node_memory::{self as nm, CutTable, Layout, SEGMENT, arena, control, header};
+use resurgo_wire::node_memory::{self as nm, BLOCK, CutTable, Layout, SEGMENT, arena, control, header};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The mapped node memory and what the agent wrote into its header.
@@ -116,15 +116,9 @@ impl Node {
                 return Err(failed("cannot make this rank's part of the node memory writable"));
             }
         }
-        // Where the system allows it for shared memory (transparent_hugepage/shmem_enabled: advise), large pages make
-        // fresh log memory several times cheaper. Nothing is lost where it does not.
-        // SAFETY: the own segments, a part of the mapping made above.
-        unsafe {
-            let segments = base.add(layout.arena(rank) + layout.segments());
-            libc::madvise(segments.cast(), layout.log_segments * SEGMENT, libc::MADV_HUGEPAGE);
-            // A core dump is about the program, and this mapping is sparse and enormous.
-            libc::madvise(base.cast(), layout.total(), libc::MADV_DONTDUMP);
-        }
+        // A core dump is about the program, and this mapping is sparse and enormous.
+        // SAFETY: the mapping made above.
+        unsafe { libc::madvise(base.cast(), layout.total(), libc::MADV_DONTDUMP) };
         Ok(Node {
             base,
             layout,
@@ -409,17 +403,29 @@ impl Node {
         }
     }
 
-    /// Gives the rank's own segments `from..to` their memory now, in one call and not page by page.
+    /// Gives the rank's own segments `from..to` their memory now. Whole blocks get a large page each, if the kernel has any
+    /// (MADV_COLLAPSE, Linux 6.1; nobody needs to allow it): that takes a tenth of the time of as many small ones, and the processor finds
+    /// its way in it faster.
     pub fn populate(&self, from: usize, to: usize) {
         let to = to.min(self.layout.log_segments);
-        if from < to {
-            let bytes = (to - from) * SEGMENT;
-            let start = self.segment(self.rank, from);
-            // The system call itself: the MPI library may have put something in the place of libc's function, and this may be
-            // the thread that captures the process, of which libc knows nothing.
-            // SAFETY: own, writable part of the mapping. Failure only means page faults later.
-            unsafe { libc::syscall(libc::SYS_madvise, start, bytes, libc::MADV_POPULATE_WRITE) };
+        if from >= to {
+            return;
         }
+        // The system call itself: the MPI library may have put something in the place of libc's function, and this may be
+        // the thread that captures the process, of which libc knows nothing.
+        // SAFETY: own, writable part of the mapping, whose content stays. Failure only means small pages, or page faults later.
+        let advise = |from: usize, bytes: usize, advice: i32| unsafe {
+            libc::syscall(libc::SYS_madvise, self.segment(self.rank, from), bytes, advice)
+        };
+        let blocks = from.next_multiple_of(BLOCK)..to / BLOCK * BLOCK;
+        if !blocks.is_empty() {
+            // Where there is nothing at all, nothing is put together.
+            for block in blocks.clone().step_by(BLOCK) {
+                advise(block, 1, libc::MADV_POPULATE_WRITE);
+            }
+            advise(blocks.start, blocks.len() * SEGMENT, libc::MADV_COLLAPSE);
+        }
+        advise(from, (to - from) * SEGMENT, libc::MADV_POPULATE_WRITE);
     }
 
     /// This life begins together with those of all other ranks: they return to a wave.

@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -40,6 +40,8 @@ pub const MAP_ADDRESS: usize = 0x1000_0000_0000;
 
 /// Bytes of one log segment.
 pub const SEGMENT: usize = 64 << 10;
+/// Segments that share a large page: the first of each arena begins with one.
+pub const BLOCK: usize = (2 << 20) / SEGMENT;
 
 /// Fields of the node header.
 pub mod header {
@@ -380,7 +382,11 @@ pub const fn dereference(reference: u64) -> (u64, usize) {
 }
 
 const fn page_up(bytes: usize) -> usize {
-    (bytes + 4095) & !4095
+    bytes.next_multiple_of(4096)
+}
+
+const fn block_up(bytes: usize) -> usize {
+    bytes.next_multiple_of(BLOCK * SEGMENT)
 }
 
 impl Layout {
@@ -432,22 +438,21 @@ impl Layout {
     pub const fn knowledge(&self, half: usize) -> usize {
         self.spill_table() + arena::SPILL_ENTRIES * 4 + half * KNOWLEDGE_EVENTS * EVENT_BYTES
     }
-    /// Offset of the segments in an arena, a multiple of [`SEGMENT`].
+    /// Offset of the segments in an arena, a multiple of a [`BLOCK`].
     pub const fn segments(&self) -> usize {
-        let end = self.knowledge(2);
-        (end + SEGMENT - 1) & !(SEGMENT - 1)
+        block_up(self.knowledge(2))
     }
-    /// Bytes from one arena to the next.
+    /// Bytes from one arena to the next, a multiple of a [`BLOCK`].
     pub const fn arena_stride(&self) -> usize {
-        self.segments() + self.log_segments * SEGMENT
+        self.segments() + block_up(self.log_segments * SEGMENT)
     }
     /// Offset of the control of `rank`.
     pub const fn control(&self, rank: usize) -> usize {
         CONTROL_BASE + rank * CONTROL_STRIDE
     }
-    /// Offset of the first arena, a multiple of [`SEGMENT`].
+    /// Offset of the first arena, a multiple of a [`BLOCK`].
     pub const fn arena_base(&self) -> usize {
-        (CONTROL_BASE + self.size * CONTROL_STRIDE + SEGMENT - 1) & !(SEGMENT - 1)
+        block_up(CONTROL_BASE + self.size * CONTROL_STRIDE)
     }
     /// Offset of the arena of `rank`.
     pub const fn arena(&self, rank: usize) -> usize {
@@ -493,7 +498,9 @@ mod tests {
         assert!(layout.control(7) <= layout.arena_base());
         assert!(arena::CHANNELS + 7 * 8 <= layout.consumed() && layout.consumed() + 7 * 8 <= layout.serials());
         assert!(layout.serials() + 8000 <= layout.spill_table());
-        assert!(layout.segments().is_multiple_of(SEGMENT) && layout.arena(3).is_multiple_of(SEGMENT));
+        let large_page = BLOCK * SEGMENT;
+        assert!(layout.segments().is_multiple_of(large_page) && layout.arena(3).is_multiple_of(large_page));
+        const { assert!(MAP_ADDRESS.is_multiple_of(BLOCK * SEGMENT)) };
         const { assert!(control::READY + 512 <= control::PHASE) };
         const { assert!(control::REPORT + 4 + control::REPORT_BYTES <= control::SIZES) };
         const { assert!(control::SIZES.is_multiple_of(64) && control::COSTS.is_multiple_of(64)) };
