@@ -93,6 +93,12 @@ pub fn find_own() {
     state().own = found;
 }
 
+/// Whether some of this memory is this library's own, which changes while a copy of the process is being written.
+pub fn is_own(memory: Range<usize>) -> bool {
+    let own = &state().own;
+    own.start < memory.end && memory.start < own.end
+}
+
 /// The descriptor that the tracking needs; it is not the program's.
 pub fn descriptor() -> i32 {
     state().fd

@@ -3,7 +3,8 @@
 
 mod checksum;
 mod format;
-mod helper;
+pub(crate) mod helper;
+mod large;
 mod layout;
 mod output;
 mod packer;

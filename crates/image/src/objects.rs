@@ -241,9 +241,7 @@ fn note_pipe_end(noted: &mut Noted, entry: &Descriptor) -> Result<(), Refusal> {
 }
 
 fn make_pipe(bytes: usize) -> Result<[i32; 2], Errno> {
-    let mut ends = [-1i32; 2];
-    // SAFETY: writes two numbers.
-    unsafe { call!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) }?;
+    let ends = sys::pipe()?;
     let _ = sys::fcntl(ends[1], libc::F_SETPIPE_SZ, bytes);
     Ok(ends)
 }

@@ -10,6 +10,7 @@ use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
 use crate::descriptors::{self, Given};
+use crate::file::helper::Pipe;
 use crate::file::tables::{Trouble, read_file};
 use crate::file::writer::About;
 use crate::sys::{self, Errno, call};
@@ -184,7 +185,7 @@ fn sleep(socket: i32, agent: i32) -> ! {
         match request.datagram.kind {
             Kind::Write if request.count > 0 => write(socket, agent, &request),
             Kind::Sync => sync(socket, &request),
-            _ => answer(socket, agent, &request, -1),
+            _ => answer(socket, agent, &request, &[]),
         }
         close_all(&request);
     }
@@ -203,15 +204,15 @@ pub fn close_all(request: &Received) {
         .for_each(|fd| sys::close(*fd));
 }
 
-/// Wakes up, if that is what is asked for. `file` is not the program's.
-fn answer(socket: i32, agent: i32, request: &Received, file: i32) {
+/// Wakes up, if that is what is asked for. `own` descriptors are not the program's.
+fn answer(socket: i32, agent: i32, request: &Received, own: &[i32]) {
     if request.datagram.kind != Kind::Wake || request.count < 4 {
         return;
     }
     let main = threads::parked().iter().find(|thread| thread.is_main);
     match threads::copy_process(main.map(|main| main.tid)) {
         Ok(0) => {
-            sys::close(file);
+            own.iter().for_each(|fd| sys::close(*fd));
             crate::file::writer::forget();
             wake(socket, agent, request)
         }
@@ -230,9 +231,11 @@ fn write(socket: i32, agent: i32, request: &Received) {
     let start = sys::now_ns();
     let file = request.descriptors[0];
     let number = request.datagram.a;
+    let pipe = Pipe::open();
+    let own = pipe.map_or([file, -1, -1], |pipe| [file, pipe.from, pipe.to]);
     let mut look = || match talk::receive(socket, libc::MSG_DONTWAIT) {
         Ok(Some(request)) => {
-            answer(socket, agent, &request, file);
+            answer(socket, agent, &request, &own);
             close_all(&request);
         }
         // Nobody wants the image any more.
@@ -240,7 +243,10 @@ fn write(socket: i32, agent: i32, request: &Received) {
         Err(_) => {}
     };
     let about = about(number, request.datagram.b as u8);
-    let written = crate::file::writer::write(file, &about, &mut look);
+    let written = crate::file::writer::write(file, pipe, &about, &mut look);
+    if let Some(pipe) = pipe {
+        pipe.close();
+    }
     say_written(socket, number, written, start);
 }
 

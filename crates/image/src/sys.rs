@@ -68,6 +68,13 @@ pub fn affinity(mask: &mut [u64; 16]) -> usize {
     unsafe { call!(libc::SYS_sched_getaffinity, 0, size_of_val(mask), mask.as_mut_ptr()) }.unwrap_or(0)
 }
 
+/// A pipe: where it is read, and where it is written to.
+pub fn pipe() -> Result<[i32; 2], Errno> {
+    let mut ends = [-1i32; 2];
+    // SAFETY: writes two numbers.
+    unsafe { call!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) }.map(|_| ends)
+}
+
 /// Whether this thread may run on more than one processor.
 pub fn has_several_processors() -> bool {
     let mut mask = [0; 16];

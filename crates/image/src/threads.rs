@@ -85,6 +85,27 @@ pub fn find_rseq() {
     }
 }
 
+/// The restartable-sequence area of the thread with this thread pointer, and its size.
+fn rseq(thread_pointer: usize) -> Option<(usize, u32)> {
+    let rseq = RSEQ.load(Ordering::Relaxed);
+    let area = thread_pointer.wrapping_add_signed((rseq >> 32) as u32 as i32 as isize);
+    (rseq != 0).then_some((area, ((rseq as u32).wrapping_sub(1)).max(32)))
+}
+
+/// The kernel writes nothing to the memory of the calling thread any more, as if it were unknown to glibc.
+#[cfg(test)]
+pub fn leave_rseq() {
+    const UNREGISTER: usize = 1;
+    find_rseq();
+    let thread_pointer: usize;
+    // SAFETY: glibc has the thread pointer there; the area is the thread's own.
+    unsafe {
+        std::arch::asm!("mov {}, fs:0", out(reg) thread_pointer);
+        let (area, size) = rseq(thread_pointer).unwrap();
+        call!(libc::SYS_rseq, area, size, UNREGISTER, RSEQ_SIGNATURE).unwrap();
+    }
+}
+
 /// Forgets all entries.
 pub fn clear() {
     DRAWN.store(0, Ordering::SeqCst);
@@ -149,12 +170,9 @@ pub unsafe fn become_thread(index: usize) -> ! {
         let _ = call!(libc::SYS_set_tid_address, thread.tid_address);
         let _ = call!(libc::SYS_set_robust_list, thread.robust_list, thread.robust_length);
         let _ = call!(libc::SYS_arch_prctl, 0x1002, thread.fs); // ARCH_SET_FS
-        let rseq = RSEQ.load(Ordering::Relaxed);
-        if rseq != 0 {
-            let area = thread.fs.wrapping_add_signed((rseq >> 32) as u32 as i32 as isize);
+        if let Some((area, size)) = rseq(thread.fs) {
             // cpu_id_start, cpu_id and rseq_cs are the kernel's to fill.
             std::ptr::write_bytes(area as *mut u8, 0, 16);
-            let size = ((rseq as u32) - 1).max(32);
             let _ = call!(libc::SYS_rseq, area, size, 0, RSEQ_SIGNATURE);
         }
         let _ = call!(libc::SYS_prctl, libc::PR_SET_NAME, thread.name.as_ptr());

@@ -1,9 +1,7 @@
 //! The checksum of image files: CRC-32C in four lanes, one for each quarter of every 4096-byte page. Four lanes, because the
 //! processor's instruction has a latency of three cycles: so it keeps up with memory.
 
-use std::arch::x86_64::{
-    __m128i, _MM_HINT_T0, _mm_crc32_u64, _mm_load_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128,
-};
+use std::arch::x86_64::{_MM_HINT_T0, _mm_crc32_u64, _mm_prefetch};
 
 pub const PAGE: usize = 4096;
 const LANE: usize = PAGE / 4;
@@ -71,12 +69,11 @@ unsafe fn fast_page(lanes: &mut [u64; 4], page: *const u8) {
     let [mut a, mut b, mut c, mut d] = *lanes;
     let words = page.cast::<u64>();
     for at in 0..WORDS {
-        // SAFETY: inside the page. Asking for the page after the next is no access.
+        // SAFETY: inside the page. Asking for the next one is no access.
         unsafe {
-            if at.is_multiple_of(8) {
-                for lane in 0..4 {
-                    _mm_prefetch::<_MM_HINT_T0>(words.wrapping_add(at + lane * WORDS + PAGE / 4).cast());
-                }
+            if at.is_multiple_of(2) {
+                // One line after the other, as the processor itself would: in the order of the lanes it takes three times as long.
+                _mm_prefetch::<_MM_HINT_T0>(page.wrapping_add(PAGE + at * 32).cast());
             }
             a = _mm_crc32_u64(a, words.add(at).read_unaligned());
             b = _mm_crc32_u64(b, words.add(at + WORDS).read_unaligned());
@@ -125,25 +122,17 @@ pub unsafe fn sum_each(
     sums.len()
 }
 
-/// As [`sum_each`], and copies the pages around the cache.
+/// As [`sum_each`], and copies the pages.
 ///
 /// # Safety
 /// As for a copy; both are aligned to pages, and nobody writes there.
 pub unsafe fn copy_and_sum(from: *const u8, to: *mut u8, sums: &mut [Sum], skip_zeros: bool) -> usize {
-    let copy = |index: usize, page: &[u8]| {
-        // SAFETY: as required. Its copy is not wanted in the cache.
-        unsafe {
-            let to = to.add(index * PAGE).cast::<__m128i>();
-            for (at, word) in page.chunks_exact(16).enumerate() {
-                _mm_stream_si128(to.add(at), _mm_load_si128(word.as_ptr().cast()));
-            }
-        }
-    };
     // SAFETY: as required.
-    let count = unsafe { sum_each(from, sums, skip_zeros, copy) };
-    // SAFETY: only orders what was written before what follows.
-    unsafe { _mm_sfence() };
-    count
+    unsafe {
+        sum_each(from, sums, skip_zeros, |index, page| {
+            std::ptr::copy_nonoverlapping(page.as_ptr(), to.add(index * PAGE), PAGE);
+        })
+    }
 }
 
 /// The checksum of a page of zeros.

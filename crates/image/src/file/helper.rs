@@ -1,34 +1,76 @@
-//! A thread that writes to the file while the next pages are copied or summed up. Like the capturing thread it is unknown to
-//! glibc, and has its stack where the writer has its memory.
+//! A thread that does a part of the writing: on a disk it writes what has been copied while the next pages are copied, on a memory
+//! file system it takes half of the pages. Like the capturing thread it is unknown to glibc, and has its stack where the writer
+//! has its memory.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::checksum::{self, PAGE, Sum};
 use super::tables::Trouble;
 use super::work::Area;
 use crate::sys::{self, Errno, call};
 use crate::threads;
 
-/// Bytes of memory that go to a place in a file.
+/// Memory that goes to a place in a file, as the writer has it: in several parts.
 #[derive(Clone, Copy)]
 pub struct Batch {
     pub file: i32,
-    pub from: usize,
+    pub parts: *const libc::iovec,
+    pub count: usize,
     pub bytes: usize,
     pub offset: u64,
+    /// Goes to the disk by way of it.
+    pub pipe: Option<Pipe>,
 }
 
 impl Batch {
+    pub fn of(file: i32, part: &libc::iovec, offset: u64) -> Batch {
+        Batch {
+            file,
+            parts: part,
+            count: 1,
+            bytes: part.iov_len,
+            offset,
+            pipe: None,
+        }
+    }
+
     /// Writes all of it.
-    pub fn write(mut self) -> Result<(), Errno> {
+    ///
+    /// # Safety
+    /// The parts can be read, and together have as many bytes.
+    pub unsafe fn write(mut self) -> Result<(), Errno> {
+        const AT_ONCE: usize = 64;
+        let mut some = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; AT_ONCE];
+        // Of the first part.
+        let mut done = 0;
         while self.bytes > 0 {
-            // SAFETY: memory of the writer's.
-            match unsafe { call!(libc::SYS_pwrite64, self.file, self.from, self.bytes, self.offset) } {
+            let count = self.count.min(AT_ONCE);
+            // SAFETY: as many there are.
+            some[..count].copy_from_slice(unsafe { std::slice::from_raw_parts(self.parts, count) });
+            some[0].iov_base = some[0].iov_base.wrapping_byte_add(done);
+            some[0].iov_len -= done;
+            let written = match self.pipe {
+                // SAFETY: memory of the writer's.
+                None => unsafe { call!(libc::SYS_pwritev, self.file, some.as_ptr(), count, self.offset) },
+                Some(pipe) => pipe.write(&some[..count], self.file, self.offset),
+            };
+            match written {
                 Ok(0) => return Err(libc::EIO),
                 Ok(written) => {
                     self.offset += written as u64;
-                    self.from += written;
                     self.bytes -= written;
+                    done += written;
+                    // SAFETY: the first of those that are left.
+                    while self.count > 0 && done >= unsafe { (*self.parts).iov_len } {
+                        // SAFETY: as above.
+                        done -= unsafe { (*self.parts).iov_len };
+                        self.parts = self.parts.wrapping_add(1);
+                        self.count -= 1;
+                    }
                 }
                 Err(libc::EINTR) => {}
                 Err(errno) => return Err(errno),
@@ -38,9 +80,144 @@ impl Batch {
     }
 }
 
+/// A pipe through which pages go to a disk without being copied. Written from where they are, with O_DIRECT, the kernel would copy
+/// each page that the snapshot shares with the rank, and keep the copy.
+#[derive(Clone, Copy)]
+pub struct Pipe {
+    pub from: i32,
+    pub to: i32,
+}
+
+impl Pipe {
+    /// None: there can be none that holds enough.
+    pub fn open() -> Option<Pipe> {
+        const MOST: usize = 1 << 20;
+        const LEAST: usize = 256 << 10;
+        let [from, to] = sys::pipe().ok()?;
+        let pipe = Pipe { from, to };
+        let mut bytes = MOST;
+        // A user who has many gets only small ones.
+        while sys::fcntl(to, libc::F_SETPIPE_SZ, bytes).is_err() {
+            bytes /= 2;
+            if bytes < LEAST {
+                pipe.close();
+                return None;
+            }
+        }
+        Some(pipe)
+    }
+
+    pub fn close(self) {
+        sys::close(self.from);
+        sys::close(self.to);
+    }
+
+    /// Writes as much as it holds at once.
+    fn write(self, parts: &[libc::iovec], file: i32, mut offset: u64) -> Result<usize, Errno> {
+        // SAFETY: memory of the writer's; nobody else has the pipe, which is empty again in the end, or not used any more.
+        unsafe {
+            let all = call!(libc::SYS_vmsplice, self.to, parts.as_ptr(), parts.len(), 0)?;
+            let mut left = all;
+            while left > 0 {
+                match call!(libc::SYS_splice, self.from, 0, file, &raw mut offset, left, 0) {
+                    Ok(0) => return Err(libc::EIO),
+                    Ok(moved) => left -= moved,
+                    Err(libc::EINTR) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            Ok(all)
+        }
+    }
+}
+
+/// Pages to be summed up and written.
+#[derive(Clone, Copy)]
+pub struct Step {
+    pub file: i32,
+    pub from: *const u8,
+    pub pages: usize,
+    /// Where they go in the file.
+    pub offset: u64,
+    /// Where that is in memory, if it is mapped.
+    pub mapped: Option<usize>,
+    /// For the checksum of each.
+    pub sums: *mut Sum,
+    /// The first page of zeros ends it.
+    pub skip_zeros: bool,
+}
+
+impl Step {
+    /// The first `pages` of it, and the others.
+    pub fn split(self, pages: usize) -> (Step, Step) {
+        let bytes = pages * PAGE;
+        let second = Step {
+            from: self.from.wrapping_add(bytes),
+            pages: self.pages - pages,
+            offset: self.offset + bytes as u64,
+            mapped: self.mapped.map(|at| at + bytes),
+            sums: self.sums.wrapping_add(pages),
+            ..self
+        };
+        (Step { pages, ..self }, second)
+    }
+
+    /// Returns how many pages.
+    ///
+    /// # Safety
+    /// The pages can be read, nobody writes there, and what is to be written to is of nobody else.
+    pub unsafe fn take(self) -> Result<usize, Errno> {
+        // SAFETY: as required.
+        unsafe {
+            let sums = std::slice::from_raw_parts_mut(self.sums, self.pages);
+            if let Some(to) = self.mapped {
+                return Ok(checksum::copy_and_sum(self.from, to as *mut u8, sums, self.skip_zeros));
+            }
+            let pages = checksum::sum_each(self.from, sums, self.skip_zeros, |_, _| ());
+            let part = part(self.from, pages * PAGE);
+            Batch::of(self.file, &part, self.offset).write().map(|()| pages)
+        }
+    }
+}
+
+pub fn part(from: *const u8, bytes: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: from.cast_mut().cast(),
+        iov_len: bytes,
+    }
+}
+
+/// What the thread is given.
+#[derive(Clone, Copy)]
+pub enum Task {
+    Write(Batch),
+    Take(Step),
+}
+
+impl Task {
+    /// Returns how many pages have been taken.
+    ///
+    /// # Safety
+    /// See [`Batch::write`] and [`Step::take`].
+    unsafe fn run(self) -> Result<usize, Errno> {
+        // SAFETY: as required.
+        unsafe {
+            match self {
+                Task::Write(batch) => batch.write().map(|()| 0),
+                Task::Take(step) => step.take(),
+            }
+        }
+    }
+}
+
 const IDLE: u32 = 0;
-const BUSY: u32 = 1;
-const LEAVE: u32 = 2;
+/// There is a task, which the thread has not seen yet.
+const GIVEN: u32 = 1;
+const BUSY: u32 = 2;
+const LEAVE: u32 = 3;
+
+/// Looks at the state before going to sleep, some 10 µs: what is waited for is usually that near.
+const LOOKS: u32 = 300;
 
 const STACK: usize = 64 << 10;
 
@@ -54,7 +231,7 @@ struct Shared {
     /// The thread's number; the kernel clears it when it has left its stack.
     running: AtomicU32,
     /// The thread's while the state is BUSY, else the writer's.
-    task: UnsafeCell<(Batch, Result<(), Errno>)>,
+    task: UnsafeCell<(Task, Result<usize, Errno>)>,
     stack: [u8; STACK],
 }
 
@@ -73,18 +250,9 @@ impl Helper {
         (words[0], words[2]) = (own as u64, own as u64);
         // SAFETY: aligned and long enough; zeros are idle, and what is no number is written next. It stays mapped until the thread has left.
         let shared: &'static Shared = unsafe { &*(own as *const Shared) };
+        let nothing = Batch::of(-1, &part(std::ptr::null(), 0), 0);
         // SAFETY: nobody else knows it yet.
-        unsafe {
-            shared.task.get().write((
-                Batch {
-                    file: -1,
-                    from: 0,
-                    bytes: 0,
-                    offset: 0,
-                },
-                Ok(()),
-            ))
-        };
+        unsafe { shared.task.get().write((Task::Write(nothing), Ok(0))) };
         let stack = &raw const shared.stack as usize + STACK;
         // SAFETY: the stack is its alone, and `run` makes system calls only.
         unsafe { threads::start_service(stack, own, &shared.running, run, own) }
@@ -95,25 +263,29 @@ impl Helper {
         })
     }
 
-    /// It has not done the last batch.
-    pub fn is_busy(&self) -> bool {
-        self.shared.state.load(Ordering::SeqCst) == BUSY
-    }
-
-    /// What has become of the last batch.
-    pub fn wait(&self) -> Result<(), Errno> {
-        while self.is_busy() {
-            sys::futex_wait(&self.shared.state, BUSY, None);
+    /// What has become of the last task. One that the thread has not begun, as it has got no processor, is done here.
+    pub fn wait(&self) -> Result<usize, Errno> {
+        let state = &self.shared.state;
+        if state
+            .compare_exchange(GIVEN, IDLE, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+        {
+            // SAFETY: the writer's again. Whoever gave it has promised the rest.
+            return unsafe { (*self.shared.task.get()).0.run() };
         }
+        await_change(state, BUSY);
         // SAFETY: not busy. It is told once.
-        unsafe { std::mem::replace(&mut (*self.shared.task.get()).1, Ok(())) }
+        unsafe { std::mem::replace(&mut (*self.shared.task.get()).1, Ok(0)) }
     }
 
-    /// Has it write a batch; it has done the last one.
-    pub fn write(&self, batch: Batch) {
+    /// Has it do a task; it has done the last one.
+    ///
+    /// # Safety
+    /// See [`Batch::write`] and [`Step::take`]; until it has been waited for.
+    pub unsafe fn give(&self, task: Task) {
         // SAFETY: not busy.
-        unsafe { *self.shared.task.get() = (batch, Ok(())) };
-        self.tell(BUSY);
+        unsafe { *self.shared.task.get() = (task, Ok(0)) };
+        self.tell(GIVEN);
     }
 
     fn tell(&self, state: u32) {
@@ -135,18 +307,35 @@ impl Drop for Helper {
     }
 }
 
+/// Waits until the state is another one.
+fn await_change(state: &AtomicU32, while_it_is: u32) {
+    for _ in 0..LOOKS {
+        if state.load(Ordering::SeqCst) != while_it_is {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+    while state.load(Ordering::SeqCst) == while_it_is {
+        sys::futex_wait(state, while_it_is, None);
+    }
+}
+
 extern "C" fn run(own: usize) -> ! {
     // SAFETY: `start` gives the address, and it stays mapped until this thread has left.
     let shared = unsafe { &*(own as *const Shared) };
     loop {
         match shared.state.load(Ordering::SeqCst) {
-            IDLE => sys::futex_wait(&shared.state, IDLE, None),
-            BUSY => {
-                // SAFETY: busy.
-                let task = unsafe { &mut *shared.task.get() };
-                task.1 = task.0.write();
-                shared.state.store(IDLE, Ordering::SeqCst);
-                sys::futex_wake(&shared.state);
+            IDLE => await_change(&shared.state, IDLE),
+            GIVEN => {
+                let (state, seen) = (&shared.state, Ordering::SeqCst);
+                if state.compare_exchange(GIVEN, BUSY, seen, seen).is_ok() {
+                    // SAFETY: busy. Whoever gave it has promised the rest.
+                    let task = unsafe { &mut *shared.task.get() };
+                    // SAFETY: as above.
+                    task.1 = unsafe { task.0.run() };
+                    state.store(IDLE, seen);
+                    sys::futex_wake(state);
+                }
             }
             _ => {
                 // SAFETY: ends this thread only.

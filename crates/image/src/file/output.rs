@@ -1,23 +1,26 @@
-//! Getting pages into the file. On a memory file system they are written from where they are, on a disk by way of buffers.
+//! Getting pages into the file. On a memory file system they are copied, on a disk they are written, from where they are.
 
 use super::checksum::{PAGE, Sum, copy_and_sum, sum_each};
 use super::format::DATA_OFFSET;
-use super::helper::{Batch, Helper};
+use super::helper::{Batch, Helper, Pipe, Step, Task, part};
+use super::large::LargePages;
 use super::tables::Trouble;
 use super::work::Area;
+use crate::changes;
 use crate::sys::{self, Errno, call};
 
-/// Bytes handed to the kernel at once.
+/// Bytes handed to the kernel at once, and in how many parts at most.
 const BATCH: usize = 8 << 20;
+const MOST: usize = 1024;
 /// Bytes of room on a disk that are taken at once; and written bytes after which the kernel is asked to bring them to the disk,
 /// when they go through its cache.
 const STEP: u64 = 32 << 20;
-/// Bytes from which on it is worth waking the helper.
-const MUCH: usize = 64 << 10;
+/// Bytes from which on it is worth sharing them with the helper.
+const MUCH: usize = 256 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Memory file systems: from where the pages are. It is the kernel that copies them.
+    /// Memory file systems: from where the pages are.
     Memory,
     /// From the process's memory to the disk.
     Direct,
@@ -34,27 +37,33 @@ pub struct Expected {
     pub scattered: bool,
     /// The process's memory is its own: it can have threads.
     pub is_alone: bool,
-    /// What is to be written stays where it is until the end.
+    /// What is to be written stays as it is until the end, but for this library's own memory.
     pub stays: bool,
 }
 
 pub struct Output {
     file: i32,
     way: Way,
+    pipe: Option<Pipe>,
     expected: Expected,
     /// Room that has been taken.
     taken: u64,
-    /// What has not been handed to the kernel yet. Brought to a disk from the program's own memory, every page that the
-    /// snapshot shares with the rank would be copied in the kernel, and kept.
-    buffer: Area,
-    /// Which half of it is being filled; the other one is being written, if there is somebody to do so.
-    half: usize,
-    helper: Option<Helper>,
-    /// What that one has been given.
-    given: Option<Batch>,
+    /// On a disk: parts of memory that have been summed up and not handed to the kernel yet, in two lists. One is being made, the other
+    /// one written, if there is somebody to do so.
+    lists: Area,
+    list: usize,
+    count: usize,
+    /// Bytes on the list, and where they go in the file.
     waiting: usize,
-    /// Where that goes in the file.
     at: u64,
+    /// Of this library's own memory.
+    copy: Area,
+    helper: Option<Helper>,
+    /// What that one has been given to write.
+    given: Option<Batch>,
+    large: Option<LargePages>,
+    /// The last pages that were taken had one of zeros behind them.
+    had_zeros: bool,
     /// Bytes in the kernel's cache since it was last asked to bring them to the disk.
     cached: u64,
     /// Bytes written.
@@ -66,24 +75,27 @@ fn cannot(errno: Errno) -> Trouble {
 }
 
 impl Output {
-    pub fn open(file: i32, expected: Expected) -> Result<Output, Trouble> {
-        let mut buffer = Area::new(10);
-        let mut way = Way::Cached;
+    pub fn open(file: i32, pipe: Option<Pipe>, expected: Expected) -> Result<Output, Trouble> {
+        let (mut way, mut helper, mut large) = (Way::Cached, None, None);
+        let mut lists = Area::new(10);
         if is_in_memory(file) {
             way = Way::Memory;
+            if expected.is_alone && sys::has_several_processors() {
+                helper = Helper::start().ok();
+            }
+            if expected.is_alone && !expected.scattered {
+                large = LargePages::map(file, expected.data_end);
+            }
         } else {
-            buffer.resize(2 * BATCH).map_err(Trouble::memory)?;
-            let scattered = expected.scattered || !expected.is_alone;
-            if !scattered && sys::fcntl(file, libc::F_SETFL, libc::O_DIRECT as usize).is_ok() {
+            lists
+                .resize(2 * MOST * size_of::<libc::iovec>())
+                .map_err(Trouble::memory)?;
+            let direct = pipe.is_some() && !expected.scattered;
+            if direct && sys::fcntl(file, libc::F_SETFL, libc::O_DIRECT as usize).is_ok() {
                 way = Way::Direct;
+                helper = Some(Helper::start()?);
             }
         }
-        let helper = match way {
-            Way::Memory if expected.is_alone && expected.stays && sys::has_several_processors() => Helper::start().ok(),
-            Way::Direct => Some(Helper::start()?),
-            // Others bring that to the disk.
-            _ => None,
-        };
         let taken = match crate::descriptors::stat(file) {
             // Written over: it has its room.
             Ok(stat) if stat.st_blocks * 512 >= stat.st_size => stat.st_size as u64 & !(PAGE as u64 - 1),
@@ -92,14 +104,19 @@ impl Output {
         Ok(Output {
             file,
             way,
+            pipe,
             expected,
             taken,
-            buffer,
-            half: 0,
-            helper,
-            given: None,
+            lists,
+            list: 0,
+            count: 0,
             waiting: 0,
             at: 0,
+            copy: Area::new(32),
+            helper,
+            given: None,
+            large,
+            had_zeros: false,
             cached: 0,
             written: 0,
         })
@@ -129,16 +146,8 @@ impl Output {
         self.take(offset + pages.len() as u64)?;
         self.written += pages.len() as u64;
         self.settle()?;
-        self.write(self.batch(pages.as_ptr() as usize, pages.len(), offset))
-    }
-
-    fn batch(&self, from: usize, bytes: usize, offset: u64) -> Batch {
-        Batch {
-            file: self.file,
-            from,
-            bytes,
-            offset,
-        }
+        // SAFETY: pages that are there.
+        unsafe { self.write(Batch::of(self.file, &part(pages.as_ptr(), pages.len()), offset)) }
     }
 
     /// Writes pages to `offset`, as many as there are `sums`, which it sums up; if `skip_zeros`, up to the first page of zeros.
@@ -154,62 +163,122 @@ impl Output {
         skip_zeros: bool,
     ) -> Result<usize, Trouble> {
         if self.way == Way::Memory {
-            // SAFETY: as required.
-            let bytes = PAGE * unsafe { sum_each(from, sums, skip_zeros, |_, _| ()) };
+            let step = Step {
+                file: self.file,
+                from,
+                pages: sums.len(),
+                offset,
+                mapped: None,
+                sums: sums.as_mut_ptr(),
+                skip_zeros,
+            };
+            // SAFETY: as required; the places in the file are for these pages.
+            let bytes = PAGE * unsafe { self.take_step(step) }.map_err(cannot)?;
             self.written += bytes as u64;
-            let batch = self.batch(from as usize, bytes, offset);
-            match &self.helper {
-                Some(helper) if bytes >= MUCH && !helper.is_busy() => self.give(batch)?,
-                _ => self.write(batch)?,
-            }
             return Ok(bytes);
         }
-        let to = self.room(offset, sums.len() * PAGE)?;
-        // SAFETY: as required, and there is room for so much.
-        let bytes = PAGE * unsafe { copy_and_sum(from, to, sums, skip_zeros) };
-        self.waiting += bytes;
-        self.written += bytes as u64;
-        Ok(bytes)
-    }
-
-    /// The part of the buffer to put up to `bytes` of data into, for `offset` in the file.
-    fn room(&mut self, offset: u64, bytes: usize) -> Result<*mut u8, Trouble> {
-        self.take(offset + bytes as u64)?;
-        if self.waiting + bytes > BATCH || offset != self.at + self.waiting as u64 {
+        self.take(offset + (sums.len() * PAGE) as u64)?;
+        let memory = from as usize..from as usize + sums.len() * PAGE;
+        let stays = self.expected.stays && !changes::is_own(memory);
+        // SAFETY: as required; the copy has room for it.
+        let (from, pages) = unsafe {
+            if stays || !self.expected.stays {
+                (from, sum_each(from, sums, skip_zeros, |_, _| ()))
+            } else {
+                self.copy.resize(sums.len() * PAGE).map_err(Trouble::memory)?;
+                let to = self.copy.bytes_mut().as_mut_ptr();
+                (to.cast_const(), copy_and_sum(from, to, sums, skip_zeros))
+            }
+        };
+        let bytes = pages * PAGE;
+        if bytes == 0 {
+            return Ok(0);
+        }
+        if self.waiting + bytes > BATCH || self.count == MOST || offset != self.at + self.waiting as u64 {
             self.flush()?;
             self.at = offset;
         }
-        Ok((self.filling() + self.waiting) as *mut u8)
+        // SAFETY: a list has room for one more.
+        unsafe { self.list().add(self.count).write(part(from, bytes)) };
+        self.count += 1;
+        self.waiting += bytes;
+        self.written += bytes as u64;
+        if !stays {
+            self.flush()?;
+            self.settle()?;
+        }
+        Ok(bytes)
+    }
+
+    /// The list that is being made.
+    fn list(&mut self) -> *mut libc::iovec {
+        let lists = self.lists.bytes_mut().as_mut_ptr().cast::<libc::iovec>();
+        lists.wrapping_add(self.list * MOST)
+    }
+
+    /// Sums up pages and writes them; the helper takes the second half, if it is likely that there is no page of zeros before.
+    ///
+    /// # Safety
+    /// See [`Step::take`].
+    unsafe fn take_step(&mut self, mut step: Step) -> Result<usize, Errno> {
+        if let Some(large) = &mut self.large {
+            step.mapped = large.at(step.offset, step.pages * PAGE);
+        }
+        let all = step.pages;
+        let shared = (self.helper.as_ref()).filter(|_| all * PAGE >= MUCH && !self.had_zeros);
+        let taken = match shared {
+            None => {
+                // SAFETY: as required.
+                unsafe { step.take()? }
+            }
+            Some(helper) => {
+                let (first, second) = step.split(all / 2);
+                // SAFETY: as required; it is waited for.
+                let (here, there) = unsafe {
+                    helper.give(Task::Take(second));
+                    (first.take(), helper.wait())
+                };
+                // Behind a page of zeros these are not the places of what follows.
+                let there = if here? == first.pages { there? } else { 0 };
+                here? + there
+            }
+        };
+        self.had_zeros = taken < all;
+        Ok(taken)
     }
 
     /// Has the helper, which is there, write a batch.
     fn give(&mut self, batch: Batch) -> Result<(), Trouble> {
         self.settle()?;
         if let Some(helper) = &self.helper {
-            helper.write(batch);
+            // SAFETY: nobody writes to it before it has been settled.
+            unsafe { helper.give(Task::Write(batch)) };
             self.given = Some(batch);
         }
         Ok(())
     }
 
-    /// The half of the buffer that is being filled.
-    fn filling(&self) -> usize {
-        self.buffer.bytes().as_ptr() as usize + self.half * BATCH
-    }
-
     /// Hands over what is waiting.
     pub fn flush(&mut self) -> Result<(), Trouble> {
         self.settle()?;
-        let batch = self.batch(self.filling(), self.waiting, self.at);
+        let batch = Batch {
+            file: self.file,
+            parts: self.list(),
+            count: self.count,
+            bytes: self.waiting,
+            offset: self.at,
+            pipe: self.pipe.filter(|_| self.way == Way::Direct),
+        };
         if self.way == Way::Direct {
             self.give(batch)?;
-            self.half = 1 - self.half;
+            self.list = 1 - self.list;
         } else {
-            self.write(batch)?;
+            // SAFETY: what was put on the list.
+            unsafe { self.write(batch)? };
         }
         self.at += self.waiting as u64;
         self.cached += self.waiting as u64;
-        self.waiting = 0;
+        (self.count, self.waiting) = (0, 0);
         if self.way == Way::Cached && self.cached >= STEP {
             let all =
                 libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
@@ -225,21 +294,30 @@ impl Output {
         let (Some(helper), Some(batch)) = (&self.helper, self.given.take()) else {
             return Ok(());
         };
-        let written = helper.wait();
-        self.or_cached(written, batch)
+        let written = helper.wait().map(|_| ());
+        // SAFETY: what was given.
+        unsafe { self.or_cached(written, batch) }
     }
 
-    fn write(&mut self, batch: Batch) -> Result<(), Trouble> {
-        self.or_cached(batch.write(), batch)
+    /// # Safety
+    /// See [`Batch::write`].
+    unsafe fn write(&mut self, batch: Batch) -> Result<(), Trouble> {
+        // SAFETY: as required.
+        unsafe { self.or_cached(batch.write(), batch) }
     }
 
     /// Some file systems take O_DIRECT and then refuse to write so.
-    fn or_cached(&mut self, written: Result<(), Errno>, batch: Batch) -> Result<(), Trouble> {
+    ///
+    /// # Safety
+    /// See [`Batch::write`].
+    unsafe fn or_cached(&mut self, written: Result<(), Errno>, mut batch: Batch) -> Result<(), Trouble> {
         match written {
             Err(libc::EINVAL) if self.way == Way::Direct => {
                 self.way = Way::Cached;
+                batch.pipe = None;
                 sys::fcntl(self.file, libc::F_SETFL, 0).map_err(cannot)?;
-                batch.write().map_err(cannot)
+                // SAFETY: as required.
+                unsafe { batch.write().map_err(cannot) }
             }
             written => written.map_err(cannot),
         }
@@ -267,4 +345,4 @@ fn is_in_memory(file: i32) -> bool {
     }
 }
 
-const _: () = assert!(DATA_OFFSET.is_multiple_of(PAGE as u64) && BATCH.is_multiple_of(PAGE));
+const _: () = assert!(DATA_OFFSET.is_multiple_of(PAGE as u64));

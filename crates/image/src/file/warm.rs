@@ -413,7 +413,14 @@ fn write(mut copied: Copied, file: i32, socket: i32) {
     let written = if whole {
         let sources = Sources::Buffers(copied.parts, 0, 0);
         let former = Some(copied.former);
-        writer::put(file, copied.header, &mut copied.tables, former, (sources, 0), &mut look)
+        writer::put(
+            (file, None),
+            copied.header,
+            &mut copied.tables,
+            former,
+            (sources, 0),
+            &mut look,
+        )
     } else {
         Err(Trouble::new("the file that is to be written over has changed", 0))
     };

@@ -10,6 +10,7 @@ pub const ZONE: usize = 0x210_0000_0000;
 pub const ZONE_END: usize = 0x300_0000_0000;
 const STRIDE: usize = 4 << 30;
 const LEAST: usize = 1 << 20;
+const AREAS: usize = 33;
 
 /// A growing array of bytes at a place of its own.
 pub struct Area {
@@ -19,9 +20,9 @@ pub struct Area {
 }
 
 impl Area {
-    /// The area with this number, below 32.
+    /// The area with this number, below 33.
     pub const fn new(number: usize) -> Area {
-        assert!(number < 32, "that many have room in the zone");
+        assert!(number < AREAS, "that many have room in the zone");
         Area {
             start: ZONE + number * STRIDE,
             length: 0,
@@ -156,12 +157,20 @@ impl Area {
 pub const LISTS: Range<usize> = 12..16;
 pub const WARM: Range<usize> = 21..32;
 
+/// Where the file is mapped that is being written, behind all areas.
+pub const FILE: Range<usize> = ZONE + AREAS * STRIDE..ZONE_END;
+
 /// Gives back what is only needed while one image is written.
 pub fn clear_scratch() {
-    for areas in [0..LISTS.start, LISTS.end..WARM.start] {
-        let (start, bytes) = (ZONE + areas.start * STRIDE, areas.len() * STRIDE);
+    let area = |number: usize| ZONE + number * STRIDE;
+    let scratch = [
+        ZONE..area(LISTS.start),
+        area(LISTS.end)..area(WARM.start),
+        area(WARM.end)..ZONE_END,
+    ];
+    for scratch in scratch {
         // SAFETY: nobody else has memory there.
-        let _ = unsafe { call!(libc::SYS_munmap, start, bytes) };
+        let _ = unsafe { call!(libc::SYS_munmap, scratch.start, scratch.len()) };
     }
 }
 

@@ -4,6 +4,7 @@
 use super::checksum::{PAGE, Sum, copy_and_sum, sum_of};
 use super::format::{self, DATA_OFFSET, FORMAT_VERSION, Header, MAGIC, MappingKind, Name, Part, Table};
 use super::format::{bytes_of, page_up};
+use super::helper::Pipe;
 use super::layout::{self, Former, Layout, Piece};
 use super::output::{Expected, Output};
 use super::packer::{self, Packer};
@@ -15,7 +16,8 @@ use crate::changes;
 use crate::sys::call;
 use crate::threads;
 
-/// Bytes between two looks at what the agent wants, and with them their checksums.
+/// Bytes between two looks at what the agent wants, and with them their checksums; fewer where they are compressed.
+const STEP: usize = 4 << 20;
 pub const CHUNK: usize = 256 << 10;
 
 /// What the writer has to know of the process besides its memory.
@@ -32,8 +34,9 @@ pub struct About {
 }
 
 /// Writes the image into `file`, whose second page the agent has written, and syncs it. Of an earlier image of the same
-/// process that it holds, what has not changed stays. Returns the bytes written. `look` is called again and again.
-pub fn write(file: i32, about: &About, look: &mut dyn FnMut()) -> Result<u64, Trouble> {
+/// process that it holds, what has not changed stays. Returns the bytes written. `look` is called again and again. `pipe`: for a file
+/// on a disk.
+pub fn write(file: i32, pipe: Option<Pipe>, about: &About, look: &mut dyn FnMut()) -> Result<u64, Trouble> {
     work::clear_scratch();
     let mut tables = Tables::new();
     // What has been compressed cannot be changed page by page.
@@ -42,7 +45,16 @@ pub fn write(file: i32, about: &About, look: &mut dyn FnMut()) -> Result<u64, Tr
         _ => None,
     };
     let found = collect(about, &mut tables, &mut former, false, look);
-    let result = found.and_then(|header| put(file, header, &mut tables, former, (Sources::Memory, about.level), look));
+    let result = found.and_then(|header| {
+        put(
+            (file, pipe),
+            header,
+            &mut tables,
+            former,
+            (Sources::Memory, about.level),
+            look,
+        )
+    });
     scan::protect_again(&tables);
     forget();
     result
@@ -111,7 +123,7 @@ impl Sources {
 
 /// Writes what has been found.
 pub fn put(
-    file: i32,
+    (file, pipe): (i32, Option<Pipe>),
     mut header: Header,
     tables: &mut Tables,
     former: Option<Former>,
@@ -128,7 +140,7 @@ pub fn put(
     let mut sums = former.map_or(Area::new(8), |former| former.sums);
     let mut page = Area::new(9);
     page.resize(PAGE).map_err(Trouble::memory)?;
-    let mut output = Output::open(file, expected)?;
+    let mut output = Output::open(file, pipe, expected)?;
     // From here on it is no image until the header says so again.
     output.put_at(0, page.bytes())?;
     sums.resize(layout::sum_at(expected.data_end))
@@ -201,6 +213,7 @@ fn put_data(
     look: &mut dyn FnMut(),
 ) -> Result<u64, Trouble> {
     let mut layout = Layout::new(tables, former_length)?;
+    let most = if packer.is_some() { CHUNK } else { STEP };
     let mut since_look = 0;
     for index in 0..tables.piece_count() {
         let piece = tables.piece(index);
@@ -213,7 +226,7 @@ fn put_data(
                 continue;
             }
             let (memory, together) = sources.next(&piece, from);
-            let bytes = CHUNK.min(wanted.min(together) as usize);
+            let bytes = most.min(wanted.min(together) as usize);
             let skip_zeros = piece.has(Piece::SKIP_ZEROS);
             let copied = match packer {
                 Some(packer) => {
@@ -235,7 +248,7 @@ fn put_data(
             sources.done(done);
             from += done;
             since_look += copied + PAGE;
-            if since_look >= CHUNK {
+            if since_look >= most {
                 since_look = 0;
                 look();
             }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::file::MOST_COMPRESSED;
+use crate::file::helper::Pipe;
 use crate::file::writer::{self, About};
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
@@ -52,8 +53,11 @@ fn write_copy(file: &File, number: u64, level: u8) {
     let status = unsafe {
         let child = libc::fork();
         if child == 0 {
+            crate::threads::leave_rseq();
             libc::dup2(node.as_raw_fd(), resurgo_wire::node_memory::NODE_MEMORY_FD);
-            let result = writer::write(file.as_raw_fd(), &about, &mut || {});
+            // Every other image goes to the disk through the kernel's cache.
+            let pipe = if number.is_multiple_of(2) { None } else { Pipe::open() };
+            let result = writer::write(file.as_raw_fd(), pipe, &about, &mut || {});
             libc::_exit(result.map_or_else(|trouble| 100 + trouble.errno.min(100), |_| 0));
         }
         let mut status = 0;
@@ -65,8 +69,12 @@ fn write_copy(file: &File, number: u64, level: u8) {
 
 impl Victim {
     fn new(name: &str, level: u8) -> Victim {
+        Victim::within(&std::env::temp_dir(), name, level)
+    }
+
+    fn within(directory: &Path, name: &str, level: u8) -> Victim {
         let guard = ONE_AT_A_TIME.lock();
-        let path = std::env::temp_dir().join(format!("resurgo-image-{name}-{level}-{}", std::process::id()));
+        let path = directory.join(format!("resurgo-image-{name}-{level}-{}", std::process::id()));
         write_copy(&new_file(&path), 7, level);
         drop(guard);
         Victim {
@@ -116,8 +124,10 @@ fn what_is_written_can_be_read() {
     let marker: Vec<u64> = (0..100_000).map(|index| index * 0x9e37_79b9 + 1).collect();
     let zeros = vec![0u64; 1 << 20];
     let touched = std::hint::black_box(&zeros).iter().sum::<u64>();
-    for level in [0, 1, 3, MOST_COMPRESSED] {
-        let victim = Victim::new("read", level);
+    let (disk, memory) = (std::env::temp_dir(), PathBuf::from("/dev/shm"));
+    let places = [0, 1, 3, MOST_COMPRESSED].map(|level| (level, &disk));
+    for (level, directory) in places.into_iter().chain([(0, &memory), (1, &memory)]) {
+        let victim = Victim::within(directory, "read", level);
         let image = victim.check().unwrap();
         assert_eq!((image.header.number, touched), (7, 0));
         assert_eq!(image.note, "{\"job\":\"test\"}");

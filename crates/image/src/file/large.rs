@@ -1,0 +1,97 @@
+//! The file in large pages. A memory file system is slow to write to page by page: each small page is looked up, and in a new file
+//! made, for itself. So the file is mapped, and 2 MiB at a time are made one large page, which the kernel does for anybody, however the
+//! file system is mounted (MADV_COLLAPSE, Linux 6.1).
+
+use std::ops::Range;
+
+use super::checksum::PAGE;
+use super::work;
+use crate::sys::{Errno, call};
+
+const LARGE: u64 = 2 << 20;
+/// Made at once: the kernel looks around on all processors first.
+const AT_ONCE: u64 = 8 * LARGE;
+
+pub struct LargePages {
+    file: i32,
+    /// Where large pages may be in the file: not beyond what is needed.
+    whole: u64,
+    /// Where they are, as far as is known.
+    made: Range<u64>,
+    /// The file is so long.
+    length: u64,
+}
+
+impl LargePages {
+    /// Of a file that will hold data up to `data_end`. None: there are none.
+    pub fn map(file: i32, data_end: u64) -> Option<LargePages> {
+        let whole = data_end / LARGE * LARGE;
+        if whole == 0 || whole > work::FILE.len() as u64 {
+            return None;
+        }
+        let length = crate::descriptors::stat(file).ok()?.st_size as u64;
+        // SAFETY: address space that nobody has (NOREPLACE).
+        let mapped = unsafe {
+            call!(
+                libc::SYS_mmap,
+                work::FILE.start,
+                whole,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+                file,
+                0
+            )
+        };
+        mapped.ok()?;
+        Some(LargePages {
+            file,
+            whole,
+            made: 0..0,
+            length,
+        })
+    }
+
+    /// The address of `bytes` bytes from `offset` on. None: they do not lie in large pages. Only there may be written: where the file
+    /// system is full, nobody is told but by a signal.
+    pub fn at(&mut self, offset: u64, bytes: usize) -> Option<usize> {
+        let wanted = offset..offset + bytes as u64;
+        if wanted.start < self.made.start || wanted.end > self.made.end {
+            let from = wanted.start / LARGE * LARGE;
+            let to = (wanted.end.next_multiple_of(LARGE)).max(from + AT_ONCE).min(self.whole);
+            if wanted.end > to {
+                return None;
+            }
+            if self.make(from..to).is_err() {
+                // Not asked for again: it would be tried again and again.
+                self.whole = 0;
+                return None;
+            }
+            self.made = from..to;
+        }
+        Some(work::FILE.start + offset as usize)
+    }
+
+    fn make(&mut self, range: Range<u64>) -> Result<(), Errno> {
+        if range.end > self.length {
+            // SAFETY: about the file. It is cut to its length in the end.
+            unsafe { call!(libc::SYS_ftruncate, self.file, range.end)? };
+            self.length = range.end;
+        }
+        let advise = |from: u64, bytes: u64, advice: i32| {
+            // SAFETY: the mapping made above, whose content stays.
+            unsafe { call!(libc::SYS_madvise, work::FILE.start as u64 + from, bytes, advice) }
+        };
+        // Where there is nothing at all, nothing is put together.
+        for page in range.clone().step_by(LARGE as usize) {
+            advise(page, PAGE as u64, libc::MADV_POPULATE_WRITE)?;
+        }
+        advise(range.start, range.end - range.start, libc::MADV_COLLAPSE).map(|_| ())
+    }
+}
+
+impl Drop for LargePages {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has memory there.
+        let _ = unsafe { call!(libc::SYS_munmap, work::FILE.start, work::FILE.len()) };
+    }
+}
