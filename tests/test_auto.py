@@ -67,6 +67,18 @@ def test_a_program_that_waits_for_what_cannot_come(jobs, program):
     assert [event["wave"] for event in result.of("returned")] == [0], result.describe()
 
 
+def test_a_rank_that_aborts_while_it_repeats_does_not_end_the_job(jobs, program):
+    """The first time it did not: so it does not repeat what it did. Where nothing else can be done, the job ends with its status."""
+    marker = jobs.directory / "marker"
+    result = start(jobs, 3, *program("nondeterministic"), "abort", "1", "3000", marker, "20000").wait().ok()
+    assert result.text == "nondeterministic abort iterations=20000 done\n"
+    assert [event["wave"] for event in result.of("returned")] == [0], result.describe()
+    assert "called MPI_Abort" in result.errors and marker.with_suffix(".abort").exists()
+    marker = jobs.directory / "another"
+    command = [*program("nondeterministic"), "abort", "1", "3000", marker, "20000"]
+    assert jobs.run(3, *command, options=MANY, protocol="pessimistic").code == 7
+
+
 @pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
 def test_kills_while_all_return(jobs, program, rng, victims):
     """Whoever is killed again on the way back, or just before."""

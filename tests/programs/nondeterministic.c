@@ -2,9 +2,10 @@
 // Programs that do not repeat themselves: replayed from the start, the victim sends something else than before.
 // Except `address`, which repeats when the memory layout does.
 //   nondeterministic VARIANT VICTIM ITERATION MARKER [ITERATIONS=300]
-//     VARIANT  time | random | pid | length | tag | destination | order | threads | multiple | address | none
+//     VARIANT  time | random | pid | length | tag | destination | order | abort | threads | multiple | address | none
 //     The victim kills itself at the iteration in the life that makes the MARKER file. With `order` it has sent before that,
-//     and waits for its neighbour's message before it sends in later lives.
+//     and waits for its neighbour's message before it sends in later lives. With `abort` it calls MPI_Abort half-way there in the
+//     next life, which makes the file MARKER.abort.
 #include "check.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -82,6 +83,13 @@ int main(int argc, char **argv)
                     MPI_Send(&k, 1, MPI_INT64_T, (rank + 1) % size, 1, ring);
                 kill(getpid(), SIGKILL);
             }
+        }
+        if (k == when / 2 && rank == victim && strcmp(variant, "abort") == 0 && access(argv[4], F_OK) == 0) {
+            char path[4096];
+            snprintf(path, sizeof path, "%s.abort", argv[4]);
+            int file = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+            if (file >= 0)
+                MPI_Abort(MPI_COMM_WORLD, 7);
         }
         uint64_t out[20] = {(uint64_t)k}, in[20];
         int count = 1, tag = 1;

@@ -495,6 +495,31 @@ pub mod tests {
         node.own(arena::OLDEST_WAVE).store(oldest, Ordering::Release);
     }
 
+    #[test]
+    fn segments_that_get_their_memory_keep_what_they_hold() {
+        let (one, _other) = pair(3 * BLOCK - 5, true);
+        let held = [0, BLOCK - 1, 2 * BLOCK + 3];
+        for slot in held {
+            // SAFETY: an own segment.
+            unsafe { one.segment(0, slot).write(slot as u8 + 1) };
+        }
+        one.populate(3, 2 * BLOCK + 1);
+        one.populate(0, usize::MAX);
+        let bytes = (3 * BLOCK - 5) * SEGMENT;
+        let mut there = vec![0u8; bytes / 4096];
+        // SAFETY: of as many pages.
+        assert_eq!(
+            unsafe { libc::mincore(one.segment(0, 0).cast(), bytes, there.as_mut_ptr()) },
+            0
+        );
+        assert!(there.iter().all(|page| page & 1 == 1));
+        // SAFETY: as above.
+        assert!(
+            held.iter()
+                .all(|slot| unsafe { one.segment(0, *slot).read() } == *slot as u8 + 1)
+        );
+    }
+
     static NEXT_PLACE: Mutex<usize> = Mutex::new(nm::MAP_ADDRESS);
 
     /// A node memory of a test's own, seen by two ranks; of the header there is only their number, and every part is writable.

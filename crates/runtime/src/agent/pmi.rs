@@ -2,8 +2,10 @@
 
 use std::io::{self, Read, Write};
 
+use nix::sys::signal::Signal;
 use resurgo_pmi::{Notice, Output};
 use resurgo_wire::control::{ToDispatcher, WantedProgram};
+use resurgo_wire::node_memory::{PHASE_REPLAY, can_return_together};
 
 use super::{Agent, Work};
 
@@ -19,6 +21,23 @@ impl Work {
 }
 
 impl Agent {
+    /// A rank that calls MPI_Abort while it repeats a former life, which did not, does not repeat it. Where all can return together the
+    /// program has not failed yet: only that life is ended.
+    fn aborted(&mut self, rank: usize, code: i32) -> io::Result<()> {
+        if let Some(work) = self.work.as_mut()
+            && can_return_together(work.job.protocol)
+            && work.memory.phase(rank)? == PHASE_REPLAY
+        {
+            let this = &mut work.ranks[rank];
+            this.aborted = true;
+            if let Some(life) = &this.life {
+                life.signal(Signal::SIGKILL);
+            }
+            return Ok(());
+        }
+        self.send(&ToDispatcher::Aborted { rank, code })
+    }
+
     /// Reads what `rank` has said to PMI and answers.
     pub(super) fn pmi_event(&mut self, rank: usize) -> io::Result<()> {
         let mut buffer = [0u8; 16 << 10];
@@ -51,7 +70,7 @@ impl Agent {
                 self.answer(&answer);
             }
             match notice {
-                Some(Notice::Abort { rank, code }) => self.send(&ToDispatcher::Aborted { rank, code })?,
+                Some(Notice::Abort { rank, code }) => self.aborted(rank, code)?,
                 Some(Notice::Malformed { rank, error }) => {
                     self.send(&ToDispatcher::PmiTrouble {
                         rank,

@@ -38,6 +38,8 @@ pub(super) struct Rank {
     replaying: bool,
     /// A life that makes no new delivery before it has printed again what the former ones printed.
     repeats_output: bool,
+    /// The present life has called MPI_Abort where former ones went on.
+    pub aborted: bool,
     /// The last life ended as a program should.
     finished: bool,
     /// That, with exit code 0.
@@ -71,6 +73,7 @@ impl Rank {
             taken: [Taken::default(), Taken::default()],
             replaying: false,
             repeats_output: false,
+            aborted: false,
             finished: false,
             ended_well: false,
             images: Images::default(),
@@ -194,6 +197,7 @@ impl Agent {
         this.number += 1;
         this.fault_at_messages = fault_at_messages;
         (this.killed_ns, this.asked_ns) = (0, monotonic_ns());
+        this.aborted = false;
         for (taken, printed) in this.taken.iter_mut().zip(from.printed) {
             taken.restarted(printed);
         }
@@ -343,7 +347,7 @@ impl Agent {
         let Some(life) = this.life.take() else {
             return Ok(());
         };
-        let killed_ns = this.killed_ns;
+        let (killed_ns, aborted) = (this.killed_ns, this.aborted);
         this.finished = orderly;
         this.ended_well = orderly && end == End::Exited(0);
         let number = this.number;
@@ -356,9 +360,13 @@ impl Agent {
             life.fence(PATIENCE);
         }
         work.end_input(rank);
-        let report = match end {
-            End::Exited(EXIT_REPORT | EXIT_DIVERGED) => work.memory.report(rank)?,
-            _ => None,
+        let (end, report) = match end {
+            _ if aborted => {
+                let what = "called MPI_Abort while it repeated what it had done before, when it had gone on";
+                (End::Exited(EXIT_DIVERGED), Some(format!("rank {rank} {what}")))
+            }
+            End::Exited(EXIT_REPORT | EXIT_DIVERGED) => (end, work.memory.report(rank)?),
+            _ => (end, None),
         };
         let repeats = work.memory.repeats(work.ranks.len())?;
         let ended = Ended {
