@@ -1,7 +1,8 @@
 //! The owner's side of an arena: where segments come from.
 //!
 //! Without retention (`none`) segments are recycled as soon as their receiver has read them, the last one first, so that
-//! a few stay in the cache. With retention every segment is kept until the bound of the log memory; then the oldest full
+//! a few stay in the cache; for a long message the first one first, and many of them: what the receiver has just read is in the
+//! cache of its processor, from which it would have to be taken away. With retention every segment is kept until the bound of the log memory; then the oldest full
 //! ones go to the spill file, if there is one.
 
 use crate::node::Node;
@@ -25,7 +26,8 @@ pub struct Arena {
     serial: u64,
     taken: usize,
     populated: usize,
-    free: Vec<usize>,
+    /// Those that were given back last are last.
+    free: VecDeque<usize>,
     /// What every entry carries that is written from now on: see [`resurgo_protocol::chandy_lamport`].
     pub mark: u16,
     /// Full segments in memory, oldest first: serial and slot. Kept only when there is a spill file.
@@ -37,7 +39,9 @@ pub struct Arena {
 
 impl Arena {
     /// Most segments a channel may have in memory that its receiver has not read (without retention).
-    pub const WINDOW: usize = 8;
+    const WINDOW: usize = 8;
+    /// As long as all channels have fewer together (4 MiB), and half of the memory is left for others, a long message may have more.
+    const AMPLE: usize = 64;
 
     /// Takes over the own arena, as a former life may have left it.
     pub fn new(node: &Node) -> Self {
@@ -47,7 +51,7 @@ impl Arena {
             serial: node.own(arena::NEXT_SERIAL).load(Ordering::Acquire),
             taken,
             populated: taken,
-            free: Vec::new(),
+            free: VecDeque::new(),
             mark: 0,
             full: VecDeque::new(),
             grown: 0,
@@ -91,8 +95,18 @@ impl Arena {
         self.retains
     }
 
-    /// A segment for the log: its reference and slot. None: every segment is in use.
-    pub fn take(&mut self, node: &Node) -> Option<(u64, usize)> {
+    /// Whether a channel that has so many segments may have one more.
+    #[inline]
+    pub fn admits(&self, node: &Node, outstanding: usize, is_long: bool) -> bool {
+        let ample = Self::AMPLE.min(node.layout.log_segments / 2);
+        self.retains || outstanding < Self::WINDOW || (is_long && self.taken - self.free.len() < ample)
+    }
+
+    /// A segment for the log, for a message that `is_long` or not: its reference and slot. None: every segment is in use.
+    pub fn take(&mut self, node: &Node, is_long: bool) -> Option<(u64, usize)> {
+        if is_long && !self.retains && !self.free.is_empty() {
+            self.free.rotate_left(1);
+        }
         let free = self.unused(node);
         if self.retains && !node.spill && free <= RESERVED {
             return None;
@@ -128,7 +142,7 @@ impl Arena {
 
     /// The same for the record, from what is reserved if need be.
     pub fn take_any(&mut self, node: &Node) -> Option<(u64, usize)> {
-        let slot = if let Some(slot) = self.free.pop() {
+        let slot = if let Some(slot) = self.free.pop_back() {
             slot
         } else if self.taken < node.layout.log_segments {
             let slot = self.taken;
@@ -164,7 +178,7 @@ impl Arena {
 
     /// A receiver has read the segment in `slot` to its end and nothing is retained.
     pub fn free(&mut self, node: &Node, slot: usize) {
-        self.free.push(slot);
+        self.free.push_back(slot);
         self.count(node);
     }
 
@@ -186,7 +200,7 @@ impl Arena {
     /// The slot that the next segment will probably get, if it has its memory already.
     #[inline]
     pub fn next_slot(&self) -> Option<usize> {
-        match self.free.last() {
+        match self.free.back() {
             Some(slot) => Some(*slot),
             None => (self.taken < self.populated).then_some(self.taken),
         }

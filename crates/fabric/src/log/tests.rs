@@ -211,10 +211,10 @@ fn a_later_life_goes_on_behind_what_the_former_wrote() {
 
 #[test]
 fn without_retention_segments_come_back_when_they_are_read() {
-    let (sender, receiver) = pair(64, false);
+    let (sender, receiver) = pair(600, false);
     let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
     let mut reader = Reader::new(0, 1);
-    let bytes = pattern(8 << 20, 1);
+    let bytes = pattern(40 << 20, 1);
     let (mut progress, mut got) = (Progress::default(), Vec::new());
     let mut rounds = 0;
     while got.len() < bytes.len() {
@@ -225,6 +225,8 @@ fn without_retention_segments_come_back_when_they_are_read() {
     }
     assert!(got == bytes);
     assert!(rounds > 8, "a channel without retention is bounded");
+    let used = sender.own(fields::SLOTS_TAKEN).load(Ordering::Relaxed);
+    assert!(used <= 64, "{used} segments");
 }
 
 /// Of what the receiver reads behind its cut, the sender keeps what it has written before its own, until the wave is over.

@@ -160,7 +160,7 @@ impl Writer {
             return true;
         }
         self.reclaim(arena, node);
-        self.outstanding.len() < Arena::WINDOW
+        arena.admits(node, self.outstanding.len(), false)
     }
 
     /// The next entry needs another segment.
@@ -273,12 +273,12 @@ impl Writer {
     }
 
     /// Moves to a fresh segment; false when the channel may not have one now.
-    fn next_segment(&mut self, arena: &mut Arena, node: &Node) -> bool {
+    fn next_segment(&mut self, arena: &mut Arena, node: &Node, is_long: bool) -> bool {
         self.reclaim(arena, node);
-        if !arena.retains() && self.outstanding.len() >= Arena::WINDOW {
+        if !arena.admits(node, self.outstanding.len(), is_long) {
             return false;
         }
-        let Some((reference, slot)) = arena.take(node) else {
+        let Some((reference, slot)) = arena.take(node, is_long) else {
             return false;
         };
         let fresh = node.segment(node.rank, slot);
@@ -333,7 +333,7 @@ impl Writer {
             // A first piece in the last line of a segment would carry nothing but its header: fine for small messages.
             let before = padded(piggyback.len());
             let is_full = self.is_full() || self.place + HEADER + before > PAYLOAD_END;
-            if is_full && !self.next_segment(arena, node) {
+            if is_full && !self.next_segment(arena, node, total >= LONG) {
                 return (false, held);
             }
             let room = PAYLOAD_END - self.place - HEADER - before;
@@ -390,7 +390,7 @@ impl Writer {
     pub(super) fn append_ahead(&mut self, arena: &mut Arena, node: &Node, bytes: &[u8]) -> bool {
         let mut done = 0;
         while done < bytes.len() {
-            if self.is_full() && !self.next_segment(arena, node) {
+            if self.is_full() && !self.next_segment(arena, node, false) {
                 return false;
             }
             let run = (bytes.len() - done).min(PAYLOAD_END - self.place - HEADER);
