@@ -52,6 +52,20 @@ def kill_with_snapshots(job, rank, before=lambda: None):
     job.kill([rank])
 
 
+def lives(job, rank):
+    return [event for event in job.events if event["event"] == "started" and event["rank"] == rank]
+
+
+def of_the_writer(job, rank):
+    """What a rank has open that is not its own: pipes besides its standard ones, and image files. Nothing, when it has ended."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError):
+        for entry in Path(f"/proc/{lives(job, rank)[-1]['pid']}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                found[int(entry.name)] = os.readlink(entry)
+    return {number: what for number, what in found.items() if number > 2 and re.match(r"pipe:|.*/rank-\d+\.", what)}
+
+
 def from_files(result):
     return [event for event in result.of("started") if event["from_file"]]
 
@@ -504,6 +518,29 @@ def test_a_snapshot_that_dies_while_it_writes_leaves_the_older_files(jobs, progr
         time.sleep(0.1)
     result = job.wait().ok()
     assert result.out == calm.out and from_files(result), result.describe()
+
+
+def test_a_rank_woken_while_its_file_is_written_has_nothing_of_the_writer(jobs, program, tmp_path):
+    """Neither the file nor the pipe through which pages go to the disk."""
+    directory = tmp_path / "images"
+    job = start(jobs, directory, 2, *program("heat"), "3000", "3000", "150", every="50ms")
+    assert until_written(job, 0, 1)
+    (own,) = directory.iterdir()
+    woken = 0
+    for _ in range(5):
+        job.until((own / "rank-0.new").exists, what="a file being written")
+        if job.over():
+            break
+        count = len(lives(job, 0))
+        job.kill([0])
+        half_written = (own / "rank-0.new").exists()
+        if not job.until(lambda count=count: len(lives(job, 0)) > count, what="the next life"):
+            break
+        woken += half_written and not lives(job, 0)[-1]["from_file"]
+        # It has some for a moment when its own next image is taken.
+        job.until(lambda: not of_the_writer(job, 0), timeout=5, what="only its own descriptors")
+    job.wait().ok()
+    assert woken
 
 
 @ROOT_ONLY
