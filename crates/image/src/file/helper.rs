@@ -1,4 +1,4 @@
-//! A thread that does a part of the writing: on a disk it writes what has been copied while the next pages are copied, on a memory
+//! A thread that does a part of the writing: on a disk it writes what has been summed up while the next pages are, on a memory
 //! file system it takes half of the pages. Like the capturing thread it is unknown to glibc, and has its stack where the writer
 //! has its memory.
 
