@@ -36,8 +36,16 @@ def files(directory, rank):
     return sorted(Path(directory).glob(f"*/rank-{rank}.image-*"), key=lambda path: int(path.name.rpartition("-")[2]))
 
 
+def of_rank(job, kind, rank):
+    return [event for event in job.events if event["event"] == kind and event["rank"] == rank]
+
+
 def written(job, rank):
-    return [event for event in job.events if event["event"] == "image_written" and event["rank"] == rank]
+    return of_rank(job, "image_written", rank)
+
+
+def lives(job, rank):
+    return of_rank(job, "started", rank)
 
 
 def kill_with_snapshots(job, rank, before=lambda: None):
@@ -50,10 +58,6 @@ def kill_with_snapshots(job, rank, before=lambda: None):
                 os.kill(pid, signal.SIGKILL)
     before()
     job.kill([rank])
-
-
-def lives(job, rank):
-    return [event for event in job.events if event["event"] == "started" and event["rank"] == rank]
 
 
 def of_the_writer(job, rank):

@@ -411,21 +411,18 @@ impl Node {
         if from >= to {
             return;
         }
+        let (start, bytes) = (self.segment(self.rank, from), (to - from) * SEGMENT);
+        let blocks = from.next_multiple_of(BLOCK)..to / BLOCK * BLOCK;
         // The system call itself: the MPI library may have put something in the place of libc's function, and this may be
         // the thread that captures the process, of which libc knows nothing.
         // SAFETY: own, writable part of the mapping, whose content stays. Failure only means small pages, or page faults later.
-        let advise = |from: usize, bytes: usize, advice: i32| unsafe {
-            libc::syscall(libc::SYS_madvise, self.segment(self.rank, from), bytes, advice)
-        };
-        let blocks = from.next_multiple_of(BLOCK)..to / BLOCK * BLOCK;
-        if !blocks.is_empty() {
-            // Where there is nothing at all, nothing is put together.
-            for block in blocks.clone().step_by(BLOCK) {
-                advise(block, 1, libc::MADV_POPULATE_WRITE);
+        unsafe {
+            if !blocks.is_empty() {
+                let first = self.segment(self.rank, blocks.start) as usize;
+                let _ = resurgo_image::make_large_pages(first, blocks.len() * SEGMENT);
             }
-            advise(blocks.start, blocks.len() * SEGMENT, libc::MADV_COLLAPSE);
+            libc::syscall(libc::SYS_madvise, start, bytes, libc::MADV_POPULATE_WRITE);
         }
-        advise(from, (to - from) * SEGMENT, libc::MADV_POPULATE_WRITE);
     }
 
     /// This life begins together with those of all other ranks: they return to a wave.

@@ -24,6 +24,7 @@ mod timers;
 pub use capture::{Hooks, ask, enable, is_enabled, log_grows, wants_image};
 pub use descriptors::{is_mpi_file, note_mpi_file};
 pub use gate::{Guard, disable, is_restored, take_restored, thread_pointer};
+pub use sys::make_large_pages;
 pub use talk::Socket;
 
 /// Bytes that wait in a pipe, whichever of its ends is asked.

@@ -6,6 +6,8 @@
 use std::arch::asm;
 use std::sync::atomic::AtomicU32;
 
+use resurgo_wire::node_memory::LARGE_PAGE;
+
 /// A system call that failed, as the positive error number.
 pub type Errno = i32;
 
@@ -66,6 +68,21 @@ pub fn now_ns() -> u64 {
 pub fn affinity(mask: &mut [u64; 16]) -> usize {
     // SAFETY: writes at most the mask.
     unsafe { call!(libc::SYS_sched_getaffinity, 0, size_of_val(mask), mask.as_mut_ptr()) }.unwrap_or(0)
+}
+
+/// Makes large pages of shared memory that may be written to, from `start` on, both multiples of [`LARGE_PAGE`]; what it holds stays.
+/// The kernel does that for anybody (MADV_COLLAPSE, Linux 6.1), but not where there is nothing at all: so one small page is made first. An
+/// error: it has none, or the file system is full.
+///
+/// # Safety
+/// A mapping of the caller's.
+pub unsafe fn make_large_pages(start: usize, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: as required.
+    let advise = |from: usize, bytes: usize, advice: i32| unsafe { call!(libc::SYS_madvise, from, bytes, advice) };
+    for page in (start..start + bytes).step_by(LARGE_PAGE) {
+        advise(page, 1, libc::MADV_POPULATE_WRITE)?;
+    }
+    advise(start, bytes, libc::MADV_COLLAPSE).map(|_| ())
 }
 
 /// A pipe: where it is read, and where it is written to.

@@ -40,8 +40,10 @@ pub const MAP_ADDRESS: usize = 0x1000_0000_0000;
 
 /// Bytes of one log segment.
 pub const SEGMENT: usize = 64 << 10;
+/// Bytes of a large page.
+pub const LARGE_PAGE: usize = 2 << 20;
 /// Segments that share a large page: the first of each arena begins with one.
-pub const BLOCK: usize = (2 << 20) / SEGMENT;
+pub const BLOCK: usize = LARGE_PAGE / SEGMENT;
 
 /// Fields of the node header.
 pub mod header {
@@ -386,7 +388,7 @@ const fn page_up(bytes: usize) -> usize {
 }
 
 const fn block_up(bytes: usize) -> usize {
-    bytes.next_multiple_of(BLOCK * SEGMENT)
+    bytes.next_multiple_of(LARGE_PAGE)
 }
 
 impl Layout {
@@ -498,9 +500,8 @@ mod tests {
         assert!(layout.control(7) <= layout.arena_base());
         assert!(arena::CHANNELS + 7 * 8 <= layout.consumed() && layout.consumed() + 7 * 8 <= layout.serials());
         assert!(layout.serials() + 8000 <= layout.spill_table());
-        let large_page = BLOCK * SEGMENT;
-        assert!(layout.segments().is_multiple_of(large_page) && layout.arena(3).is_multiple_of(large_page));
-        const { assert!(MAP_ADDRESS.is_multiple_of(BLOCK * SEGMENT)) };
+        assert!(layout.segments().is_multiple_of(LARGE_PAGE) && layout.arena(3).is_multiple_of(LARGE_PAGE));
+        const { assert!(MAP_ADDRESS.is_multiple_of(LARGE_PAGE)) };
         const { assert!(control::READY + 512 <= control::PHASE) };
         const { assert!(control::REPORT + 4 + control::REPORT_BYTES <= control::SIZES) };
         const { assert!(control::SIZES.is_multiple_of(64) && control::COSTS.is_multiple_of(64)) };

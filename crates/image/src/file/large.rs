@@ -4,11 +4,12 @@
 
 use std::ops::Range;
 
-use super::checksum::PAGE;
-use super::work;
-use crate::sys::{Errno, call};
+use resurgo_wire::node_memory::LARGE_PAGE;
 
-const LARGE: u64 = 2 << 20;
+use super::work;
+use crate::sys::{self, Errno, call};
+
+const LARGE: u64 = LARGE_PAGE as u64;
 /// Made at once: the kernel looks around on all processors first.
 const AT_ONCE: u64 = 8 * LARGE;
 
@@ -77,15 +78,13 @@ impl LargePages {
             unsafe { call!(libc::SYS_ftruncate, self.file, range.end)? };
             self.length = range.end;
         }
-        let advise = |from: u64, bytes: u64, advice: i32| {
-            // SAFETY: the mapping made above, whose content stays.
-            unsafe { call!(libc::SYS_madvise, work::FILE.start as u64 + from, bytes, advice) }
-        };
-        // Where there is nothing at all, nothing is put together.
-        for page in range.clone().step_by(LARGE as usize) {
-            advise(page, PAGE as u64, libc::MADV_POPULATE_WRITE)?;
+        // SAFETY: the mapping made above.
+        unsafe {
+            sys::make_large_pages(
+                work::FILE.start + range.start as usize,
+                (range.end - range.start) as usize,
+            )
         }
-        advise(range.start, range.end - range.start, libc::MADV_COLLAPSE).map(|_| ())
     }
 }
 

@@ -98,11 +98,10 @@ impl Area {
 
     /// Has memory for `length` bytes at hand, which a copy of the process will not have; what the area holds stays.
     pub fn reserve(&mut self, length: usize) -> Result<(), Errno> {
-        const MADV_POPULATE_WRITE: i32 = 23;
         let used = self.length;
         self.grow(length.saturating_sub(used))?;
         self.length = used;
-        for (bytes, advice) in [(self.mapped, libc::MADV_DONTFORK), (length, MADV_POPULATE_WRITE)] {
+        for (bytes, advice) in [(self.mapped, libc::MADV_DONTFORK), (length, libc::MADV_POPULATE_WRITE)] {
             // SAFETY: memory of this area. Without the second, the first access to each page takes longer.
             let advised = unsafe { call!(libc::SYS_madvise, self.start, (bytes + 4095) & !4095, advice) };
             if advice == libc::MADV_DONTFORK {
