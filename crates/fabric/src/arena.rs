@@ -1,9 +1,9 @@
 //! The owner's side of an arena: where segments come from.
 //!
-//! Without retention (`none`) segments are recycled as soon as their receiver has read them, the last one first, so that
-//! a few stay in the cache; for a long message the first one first, and many of them: what the receiver has just read is in the
-//! cache of its processor, from which it would have to be taken away. With retention every segment is kept until the bound of the log memory; then the oldest full
-//! ones go to the spill file, if there is one.
+//! Without retention (`none`) segments are used again when their receiver has read them: many of them in turn, as what has just
+//! been read is in the cache of another processor, from which it would have to be taken away, and what was read long ago is not.
+//! With retention every segment is kept until the bound of the log memory; then the oldest full ones go to the spill file, if
+//! there is one.
 
 use crate::node::Node;
 use resurgo_wire::counters::Cost;
@@ -26,7 +26,7 @@ pub struct Arena {
     serial: u64,
     taken: usize,
     populated: usize,
-    /// Those that were given back last are last.
+    /// Those that hold nothing any more, since the longest time first.
     free: VecDeque<usize>,
     /// What every entry carries that is written from now on: see [`resurgo_protocol::chandy_lamport`].
     pub mark: u16,
@@ -38,9 +38,11 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Most segments a channel may have in memory that its receiver has not read (without retention).
+    /// Most segments a channel may have in memory that its receiver has not read (without retention) when there are not ample
+    /// ones.
     const WINDOW: usize = 8;
-    /// As long as all channels have fewer together (4 MiB), and half of the memory is left for others, a long message may have more.
+    /// So many segments are used in turn (4 MiB): what was read that long ago has left the inner caches of the processor that
+    /// read it, and most of it is still in the outer one.
     const AMPLE: usize = 64;
 
     /// Takes over the own arena, as a former life may have left it.
@@ -97,16 +99,17 @@ impl Arena {
 
     /// Whether a channel that has so many segments may have one more.
     #[inline]
-    pub fn admits(&self, node: &Node, outstanding: usize, is_long: bool) -> bool {
-        let ample = Self::AMPLE.min(node.layout.log_segments / 2);
-        self.retains || outstanding < Self::WINDOW || (is_long && self.taken - self.free.len() < ample)
+    pub fn admits(&self, node: &Node, outstanding: usize) -> bool {
+        self.retains || outstanding < Self::WINDOW || self.taken - self.free.len() < Self::ample(node)
     }
 
-    /// A segment for the log, for a message that `is_long` or not: its reference and slot. None: every segment is in use.
-    pub fn take(&mut self, node: &Node, is_long: bool) -> Option<(u64, usize)> {
-        if is_long && !self.retains && !self.free.is_empty() {
-            self.free.rotate_left(1);
-        }
+    /// Half of a small memory is left for channels that have none yet.
+    fn ample(node: &Node) -> usize {
+        Self::AMPLE.min(node.layout.log_segments / 2)
+    }
+
+    /// A segment for the log: its reference and slot. None: every segment is in use.
+    pub fn take(&mut self, node: &Node) -> Option<(u64, usize)> {
         let free = self.unused(node);
         if self.retains && !node.spill && free <= RESERVED {
             return None;
@@ -142,7 +145,8 @@ impl Arena {
 
     /// The same for the record, from what is reserved if need be.
     pub fn take_any(&mut self, node: &Node) -> Option<(u64, usize)> {
-        let slot = if let Some(slot) = self.free.pop_back() {
+        let slot = if let Some(slot) = self.next_free(node) {
+            self.free.pop_front();
             slot
         } else if self.taken < node.layout.log_segments {
             let slot = self.taken;
@@ -199,11 +203,18 @@ impl Arena {
 
     /// The slot that the next segment will probably get, if it has its memory already.
     #[inline]
-    pub fn next_slot(&self) -> Option<usize> {
-        match self.free.back() {
-            Some(slot) => Some(*slot),
+    pub fn next_slot(&self, node: &Node) -> Option<usize> {
+        match self.next_free(node) {
             None => (self.taken < self.populated).then_some(self.taken),
+            slot => slot,
         }
+    }
+
+    /// The one that is used again next. None: a new one is.
+    #[inline]
+    fn next_free(&self, node: &Node) -> Option<usize> {
+        let is_enough = self.taken >= Self::ample(node);
+        self.free.front().copied().filter(|_| is_enough)
     }
 
     /// Whether so many segments are ever free at once.

@@ -37,8 +37,6 @@ const ALIGN: usize = 64;
 /// the sender copies the next one in. In a window, which stays in the cache, pieces are larger.
 const PIECE: usize = 12 << 10;
 const WINDOW_PIECE: usize = 24 << 10;
-/// From so many bytes on a message is long, and does not stay in the cache of a processor.
-const LONG: usize = 256 << 10;
 /// Longest stretch of the log that is prefetched.
 const PREFETCH: usize = 8 << 10;
 /// Long payloads are copied in steps of half of this, while memory so far ahead of the copy is fetched.

@@ -225,8 +225,25 @@ fn without_retention_segments_come_back_when_they_are_read() {
     }
     assert!(got == bytes);
     assert!(rounds > 8, "a channel without retention is bounded");
-    let used = sender.own(fields::SLOTS_TAKEN).load(Ordering::Relaxed);
-    assert!(used <= 64, "{used} segments");
+    let used = || sender.own(fields::SLOTS_TAKEN).load(Ordering::Relaxed);
+    assert!(used() <= 64, "{} segments", used());
+    // Also when the receiver reads each message before the next one, all segments are used in turn.
+    let mut slots = VecDeque::new();
+    for seed in 0..400 {
+        let bytes = pattern(70_000, seed);
+        let (mut progress, mut got) = (Progress::default(), Vec::new());
+        assert!(append(&mut writer, &mut arena, &sender, &bytes, &mut progress));
+        assert_eq!(read(&mut reader, &receiver, &mut got), Some(bytes.len()));
+        let slot = writer.outstanding.back().expect("the open one").1;
+        if slots.back() != Some(&slot) {
+            assert!(!slots.contains(&slot), "{slot} is used again too soon");
+            slots.push_back(slot);
+        }
+        if slots.len() > 20 {
+            slots.pop_front();
+        }
+    }
+    assert_eq!(used(), 64);
 }
 
 /// Of what the receiver reads behind its cut, the sender keeps what it has written before its own, until the wave is over.
@@ -299,7 +316,7 @@ fn inside_a_group_segments_come_back_when_they_are_read_but_for_what_a_wave_need
         receive(5);
     }
     assert!(
-        arena.next_slot().is_some_and(|slot| slot < 30),
+        arena.next_slot(&sender).is_some_and(|slot| slot < 30),
         "segments are used again"
     );
     send(&mut arena, &mut writer, 5);

@@ -160,7 +160,7 @@ impl Writer {
             return true;
         }
         self.reclaim(arena, node);
-        arena.admits(node, self.outstanding.len(), false)
+        arena.admits(node, self.outstanding.len())
     }
 
     /// The next entry needs another segment.
@@ -273,12 +273,12 @@ impl Writer {
     }
 
     /// Moves to a fresh segment; false when the channel may not have one now.
-    fn next_segment(&mut self, arena: &mut Arena, node: &Node, is_long: bool) -> bool {
+    fn next_segment(&mut self, arena: &mut Arena, node: &Node) -> bool {
         self.reclaim(arena, node);
-        if !arena.admits(node, self.outstanding.len(), is_long) {
+        if !arena.admits(node, self.outstanding.len()) {
             return false;
         }
-        let Some((reference, slot)) = arena.take(node, is_long) else {
+        let Some((reference, slot)) = arena.take(node) else {
             return false;
         };
         let fresh = node.segment(node.rank, slot);
@@ -333,7 +333,7 @@ impl Writer {
             // A first piece in the last line of a segment would carry nothing but its header: fine for small messages.
             let before = padded(piggyback.len());
             let is_full = self.is_full() || self.place + HEADER + before > PAYLOAD_END;
-            if is_full && !self.next_segment(arena, node, total >= LONG) {
+            if is_full && !self.next_segment(arena, node) {
                 return (false, held);
             }
             let room = PAYLOAD_END - self.place - HEADER - before;
@@ -390,7 +390,7 @@ impl Writer {
     pub(super) fn append_ahead(&mut self, arena: &mut Arena, node: &Node, bytes: &[u8]) -> bool {
         let mut done = 0;
         while done < bytes.len() {
-            if self.is_full() && !self.next_segment(arena, node, false) {
+            if self.is_full() && !self.next_segment(arena, node) {
                 return false;
             }
             let run = (bytes.len() - done).min(PAYLOAD_END - self.place - HEADER);
@@ -446,7 +446,7 @@ impl Writer {
             self.warm = from + WARM;
             prefetch(self.segment, from, self.warm);
         } else if self.warm_next < SEGMENT
-            && let Some(slot) = arena.next_slot()
+            && let Some(slot) = arena.next_slot(node)
         {
             prefetch(node.segment(node.rank, slot), self.warm_next, self.warm_next + WARM);
             self.warm_next += WARM;
