@@ -43,6 +43,8 @@ const PREFETCH: usize = 8 << 10;
 const AHEAD: usize = 4 << 10;
 /// Most bytes of a segment that carry no payload when it is full of pieces.
 const LOST: usize = 2 * ALIGN + (SEGMENT / PIECE + 2) * (HEADER + ALIGN);
+/// So many bytes of a message are fetched before they are copied out.
+const FETCH: usize = 1 << 10;
 /// Bytes that are prefetched in one round of waiting.
 const WARM: usize = 4 * ALIGN;
 /// No payload reaches beyond this: the last 64 bytes of a segment are for the JUMP.
