@@ -17,6 +17,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from machine import DISTURBED, Watch, wait_until_quiet
 
@@ -304,6 +305,12 @@ def run(contender, ranks, *program, options=(), timeout=TIMEOUT):
         return job.output, seconds, job.others
 
 
+def distance():
+    """Nanoseconds that a line of the cache takes from one processor to another, in a list; an empty one if there is only one."""
+    answer = subprocess.run([PROGRAMS / "distance"], capture_output=True, text=True, check=False)
+    return [int(line) for line in answer.stdout.split()]
+
+
 class Rounds:
     """Contenders in turn, A B C A B C …: what changes on the machine meanwhile hits all alike. What others disturbed
     is measured again when they have become quiet, as long as there is patience."""
@@ -313,6 +320,7 @@ class Rounds:
     def __init__(self, quick):
         self.patience = 0.0 if quick else self.PATIENCE
         self.disturbances = []
+        self.distances = []
         self.repeated = 0
 
     def go(self, contenders, repetitions, measure):
@@ -321,6 +329,7 @@ class Rounds:
         values = {contender.name: [] for contender in contenders}
         left_out = set()
         for _ in range(repetitions):
+            self.distances += distance()
             for contender in contenders:
                 while contender.name not in left_out:
                     start = time.monotonic()
@@ -346,4 +355,7 @@ class Rounds:
             text += f", {self.repeated} disturbed runs were repeated"
         if disturbed:
             text += f", **{disturbed} of {len(self.disturbances)} runs were disturbed**"
+        if self.distances:
+            shortest, usual, longest = (int(part(self.distances)) for part in (min, median, max))
+            text += f"; a line of the cache went from one processor to another in {usual} ns ({shortest}–{longest})"
         return text
