@@ -1,7 +1,9 @@
 //! The checksum of image files: CRC-32C in four lanes, one for each quarter of every 4096-byte page. Four lanes, because the
 //! processor's instruction has a latency of three cycles: so it keeps up with memory.
 
-use std::arch::x86_64::{_MM_HINT_T0, _mm_crc32_u64, _mm_prefetch};
+use std::arch::x86_64::{
+    __m128i, _MM_HINT_T0, _mm_crc32_u64, _mm_load_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128,
+};
 
 pub const PAGE: usize = 4096;
 const LANE: usize = PAGE / 4;
@@ -135,6 +137,25 @@ pub unsafe fn copy_and_sum(from: *const u8, to: *mut u8, sums: &mut [Sum], skip_
     }
 }
 
+/// The same past the processor's caches: an ordinary store would first have read what was there, and put it in the place of what the
+/// program needs. Where nobody reads it soon it takes half of the time.
+///
+/// # Safety
+/// As for [`copy_and_sum`].
+pub unsafe fn stream_and_sum(from: *const u8, to: *mut u8, sums: &mut [Sum], skip_zeros: bool) -> usize {
+    // SAFETY: as required. The fence has these stores done before what follows, as ordinary ones would be.
+    unsafe {
+        let count = sum_each(from, sums, skip_zeros, |index, page| {
+            let (from, to) = (page.as_ptr().cast::<__m128i>(), to.add(index * PAGE).cast::<__m128i>());
+            for at in 0..PAGE / size_of::<__m128i>() {
+                _mm_stream_si128(to.add(at), _mm_load_si128(from.add(at)));
+            }
+        });
+        _mm_sfence();
+        count
+    }
+}
+
 /// The checksum of a page of zeros.
 const ZEROS: Sum = {
     let mut state = u32::MAX;
@@ -172,19 +193,22 @@ mod tests {
         assert_eq!(slow.finish(), sum_of(&from.0));
         let mut to = Pages([0; 3 * PAGE]);
         let mut sums = [[0; 4]; 3];
-        // SAFETY: two arrays of three pages.
-        let copied = unsafe { copy_and_sum(from.0.as_ptr(), to.0.as_mut_ptr(), &mut sums, true) };
-        assert!(copied == 3 && to.0 == from.0);
-        assert!(
-            sums.iter()
-                .zip(from.0.chunks(PAGE))
-                .all(|(sum, page)| *sum == sum_of(page))
-        );
+        for copy in [copy_and_sum, stream_and_sum] {
+            to.0.fill(1);
+            // SAFETY: two arrays of three pages.
+            let copied = unsafe { copy(from.0.as_ptr(), to.0.as_mut_ptr(), &mut sums, true) };
+            assert!(copied == 3 && to.0 == from.0);
+            assert!(
+                sums.iter()
+                    .zip(from.0.chunks(PAGE))
+                    .all(|(sum, page)| *sum == sum_of(page))
+            );
+        }
         from.0[PAGE..2 * PAGE].fill(0);
         assert_eq!(sum_of(&from.0[PAGE..2 * PAGE]), ZEROS);
         for (skip_zeros, count) in [(true, 1), (false, 3)] {
             // SAFETY: as above.
-            let copied = unsafe { copy_and_sum(from.0.as_ptr(), to.0.as_mut_ptr(), &mut sums, skip_zeros) };
+            let copied = unsafe { stream_and_sum(from.0.as_ptr(), to.0.as_mut_ptr(), &mut sums, skip_zeros) };
             assert_eq!(copied, count);
         }
     }

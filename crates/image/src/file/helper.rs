@@ -171,7 +171,12 @@ impl Step {
         unsafe {
             let sums = std::slice::from_raw_parts_mut(self.sums, self.pages);
             if let Some(to) = self.mapped {
-                return Ok(checksum::copy_and_sum(self.from, to as *mut u8, sums, self.skip_zeros));
+                return Ok(checksum::stream_and_sum(
+                    self.from,
+                    to as *mut u8,
+                    sums,
+                    self.skip_zeros,
+                ));
             }
             let pages = checksum::sum_each(self.from, sums, self.skip_zeros, |_, _| ());
             let part = part(self.from, pages * PAGE);

@@ -12,23 +12,35 @@ use resurgo_wire::node_memory::NODE_MEMORY_FD;
 
 const FROM_FILE: Trouble = Trouble::new("its memory map cannot be read", 0);
 
-/// Notes all mappings and the files they are of. What has been asked of each is taken from `former`, if there is one: the
-/// kernel counts all pages before it says that.
-pub fn mappings(tables: &mut Tables, former: Option<&mut Former>) -> Result<(), Trouble> {
+/// Notes all mappings and the files they are of. What has been asked of each is in smaps, for which the kernel looks at all pages:
+/// where all mappings are as `former` has them, and none may be of a device, it is taken from there; `quickly` also where they are not,
+/// as well as can be.
+pub fn mappings(tables: &mut Tables, former: Option<&mut Former>, quickly: bool) -> Result<(), Trouble> {
+    if let Some(former) = former {
+        let noted = read_mappings(tables, Some(former), quickly);
+        if quickly || noted != Err(NEW) {
+            return noted;
+        }
+        tables.forget_mappings()?;
+    }
+    read_mappings(tables, None, false)
+}
+
+fn read_mappings(tables: &mut Tables, former: Option<&mut Former>, quickly: bool) -> Result<(), Trouble> {
     let node = crate::descriptors::stat(NODE_MEMORY_FD).map_err(|errno| Trouble::new("the node memory", errno))?;
     let path: &[u8] = match former {
         Some(_) => b"/proc/self/maps\0",
         None => b"/proc/self/smaps\0",
     };
     let file = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC).map_err(|errno| FROM_FILE.with(errno))?;
-    let result = note_mappings(tables, former, Lines::new(file), node.st_ino);
+    let result = note_mappings(tables, (former, quickly), Lines::new(file), node.st_ino);
     sys::close(file);
     result
 }
 
 fn note_mappings(
     tables: &mut Tables,
-    mut former: Option<&mut Former>,
+    (mut former, quickly): (Option<&mut Former>, bool),
     mut lines: Lines,
     node: u64,
 ) -> Result<(), Trouble> {
@@ -47,19 +59,22 @@ fn note_mappings(
             // The kernel has nothing special to say of it, and to map it again without a reservation does no harm.
             let is_plain =
                 !mapping.shared && (matches!(mapping.path, "" | "[heap]") || mapping.path.starts_with("[anon:"));
+            let is_device = mapping.path.starts_with("/dev/");
             let mut mapping = describe(tables, &mapping, node)?;
             match &mut former {
                 Some(former) => {
+                    let place = |mapping: &format::Mapping| (mapping.start, mapping.end, mapping.offset);
+                    let is_same = |known: &format::Mapping| place(known) == place(&mapping) && !is_device;
                     match former.mapping(&mapping) {
-                        Some(known) => {
+                        Some(known) if quickly || is_same(&known) => {
                             (mapping.flags, mapping.advice) = (known.flags, known.advice);
                             mapping.may_write |= known.may_write;
                         }
-                        None if is_plain => {
+                        None if quickly && is_plain => {
                             mapping.flags |= libc::MAP_NORESERVE as u32;
                             mapping.may_write |= 1;
                         }
-                        None => return Err(NEW),
+                        _ => return Err(NEW),
                     }
                     tables.mappings.push(bytes_of(&mapping)).map_err(Trouble::memory)?;
                 }

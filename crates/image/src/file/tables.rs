@@ -13,7 +13,7 @@ use crate::{descriptors, mappings, sharing, threads};
 const MOST_REMOVED: i64 = 64 << 20;
 
 /// Why an image cannot be written.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trouble {
     pub what: &'static str,
     /// 0: none.
@@ -64,6 +64,12 @@ impl Tables {
             pieces: Area::new(17),
             mapping_start: 0,
         }
+    }
+
+    /// Nothing but mappings and their files has been noted.
+    pub fn forget_mappings(&mut self) -> Result<(), Trouble> {
+        let mut noted = [&mut self.mappings, &mut self.files, &mut self.strings].into_iter();
+        noted.try_for_each(|area| area.resize(0)).map_err(Trouble::memory)
     }
 
     pub fn name(&mut self, text: &[u8]) -> Result<Name, Trouble> {

@@ -67,8 +67,7 @@ pub fn forget() {
     warm::forget();
 }
 
-/// Finds all that the file is to hold. `quickly`: what has been asked of each mapping is taken from `former`. Then
-/// [`scan::protect_again`].
+/// Finds all that the file is to hold; `quickly`: see [`scan::mappings`]. Then [`scan::protect_again`].
 pub fn collect(
     about: &About,
     tables: &mut Tables,
@@ -77,7 +76,7 @@ pub fn collect(
     look: &mut dyn FnMut(),
 ) -> Result<Header, Trouble> {
     let mut header = header(about)?;
-    scan::mappings(tables, former.as_mut().filter(|_| quickly))?;
+    scan::mappings(tables, former.as_mut(), quickly)?;
     note_vdso(tables, &mut header)?;
     look();
     scan::pieces(tables, former, about.hole)?;
