@@ -312,8 +312,9 @@ def distance():
 
 
 class Rounds:
-    """Contenders in turn, A B C A B C …: what changes on the machine meanwhile hits all alike. What others disturbed
-    is measured again when they have become quiet, as long as there is patience."""
+    """Contenders in turn, A B C C B A A B C …: what changes on the machine meanwhile hits all alike, and so does what the one before
+    leaves behind, such as memory that the machine has at hand. What others disturbed is measured again when they have become
+    quiet, as long as there is patience."""
 
     PATIENCE = 45.0  # seconds for one measurement
 
@@ -328,9 +329,9 @@ class Rounds:
         on. The answer: a list of values for each contender's name."""
         values = {contender.name: [] for contender in contenders}
         left_out = set()
-        for _ in range(repetitions):
+        for repetition in range(repetitions):
             self.distances += distance()
-            for contender in contenders:
+            for contender in contenders[:: -1 if repetition % 2 else 1]:
                 while contender.name not in left_out:
                     start = time.monotonic()
                     measured = measure(contender)
