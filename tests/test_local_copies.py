@@ -25,7 +25,7 @@ with_all = pytest.mark.parametrize("protocol", [*WAVES, *ALONE])
 
 def seconds_of_crash(program, protocol):
     """Goes round for some seconds."""
-    rounds = "40000" if protocol == "channel-memory" else "150000"
+    rounds = "60000" if protocol == "channel-memory" else "250000"
     return [*program("crash"), "99", "kill", "0", "always", rounds]
 
 

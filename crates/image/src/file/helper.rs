@@ -3,7 +3,7 @@
 //! has its memory.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::checksum::{self, PAGE, Sum};
 use super::tables::Trouble;
@@ -148,18 +148,17 @@ pub struct Step {
 }
 
 impl Step {
-    /// The first `pages` of it, and the others.
-    pub fn split(self, pages: usize) -> (Step, Step) {
-        let bytes = pages * PAGE;
-        let second = Step {
-            from: self.from.wrapping_add(bytes),
-            pages: self.pages - pages,
-            offset: self.offset + bytes as u64,
-            mapped: self.mapped.map(|at| at + bytes),
-            sums: self.sums.wrapping_add(pages),
+    /// The part of it that begins with page `at`.
+    fn part(self, at: usize) -> Step {
+        let before = at * PAGE;
+        Step {
+            from: self.from.wrapping_add(before),
+            pages: (self.pages - at).min(PART),
+            offset: self.offset + before as u64,
+            mapped: self.mapped.map(|start| start + before),
+            sums: self.sums.wrapping_add(at),
             ..self
-        };
-        (Step { pages, ..self }, second)
+        }
     }
 
     /// Returns how many pages.
@@ -194,25 +193,10 @@ pub fn part(from: *const u8, bytes: usize) -> libc::iovec {
 
 /// What the thread is given.
 #[derive(Clone, Copy)]
-pub enum Task {
+enum Task {
     Write(Batch),
-    Take(Step),
-}
-
-impl Task {
-    /// Returns how many pages have been taken.
-    ///
-    /// # Safety
-    /// See [`Batch::write`] and [`Step::take`].
-    unsafe fn run(self) -> Result<usize, Errno> {
-        // SAFETY: as required.
-        unsafe {
-            match self {
-                Task::Write(batch) => batch.write().map(|()| 0),
-                Task::Take(step) => step.take(),
-            }
-        }
-    }
+    /// Some parts of it.
+    Share(Step),
 }
 
 const IDLE: u32 = 0;
@@ -226,6 +210,9 @@ const LOOKS: u32 = 300;
 
 const STACK: usize = 64 << 10;
 
+/// Pages of a shared step that one of both takes at once.
+const PART: usize = (256 << 10) / PAGE;
+
 /// What both use, and the thread's stack. Nothing of it may lie in memory that is being written to the file: it changes
 /// meanwhile.
 #[repr(C, align(4096))]
@@ -236,8 +223,45 @@ struct Shared {
     /// The thread's number; the kernel clears it when it has left its stack.
     running: AtomicU32,
     /// The thread's while the state is BUSY, else the writer's.
-    task: UnsafeCell<(Task, Result<usize, Errno>)>,
+    task: UnsafeCell<(Task, Result<(), Errno>)>,
+    /// Of the step that is shared: the pages from here on have not been taken by anybody.
+    next: AtomicUsize,
+    /// The step ends here.
+    end: AtomicUsize,
     stack: [u8; STACK],
+}
+
+impl Shared {
+    /// # Safety
+    /// See [`Batch::write`] and [`Step::take`].
+    unsafe fn run(&self, task: Task) -> Result<(), Errno> {
+        // SAFETY: as required.
+        unsafe {
+            match task {
+                Task::Write(batch) => batch.write(),
+                Task::Share(step) => self.take_parts(step),
+            }
+        }
+    }
+
+    /// Takes one part after the other, as long as there are any. Parts behind the first page of zeros are taken in vain.
+    ///
+    /// # Safety
+    /// See [`Step::take`].
+    unsafe fn take_parts(&self, step: Step) -> Result<(), Errno> {
+        loop {
+            let at = self.next.fetch_add(PART, Ordering::Relaxed);
+            if at >= self.end.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let part = step.part(at);
+            // SAFETY: as required; nobody else has this part.
+            let taken = unsafe { part.take()? };
+            if taken < part.pages {
+                self.end.fetch_min(at + taken, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 /// The thread, until it is dropped.
@@ -257,7 +281,7 @@ impl Helper {
         let shared: &'static Shared = unsafe { &*(own as *const Shared) };
         let nothing = Batch::of(-1, &part(std::ptr::null(), 0), 0);
         // SAFETY: nobody else knows it yet.
-        unsafe { shared.task.get().write((Task::Write(nothing), Ok(0))) };
+        unsafe { shared.task.get().write((Task::Write(nothing), Ok(()))) };
         let stack = &raw const shared.stack as usize + STACK;
         // SAFETY: the stack is its alone, and `run` makes system calls only.
         unsafe { threads::start_service(stack, own, &shared.running, run, own) }
@@ -268,28 +292,52 @@ impl Helper {
         })
     }
 
-    /// What has become of the last task. One that the thread has not begun, as it has got no processor, is done here.
-    pub fn wait(&self) -> Result<usize, Errno> {
+    /// What has become of the last batch.
+    pub fn wait(&self) -> Result<(), Errno> {
         let state = &self.shared.state;
         if state
             .compare_exchange(GIVEN, IDLE, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
         {
+            // The thread has not begun, as it has got no processor.
             // SAFETY: the writer's again. Whoever gave it has promised the rest.
-            return unsafe { (*self.shared.task.get()).0.run() };
+            return unsafe { self.shared.run((*self.shared.task.get()).0) };
         }
         await_change(state, BUSY);
         // SAFETY: not busy. It is told once.
-        unsafe { std::mem::replace(&mut (*self.shared.task.get()).1, Ok(0)) }
+        unsafe { std::mem::replace(&mut (*self.shared.task.get()).1, Ok(())) }
     }
 
-    /// Has it do a task; it has done the last one.
+    /// Has it write a batch; it has written the last one.
     ///
     /// # Safety
-    /// See [`Batch::write`] and [`Step::take`]; until it has been waited for.
-    pub unsafe fn give(&self, task: Task) {
+    /// See [`Batch::write`]; until it has been waited for.
+    pub unsafe fn give(&self, batch: Batch) {
+        // SAFETY: as required.
+        unsafe { self.hand(Task::Write(batch)) };
+    }
+
+    /// Takes a step together with it: whoever has time takes the next part. Returns how many pages. It has nothing else to do.
+    ///
+    /// # Safety
+    /// See [`Step::take`].
+    pub unsafe fn share(&self, step: Step) -> Result<usize, Errno> {
+        self.shared.next.store(0, Ordering::Relaxed);
+        self.shared.end.store(step.pages, Ordering::Relaxed);
+        // SAFETY: as required, and it is waited for.
+        let (here, there) = unsafe {
+            self.hand(Task::Share(step));
+            (self.shared.take_parts(step), self.wait())
+        };
+        here.and(there)?;
+        Ok(self.shared.end.load(Ordering::Relaxed))
+    }
+
+    /// # Safety
+    /// See [`Shared::run`]; until it has been waited for, as the last one has been.
+    unsafe fn hand(&self, task: Task) {
         // SAFETY: not busy.
-        unsafe { *self.shared.task.get() = (task, Ok(0)) };
+        unsafe { *self.shared.task.get() = (task, Ok(())) };
         self.tell(GIVEN);
     }
 
@@ -337,7 +385,7 @@ extern "C" fn run(own: usize) -> ! {
                     // SAFETY: busy. Whoever gave it has promised the rest.
                     let task = unsafe { &mut *shared.task.get() };
                     // SAFETY: as above.
-                    task.1 = unsafe { task.0.run() };
+                    task.1 = unsafe { shared.run(task.0) };
                     state.store(IDLE, seen);
                     sys::futex_wake(state);
                 }

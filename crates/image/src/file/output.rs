@@ -2,7 +2,7 @@
 
 use super::checksum::{PAGE, Sum, copy_and_sum, sum_each};
 use super::format::DATA_OFFSET;
-use super::helper::{Batch, Helper, Pipe, Step, Task, part};
+use super::helper::{Batch, Helper, Pipe, Step, part};
 use super::large::LargePages;
 use super::tables::Trouble;
 use super::work::Area;
@@ -16,7 +16,7 @@ const MOST: usize = 1024;
 /// when they go through its cache.
 const STEP: u64 = 32 << 20;
 /// Bytes from which on it is worth sharing them with the helper.
-const MUCH: usize = 256 << 10;
+const MUCH: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
@@ -216,7 +216,7 @@ impl Output {
         lists.wrapping_add(self.list * MOST)
     }
 
-    /// Sums up pages and writes them; the helper takes the second half, if it is likely that there is no page of zeros before.
+    /// Sums up pages and writes them, together with the helper if it is likely that there is no page of zeros before the last.
     ///
     /// # Safety
     /// See [`Step::take`].
@@ -224,26 +224,15 @@ impl Output {
         if let Some(large) = &mut self.large {
             step.mapped = large.at(step.offset, step.pages * PAGE);
         }
-        let all = step.pages;
-        let shared = (self.helper.as_ref()).filter(|_| all * PAGE >= MUCH && !self.had_zeros);
-        let taken = match shared {
-            None => {
-                // SAFETY: as required.
-                unsafe { step.take()? }
-            }
-            Some(helper) => {
-                let (first, second) = step.split(all / 2);
-                // SAFETY: as required; it is waited for.
-                let (here, there) = unsafe {
-                    helper.give(Task::Take(second));
-                    (first.take(), helper.wait())
-                };
-                // Behind a page of zeros these are not the places of what follows.
-                let there = if here? == first.pages { there? } else { 0 };
-                here? + there
+        let is_much = step.pages * PAGE >= MUCH && !self.had_zeros;
+        // SAFETY: as required.
+        let taken = unsafe {
+            match &self.helper {
+                Some(helper) if is_much => helper.share(step)?,
+                _ => step.take()?,
             }
         };
-        self.had_zeros = taken < all;
+        self.had_zeros = taken < step.pages;
         Ok(taken)
     }
 
@@ -252,7 +241,7 @@ impl Output {
         self.settle()?;
         if let Some(helper) = &self.helper {
             // SAFETY: nobody writes to it before it has been settled.
-            unsafe { helper.give(Task::Write(batch)) };
+            unsafe { helper.give(batch) };
             self.given = Some(batch);
         }
         Ok(())
@@ -294,7 +283,7 @@ impl Output {
         let (Some(helper), Some(batch)) = (&self.helper, self.given.take()) else {
             return Ok(());
         };
-        let written = helper.wait().map(|_| ());
+        let written = helper.wait();
         // SAFETY: what was given.
         unsafe { self.or_cached(written, batch) }
     }
