@@ -50,9 +50,15 @@ def back(victim):
         return (restarted * 1e3 - killed * 1e-6, (again - killed) * 1e-6), job.others
 
 
+def files_of(job):
+    """Of each image file of rank 0: milliseconds of standstill, MiB written, and seconds that took."""
+    stood = {event["image"]: event["stall_seconds"] * 1e3 for event in job.of("checkpointed", rank=0)}
+    files = [event for event in job.of("image_written", rank=0) if event["image"] in stood]
+    return [(stood[event["image"]], event["written_bytes"] / 2**20, event["write_seconds"]) for event in files]
+
+
 def writes_at_rest(quick, directory):
-    """Of each image file of rank 0, all of whose heap is written between two images, but nothing while a file is written: MiB
-    written, and seconds that took."""
+    """See `files_of`: all of the heap is written between two images, but nothing while a file is written."""
     rounds = 8
     options = ["--checkpoint-dir", directory]
     with Job(PESSIMISTIC, 2, "dirty", 256 if quick else MIB, rounds, 1, 50, options=options) as job:
@@ -61,20 +67,16 @@ def writes_at_rest(quick, directory):
             subprocess.run([RESURGO, "checkpoint", str(job.process.pid)], check=True, stdout=subprocess.DEVNULL)
         job.wait()
         # The first three are new files, and the heap may not have been there yet.
-        return [(file["written_bytes"] / 2**20, file["write_seconds"]) for file in job.of("image_written", rank=0)[3:]], job.others
+        return files_of(job)[3:], job.others
 
 
 def writes(quick, directory, every):
-    """Of each image file of rank 0, one page of EVERY written between two images, and meanwhile: milliseconds of standstill, MiB
-    written, and seconds that took."""
+    """See `files_of`: one page of EVERY is written between two images, and meanwhile."""
     options = ["--checkpoint-dir", directory]
     with Job(SELDOM, 2, "dirty", 256 if quick else MIB, 16 if quick else 24, every, options=options) as job:
         job.wait()
-        stood = {event["image"]: event["stall_seconds"] * 1e3 for event in job.of("checkpointed", rank=0)}
-        files = [event for event in job.of("image_written", rank=0) if event["image"] in stood]
         # The first three are written in full, and the heap may not have been there yet.
-        files = [(stood[event["image"]], event["written_bytes"] / 2**20, event["write_seconds"]) for event in files[6:]]
-        return files, job.others
+        return files_of(job)[6:], job.others
 
 
 def rebuilt(quick, directory):
@@ -185,16 +187,16 @@ def measure_files(section, rounds, quick):
                 every: rounds.go((SELDOM,), 1, lambda _, every=every: writes(quick, Path(directory) / str(every), every))
                 for every in (1, 100)
             }
-        ratio = median(best / median(took for _, took in files) for best, files in pairs)
+        ratio = median(best / median(took for _, _, took in files) for best, files in pairs)
         section.at_least(f"image file to {place}, all of {mib} MiB, against {reference}", bound, ratio)
-        best, rest = spread([best for best, _ in pairs]), [(0, *file) for _, files in pairs for file in files]
+        best, rest = spread([best for best, _ in pairs]), [file for _, files in pairs for file in files]
         full, part = ([file for files in run[SELDOM.name] for file in files] for run in runs.values())
         less = median(written for _, written, _ in part) / median(written for _, written, _ in full)
         section.figure(f"bytes written to {place} with 1 % changed between images, against all", "≤ 0.05 ×", f"{less:.3f} ×",
                        less <= 0.05)
         for name, files in (("all, while the rank waits", rest), ("all, while it writes to all", full), ("1 % written", part)):
             columns = [spread([file[index] for file in files]) for index in (1, 2, 0)]
-            rows.append([f"{place}, {name}", *columns[: 2 if files is rest else 3], *["-"] * (files is rest), f"{best} ({reference})"])
+            rows.append([f"{place}, {name}", *columns, f"{best} ({reference})"])
     stood = median(stall for stall, _, _ in part)
     section.figure(f"stall for an image with a file, 1 % of {mib} MiB written", "≤ 10 ms", f"{stood:.1f} ms", stood <= 10)
     spent = median(rounds.go((SELDOM,), 1 if quick else 3, lambda _: seconds_of_processor(quick))[SELDOM.name])

@@ -34,7 +34,7 @@ pub use writer::{HeldMark, Progress, Writer};
 pub const HEADER: usize = 32;
 const ALIGN: usize = 64;
 /// Most payload bytes in one entry: a long message is published in pieces, so that the receiver copies one out while
-/// the sender copies the next one in. In a window, which stays in the cache, pieces are larger.
+/// the sender copies the next one in. Without retention the log stays in the outer cache, and pieces are larger.
 const PIECE: usize = 12 << 10;
 const WINDOW_PIECE: usize = 24 << 10;
 /// Longest stretch of the log that is prefetched.

@@ -1,5 +1,5 @@
 //! A thread that does a part of the writing: on a disk it writes what has been summed up while the next pages are, on a memory
-//! file system it takes half of the pages. Like the capturing thread it is unknown to glibc, and has its stack where the writer
+//! file system it takes part in each step. Like the capturing thread it is unknown to glibc, and has its stack where the writer
 //! has its memory.
 
 use std::cell::UnsafeCell;
@@ -292,7 +292,7 @@ impl Helper {
         })
     }
 
-    /// What has become of the last batch.
+    /// What has become of what it was given last.
     pub fn wait(&self) -> Result<(), Errno> {
         let state = &self.shared.state;
         if state
