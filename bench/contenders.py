@@ -5,6 +5,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import mmap
 import os
 import re
 import select
@@ -311,10 +312,17 @@ def distance():
     return [int(line) for line in answer.stdout.split()]
 
 
+def have_memory_at_hand():
+    """Takes 2 GiB, or a quarter of what is free, and gives it back. A virtual machine returns what is free to its host, and who needs it
+    next waits for the host: which contender that is must not depend on what the one before has left free."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+    mmap.mmap(-1, max(mmap.PAGESIZE, min(2 << 30, free // 4)), flags=kind).close()
+
+
 class Rounds:
     """Contenders in turn, A B C C B A A B C …: what changes on the machine meanwhile hits all alike, and so does what the one before
-    leaves behind, such as memory that the machine has at hand. What others disturbed is measured again when they have become
-    quiet, as long as there is patience."""
+    leaves behind. What others disturbed is measured again when they have become quiet, as long as there is patience."""
 
     PATIENCE = 45.0  # seconds for one measurement
 
@@ -333,6 +341,7 @@ class Rounds:
             self.distances += distance()
             for contender in contenders[:: -1 if repetition % 2 else 1]:
                 while contender.name not in left_out:
+                    have_memory_at_hand()
                     start = time.monotonic()
                     measured = measure(contender)
                     if measured is None:
