@@ -81,8 +81,9 @@ pub struct Checkpoints {
     /// When each rank's next image is due; none where ranks take turns, but for images that somebody wants.
     due: Vec<Option<Duration>>,
     turns: Option<Turns>,
-    /// The rank whose image is being taken.
+    /// The rank whose image is being taken, and since when.
     taking: Option<usize>,
+    asked: Duration,
     /// Because it is its turn.
     in_turn: bool,
     /// Ranks whose images are being written into files.
@@ -124,6 +125,7 @@ impl Checkpoints {
                 .collect(),
             turns,
             taking: None,
+            asked: Duration::ZERO,
             in_turn: false,
             writing: BTreeSet::new(),
             at_most,
@@ -256,6 +258,7 @@ impl Checkpoints {
             Some((_, rank)) => Some(rank),
             None => self.take_turn(now, runs),
         };
+        self.asked = now;
         self.taking
     }
 
@@ -309,8 +312,10 @@ impl Checkpoints {
         if let (Ok(cost), Some(place)) = (answer, self.costs.get_mut(rank)) {
             *place = Some(cost);
         }
+        let mut took = Duration::ZERO;
         if self.taking == Some(rank) {
             self.taking = None;
+            took = now.saturating_sub(self.asked);
         }
         self.patience = match refusal {
             None => 1,
@@ -328,7 +333,8 @@ impl Checkpoints {
             (None, _) => {}
         }
         let soon = now + self.every(now).map_or(AGAIN, |every| every.min(AGAIN));
-        let regularly = self.regularly(now);
+        // A pause as long as the image took, at least: a job that stands still for images would do little else.
+        let regularly = self.regularly(now).map(|due| due.max(now + took));
         if let Some(due) = self.due.get_mut(rank) {
             *due = match refusal {
                 Some(_) if regularly.is_some() || self.wanted.contains_key(&rank) => Some(soon),

@@ -37,6 +37,17 @@ fn every_rank_has_its_turn_and_one_at_a_time() {
 }
 
 #[test]
+fn images_that_take_longer_than_their_period_leave_as_much_time() {
+    let mut checkpoints = Checkpoints::new(Period::Every(SECOND), Order::Periodic, 1, usize::MAX);
+    assert_eq!(checkpoints.next(SECOND, |_| true), Some(0));
+    checkpoints.answered(0, 5 * SECOND, Ok(SECOND));
+    assert_eq!(checkpoints.next_time(|_| true), Some(9 * SECOND));
+    assert_eq!(checkpoints.next(9 * SECOND, |_| true), Some(0));
+    checkpoints.answered(0, 9 * SECOND + SECOND / 2, Ok(SECOND / 2));
+    assert_eq!(checkpoints.next_time(|_| true), Some(10 * SECOND + SECOND / 2));
+}
+
+#[test]
 fn without_a_period_nobody_is_asked() {
     let mut checkpoints = Checkpoints::new(Period::Never, Order::Periodic, 3, usize::MAX);
     assert_eq!(checkpoints.next(100 * SECOND, |_| true), None);
