@@ -207,7 +207,8 @@ impl Stats {
         }
         lines.push(row(all.cells("all".to_string())));
         lines.extend(size_lines(&all.sizes));
-        lines.extend(waiting_line(&all.costs));
+        lines.extend(waiting_line(&self.protocol, &all.costs));
+        lines.extend(piggyback_line(&all.costs));
         lines.extend(self.memory_lines());
         lines.extend(self.checkpoint_line());
         lines.extend(self.recovery_lines());
@@ -339,33 +340,53 @@ fn size_lines(sizes: &Sizes) -> Vec<String> {
     lines
 }
 
-fn waiting_line(costs: &Costs) -> Option<String> {
+/// What sends have waited for, and the event logger's round trips.
+fn waiting_line(protocol: &str, costs: &Costs) -> Option<String> {
     let cost = |cost: Cost| costs[cost as usize];
-    let seconds = |nanoseconds: u64| short(nanoseconds as f64 / 1e9);
     let (held, trips) = (cost(Cost::HeldSends), cost(Cost::LoggerRoundTrips));
-    if trips == 0 && held > 0 {
+    let waited = format!(
+        "for {} on average, {} at most",
+        seconds(cost(Cost::HeldNs) / held.max(1)),
+        seconds(cost(Cost::MostHeldNs)),
+    );
+    if trips > 0 {
         return Some(format!(
-            "{} for the rank's own channel memory, for {} on average, {} at most",
-            if held == 1 {
-                "1 send waited".to_string()
-            } else {
-                format!("{} sends waited", grouped(held))
-            },
-            seconds(cost(Cost::HeldNs) / held),
-            seconds(cost(Cost::MostHeldNs)),
-        ));
-    }
-    (trips > 0).then(|| {
-        format!(
-            "event logger: {} of {} on average, {} at most; {} held for {} on average, {} at most",
+            "event logger: {} of {} on average, {} at most; {} held {waited}",
             plural(trips, "round trip"),
             seconds(cost(Cost::LoggerNs) / trips),
             seconds(cost(Cost::MostLoggerNs)),
             plural(held, "send"),
-            seconds(cost(Cost::HeldNs) / held.max(1)),
-            seconds(cost(Cost::MostHeldNs)),
+        ));
+    }
+    let reason = match protocol {
+        "channel-memory" => "the rank's own channel memory",
+        _ => "the receiver's group to have its images",
+    };
+    (held > 0).then(|| format!("{} waited for {reason}, {waited}", plural(held, "send")))
+}
+
+/// What messages have carried beside their payload.
+fn piggyback_line(costs: &Costs) -> Option<String> {
+    let cost = |cost: Cost| costs[cost as usize];
+    let messages = cost(Cost::Piggybacks);
+    (messages > 0).then(|| {
+        let each = |sum: Cost| cost(sum) as f64 / messages as f64;
+        format!(
+            "piggybacks: {:.1} deliveries and {:.1} bytes a message, {:.0} % of {} without any; {} to make, {} to take in; at most \
+             {} kept",
+            each(Cost::PiggybackEvents),
+            each(Cost::PiggybackBytes),
+            each(Cost::EmptyPiggybacks) * 100.0,
+            plural(messages, "message"),
+            seconds(cost(Cost::PrepareNs)),
+            seconds(cost(Cost::AbsorbNs)),
+            grouped(cost(Cost::LargestGraph)),
         )
     })
+}
+
+fn seconds(nanoseconds: u64) -> String {
+    short(nanoseconds as f64 / 1e9)
 }
 
 fn row(cells: [String; 9]) -> String {
