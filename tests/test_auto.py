@@ -25,10 +25,14 @@ def test_the_choice_is_told(jobs, program, tmp_path):
     told = jobs.run(2, *program("hello"), protocol="auto").ok()
     assert "--protocol auto: message logging, so that" in told.errors
     told = jobs.run(2, *program("hello"), protocol="auto", options=["--spill-dir", tmp_path]).ok()
-    assert "--protocol auto: message logging alone: logs that have been spilled" in told.errors
+    assert "--protocol auto: message logging alone, as pessimistic: logs that have been spilled" in told.errors
     assert told.of("job_started")[0]["protocol"] == "pessimistic"
     told = jobs.run(2, *program("hello"), protocol="auto", options=["--tolerate", "node"]).ok()
-    assert "--protocol auto: message logging alone: images are kept on the node" in told.errors
+    assert "--protocol auto: message logging alone, as pessimistic: images are kept on the node" in told.errors
+    # It is the default, and says when it is not what it usually is.
+    assert "--protocol auto" not in jobs.resurgo("run", "-n", "2", *program("hello")).ok().errors
+    told = jobs.resurgo("run", "-n", "2", "--tolerate", "node", *program("hello")).ok()
+    assert "--protocol auto: message logging alone, as pessimistic" in told.errors
     assert jobs.run(2, *program("hello"), protocol="auto", options=["-q"]).ok().errors == ""
 
 

@@ -172,15 +172,15 @@ comm.barrier()
     assert not result.of("output_differs")
 
 
-def logger_of(job):
-    started = [event for event in job.events if event["event"] == "event_logger_started"]
+def logger_of(job, number=0):
+    started = [event for event in job.events if event["event"] == "event_logger_started" and event["logger"] == number]
     return started[-1]["pid"]
 
 
-def kill_logger(job):
-    job.until_event("event_logger_started")
+def kill_logger(job, number=0):
+    job.until_event("event_logger_started", logger=number)
     job.until(lambda: job.lives())
-    pid = logger_of(job)
+    pid = logger_of(job, number)
     assert job.mark.encode() in open(f"/proc/{pid}/environ", "rb").read()
     os.kill(pid, 9)
     return pid
@@ -203,6 +203,38 @@ def test_an_event_logger_is_killed(jobs, program, rng, protocol):
     assert result.of("event_logger_lost")
     waits = "ranks wait with what they send" in result.errors
     assert waits == (protocol == "pessimistic") and "was lost (killed by SIGKILL)" in result.errors
+
+
+@pytest.mark.parametrize("spread", [*SPREADS, "pessimistic"])
+def test_one_of_two_event_loggers_is_killed(jobs, program, rng, spread):
+    """And a rank with it, and then the other one: what either had is known to the next."""
+    entry, command = BY_NAME["master_worker"], program("master_worker")
+    calm, file = expected = undisturbed(jobs, command, entry, 4)
+    is_pessimistic = spread == "pessimistic"
+    options = ["--tolerate", "node", "--event-loggers", "2"] if is_pessimistic else node("manetho", 2, spread)
+    protocol = "pessimistic" if is_pessimistic else None
+    job = jobs.start(4, *command, *arguments(entry, True, None), options=[*MANY, *options], protocol=protocol)
+    for number in rng.choice([(0, 1), (1, 0)]):
+        time.sleep(rng.uniform(0.05, calm.seconds / 3))
+        before = kill_logger(job, number)
+        job.kill([rng.randrange(4)])
+        if not job.until(lambda: logger_of(job, number) != before, what="another event logger"):
+            break
+    result = compare(entry, job.wait(), file, expected)
+    assert {event["logger"] for event in result.of("event_logger_lost")} == {0, 1}, result.describe()
+
+
+@pytest.mark.parametrize("loggers", [0, 1])
+def test_no_send_waits(jobs, program, loggers):
+    """And an event logger keeps the graph small."""
+    file = jobs.directory / "stats"
+    options = [*node("manetho", loggers), "--stats", "--stats-json", file]
+    result = jobs.run(4, *program("crash"), "99", "kill", "0", "always", "10000", options=options).ok()
+    total = json.loads(file.read_text())["total"]
+    assert total["held_sends"] == 0 and total["piggyback_events"] > 0, total
+    assert f"{total['largest_graph']:,} kept" in result.errors, result.describe()
+    kept = total["largest_graph"] / total["deliveries"]
+    assert kept > 0.9 if loggers == 0 else kept < 0.5, total
 
 
 def journal_of(job):

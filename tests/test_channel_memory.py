@@ -167,7 +167,8 @@ def listening(pid):
 
 @pytest.fixture
 def secluded(tmp_path):
-    """A network namespace that can open connections to this machine's, and to which nobody can."""
+    """A network namespace from which connections to this machine can be opened. Where a process in it does not listen, as is looked
+    at, nobody can reach it."""
     if os.geteuid() != 0:
         pytest.skip("only root may have a network namespace")
     name = f"rsg{os.getpid()}"

@@ -179,7 +179,13 @@ def test_event_logger_port_in_use(jobs, program):
         taken.listen()
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         result = jobs.run(2, *program("hello"), options=["--tolerate", "node", "--event-logger", place])
-        refused(result, place)
+        refused(result, place, "or 0 for any that is free")
+
+
+def test_an_address_of_another_machine(jobs, program):
+    where = "192.0.2.1:0"  # of documentation, nobody's
+    result = jobs.run(2, *program("hello"), protocol="channel-memory", options=["--channel-memory", where])
+    refused(result, where, "give an address that this machine has")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount namespace of its own")

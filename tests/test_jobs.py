@@ -132,11 +132,13 @@ def test_a_terminal_is_shown_how_far_it_has_come(quiet, protocol, said):
     quiet.end(job)
 
 
-def test_there_are_no_images_with_protocol_none(quiet, ask):
-    job = quiet(2, protocol="none")
+@pytest.mark.parametrize("option, value", [("--protocol", "none"), ("--tolerate", "node")])
+def test_there_are_no_images_with(quiet, ask, option, value):
+    job = quiet(2, protocol="none") if value == "none" else quiet(2, options=[option, value])
     job.process.send_signal(signal.SIGUSR1)
-    code, text, errors = ask("checkpoint", job.process.pid)
-    assert (code, text) == (1, "") and "no images with --protocol none" in errors
+    for verb in ("checkpoint", "suspend"):
+        code, text, errors = ask(verb, job.process.pid)
+        assert (code, text) == (1, "") and f"no images with {option} {value}" in errors
     result = quiet.end(job)
     assert not result.of("checkpointed") and not result.of("not_checkpointed")
 
@@ -297,7 +299,7 @@ def test_root_has_power_over_all_jobs(program, somebody, ask):
         ("--protocol blocking --tolerate node", "blocking does not tolerate"),
         ("--protocol chandy-lamport --tolerate node", "chandy-lamport does not tolerate"),
         ("--protocol blokcing", "did you mean blocking?"),
-        ("--protocol coordinated", "pessimistic"),
+        ("--protocol coordinated", "did you mean blocking?"),
     ],
 )
 def test_wrong_option_values(jobs, program, options, words):

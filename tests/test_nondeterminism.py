@@ -24,6 +24,13 @@ def test_a_different_message_is_detected(jobs, program, variant):
     assert "--protocol auto" in result.errors and "find the source" in result.errors, result.describe()
 
 
+@pytest.mark.parametrize("variant", ["random", "order"])
+def test_under_causal_logging(jobs, program, variant):
+    result = run(jobs, program, variant, protocol="causal")
+    assert result.code != 0 and "done" not in result.text, result.describe()
+    assert "rank 1" in result.errors and "--protocol auto" in result.errors, result.describe()
+
+
 def test_other_destinations_are_detected(jobs, program):
     result = run(jobs, program, "destination", n=4)
     assert result.code != 0 and "done" not in result.text, result.describe()

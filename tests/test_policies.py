@@ -27,6 +27,20 @@ def test_random_kills(jobs, program, rng, kills, name, policy):
     assert policy == "daly" or result.of("checkpointed"), result.describe()
 
 
+def test_daly_chooses_the_time_between_images(jobs, program):
+    """The first come after a second; with failures that are seldom the next ones are further apart than the least."""
+    job = ring(jobs, program, 2, "started", options=[*MANY, *by("daly"), "--mtbf", "20s"])
+    job.until(lambda: [event["event"] for event in job.events].count("checkpointed") >= 6)
+    job.kill([1])
+    job.until_event("caught_up", rank=1)
+    job.process.terminate()
+    result = job.wait(10)
+    times = [event["time"] for event in result.of("checkpointed") if event["rank"] == 0]
+    assert 0.4 < times[0] < 3 and all(0.1 <= after - before < 20 for before, after in zip(times, times[1:])), times
+    (life,) = (event for event in result.of("started") if event["life"] == 2)
+    assert life["rank"] == 1 and life["image"] > 0, result.describe()
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_kills_while_files_are_written(jobs, program, rng, kills, policy):
     entry, command = of_catalogue(program, "cg")
@@ -130,8 +144,13 @@ def test_everybody_can_be_asked_for_at_once(jobs, program):
 
 
 def test_a_wave_that_cannot_complete_is_dropped_whole(jobs, program):
-    """And no other begins before; its number is not used again."""
-    job = jobs.start(3, *program("crash"), *LONG, options=MANY, protocol="blocking")
+    """And no other begins before; its number is not used again, and none of its files stays."""
+    directory = jobs.directory / "images"
+    job = jobs.start(3, *program("crash"), *LONG, options=[*MANY, "--checkpoint-dir", directory], protocol="blocking")
+
+    def files():
+        return {file.name for file in directory.glob("*/*") if not file.name.startswith(".")}
+
     job.until(lambda: b"iteration 50 " in job.out.read_bytes())
     job.process.send_signal(signal.SIGUSR1)
     job.until_event("wave_complete", wave=1)
@@ -141,6 +160,8 @@ def test_a_wave_that_cannot_complete_is_dropped_whole(jobs, program):
         time.sleep(0.2)
     job.kill([1])
     job.until_event("returned", wave=1)
+    job.until(lambda: files() == {f"rank-{rank}.image-1" for rank in range(3)}, what="nothing of the second wave")
+    job.process.send_signal(signal.SIGUSR1)
     job.until_event("wave_complete", wave=3)
     job.kill([0])
     job.until_event("returned", wave=3)
@@ -176,7 +197,7 @@ def test_auto_logs_alone_where_ranks_have_turns(jobs, program, rng, kills, polic
     expected = undisturbed(jobs, command, entry, 3)
     result = survive(jobs, rng, command, entry, 3, kills or 2, expected, by(policy), protocol="auto")
     assert result.of("job_started")[0]["protocol"] == "pessimistic" and not result.of("wave_complete")
-    assert "--protocol auto: message logging alone: images of single ranks" in result.errors
+    assert "--protocol auto: message logging alone, as pessimistic: images of single ranks" in result.errors
 
 
 def test_by_the_environment(jobs, program):

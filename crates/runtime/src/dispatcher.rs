@@ -30,7 +30,7 @@ use nix::unistd::Pid;
 use resurgo_protocol::group::Groups;
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, Stream, ToAgent, ToDispatcher};
-use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOL_GROUP, PROTOCOLS, has_images};
+use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOL_GROUP, PROTOCOLS};
 
 use crate::children;
 use crate::connection::Connection;
@@ -122,6 +122,8 @@ struct Dispatcher {
     policy: Policy,
     faults: Schedule,
     checkpoints: Checkpoints,
+    /// Why there are no images, if so.
+    without_images: Option<&'static str>,
     /// Each rank's images are written into files.
     writes_images: bool,
     console: Console,
@@ -592,7 +594,7 @@ impl Dispatcher {
 
     fn signalled(&mut self, signal: i32) {
         if signal == Signal::SIGUSR1 as i32 {
-            if has_images(self.protocol) && self.verdict.is_none() {
+            if self.without_images.is_none() && self.verdict.is_none() {
                 self.want_images(None);
             }
             return;
@@ -672,12 +674,10 @@ impl Dispatcher {
                     self.console.answer(client, &Reply::Done("is being ended".to_string()));
                     self.signalled(Signal::SIGTERM as i32);
                 }
-                Request::Checkpoint if !has_images(self.protocol) => {
-                    let protocol = PROTOCOLS[self.protocol as usize];
-                    let why = format!("there are no images with --protocol {protocol}");
-                    self.console.answer(client, &Reply::Refused(why));
-                }
-                Request::Checkpoint => self.want_images(Some(client)),
+                Request::Checkpoint => match self.without_images {
+                    Some(why) => self.console.answer(client, &Reply::Refused(why.to_string())),
+                    None => self.want_images(Some(client)),
+                },
             }
         }
     }

@@ -28,7 +28,7 @@ fn monotonic_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
 
-/// What to check when the system has refused something for want of resources.
+/// What to check or to do when the system has refused something.
 fn hint(error: &std::io::Error) -> &'static str {
     use nix::errno::Errno;
     match error.raw_os_error().map(Errno::from_raw) {
@@ -36,6 +36,8 @@ fn hint(error: &std::io::Error) -> &'static str {
         Some(Errno::EMFILE) => "; the limit of open files may be too low (ulimit -n)",
         Some(Errno::ENFILE) => "; the system has too many open files",
         Some(Errno::ENOMEM) => "; there is not enough memory",
+        Some(Errno::EADDRINUSE) => "; give another port, or 0 for any that is free",
+        Some(Errno::EADDRNOTAVAIL) => "; give an address that this machine has (ip addr), or 127.0.0.1",
         Some(Errno::EFBIG) => "; the limit of file sizes may be too low (ulimit -f)",
         _ => "",
     }

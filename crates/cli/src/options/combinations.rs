@@ -3,7 +3,7 @@
 use resurgo_runtime::trampoline::addresses_can_be_fixed;
 use resurgo_wire::node_memory::{
     MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_BLOCKING, PROTOCOL_CAUSAL, PROTOCOL_CHANNEL_MEMORY, PROTOCOL_GROUP,
-    PROTOCOL_HIERARCHICAL, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, only_waves,
+    PROTOCOL_HIERARCHICAL, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, only_waves, recovers_alone,
 };
 
 use super::*;
@@ -11,11 +11,11 @@ use super::*;
 /// Logs and waves together, where that is possible. Returns why it is what it is, and whether that must be said in any case.
 fn choose_protocol(options: &mut Options) -> (&'static str, bool) {
     let why = if options.tolerate_node {
-        "message logging alone: images are kept on the node that would be lost"
+        "message logging alone, as pessimistic: images are kept on the node that would be lost"
     } else if options.spill_directory.is_some() {
-        "message logging alone: logs that have been spilled cannot be cut back to a wave"
+        "message logging alone, as pessimistic: logs that have been spilled cannot be cut back to a wave"
     } else if options.images_in_flight.is_some() || policy::is_of_single_ranks(options.checkpoint_policy.as_deref()) {
-        "message logging alone: images of single ranks are asked for, and in a wave all have theirs together"
+        "message logging alone, as pessimistic: images of single ranks are asked for, and in a wave all have theirs together"
     } else if addresses_can_be_fixed() {
         let why = "message logging, so that a failed rank recovers alone, and waves, to which all ranks return if the program \
                    does not repeat what it did";
@@ -28,7 +28,16 @@ fn choose_protocol(options: &mut Options) -> (&'static str, bool) {
         return (why, true);
     };
     options.protocol = PROTOCOL_PESSIMISTIC;
-    (why, false)
+    (why, true)
+}
+
+/// The protocol by name; by the way how it has come about when the user did not choose it.
+fn described(options: &Options) -> String {
+    let name = PROTOCOLS[options.protocol as usize];
+    match options.choice {
+        Some(_) if options.protocol != PROTOCOL_AUTO => format!("{name} (which auto is here)"),
+        _ => name.to_string(),
+    }
 }
 
 /// Whether the options go together.
@@ -71,6 +80,12 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
     } else if options.mtbf.is_some() {
         return Err("--mtbf is for --checkpoint-every daly".to_string());
     }
+    if options.checkpoint_directory.is_some() && (options.protocol == PROTOCOL_NONE || options.tolerate_node) {
+        return Err(
+            "--checkpoint-dir is for image files, and neither --protocol none nor --tolerate node has images; leave it out"
+                .to_string(),
+        );
+    }
     if checkpoints && options.tolerate_node {
         return Err(
             "--checkpoint-every and --tolerate node cannot be combined yet: images are kept on the node that would be lost"
@@ -105,6 +120,12 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
                     .to_string(),
             );
         }
+    }
+    if options.spill_directory.is_some() && !recovers_alone(options.protocol) {
+        return Err(format!(
+            "--spill-dir is for message logs, and --protocol {} has none; leave it out",
+            PROTOCOLS[options.protocol as usize]
+        ));
     }
     if options.protocol == PROTOCOL_HIERARCHICAL && options.spill_directory.is_some() {
         return Err(
@@ -192,30 +213,37 @@ fn check_memories(options: &Options, size: usize) -> Result<(), String> {
 /// Whether what is said of event loggers and piggybacks goes together.
 fn check_loggers(options: &Options, size: usize) -> Result<(), String> {
     let (causal, node) = (options.protocol == PROTOCOL_CAUSAL, options.tolerate_node);
-    let protocol = PROTOCOLS[options.protocol as usize];
-    if options.reduction.is_some() && !causal {
+    let protocol = described(options);
+    if options.reduction.is_some() && !(causal && node) {
+        let missing = match (causal, node) {
+            (true, _) => "add --tolerate node: while only processes are lost, nothing is piggybacked".to_string(),
+            (_, true) => format!("add --protocol causal: {protocol} piggybacks nothing"),
+            _ => format!("{protocol} piggybacks nothing; add both"),
+        };
         return Err(format!(
-            "--reduction is for --protocol causal; {protocol} piggybacks nothing"
+            "--reduction is for --protocol causal --tolerate node; {missing}"
         ));
     }
-    if options.reduction.is_some() && !node {
-        return Err(
-            "--reduction needs --tolerate node: while only processes are lost, nothing is piggybacked".to_string(),
-        );
+    let logger = options.event_logger != ANY_PORT;
+    if options.event_loggers.is_some() || logger {
+        let name = if logger { "--event-logger" } else { "--event-loggers" };
+        if ![PROTOCOL_PESSIMISTIC, PROTOCOL_CAUSAL, PROTOCOL_AUTO].contains(&options.protocol) {
+            return Err(format!(
+                "{name} is for --tolerate node with --protocol pessimistic or causal; {protocol} has no event loggers; leave it out"
+            ));
+        }
+        if !node {
+            return Err(format!(
+                "{name} needs --tolerate node: while only processes are lost, the node's memory keeps all deliveries"
+            ));
+        }
     }
     match options.event_loggers {
-        Some(_) if !node => {
-            return Err(
-                "--event-loggers needs --tolerate node: while only processes are lost, the node's memory keeps all deliveries"
-                    .to_string(),
-            );
-        }
         Some(0) if !causal => {
-            return Err(
-                "--event-loggers 0 needs --protocol causal: under pessimistic, sends wait until an event logger has all \
-                 deliveries before them"
-                    .to_string(),
-            );
+            return Err(format!(
+                "--event-loggers 0 needs --protocol causal: under {protocol}, sends wait until an event logger has all \
+                 deliveries before them; the nearest is --event-loggers 1"
+            ));
         }
         Some(loggers) if loggers > size => {
             return Err(format!(
@@ -225,9 +253,14 @@ fn check_loggers(options: &Options, size: usize) -> Result<(), String> {
         _ => {}
     }
     if options.clock_spread.is_some() && (!causal || options.loggers() < 2) {
-        let why = match causal {
-            true => "one event logger tells all there is to tell; add --event-loggers 2".to_string(),
-            false => format!("{protocol} needs the clock of its own rank only; it is for --protocol causal"),
+        let why = match (causal, node, options.loggers()) {
+            (false, ..) => format!("{protocol} needs the clock of its own rank only; it is for --protocol causal"),
+            (_, false, _) => {
+                "only --tolerate node has event loggers, whose clocks are spread; add --tolerate node --event-loggers 2"
+                    .to_string()
+            }
+            (_, _, 0) => "without event loggers there are no clocks to spread; write --event-loggers 2".to_string(),
+            _ => "one event logger tells all there is to tell; add --event-loggers 2".to_string(),
         };
         return Err(format!("--clock-spread: {why}"));
     }

@@ -19,8 +19,12 @@ pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
         (options.groups_at_once.is_some(), "--groups-at-once"),
     ] {
         if given && !has_groups(options.protocol) {
+            let with = match name {
+                "--groups-at-once" => "group",
+                _ => "group and hierarchical",
+            };
             return Err(format!(
-                "{name} is for --protocol group and hierarchical; under {}",
+                "{name} is for --protocol {with}; under {}",
                 without_groups(options.protocol)
             ));
         }
@@ -64,10 +68,12 @@ pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
                 .to_string(),
         );
     }
-    if way == STATIC {
-        at_most(at_once, ranks.div_ceil(size(options, ranks)) as u32)?;
+    match way {
+        STATIC => at_most(at_once, ranks.div_ceil(size(options, ranks)) as u32),
+        // As many as there may be.
+        DYNAMIC => at_most(at_once, ranks as u32),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn has_groups(protocol: u32) -> bool {

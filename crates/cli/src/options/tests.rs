@@ -1,5 +1,5 @@
 use super::*;
-use resurgo_wire::node_memory::{PROTOCOL_NONE, PROTOCOL_PESSIMISTIC};
+use resurgo_wire::node_memory::PROTOCOL_PESSIMISTIC;
 
 fn parse_words(line: &str) -> Result<Request, String> {
     parse(line.split_whitespace().map(OsString::from).collect(), |_| None)
@@ -38,11 +38,11 @@ fn what_people_type_at_mpiexec() {
 #[test]
 fn options_of_our_own() {
     let options = options(
-        "--protocol none --max-restarts 3 --max-restarts-per-rank=2 --log-memory 1.5G --log-prefault 0 \
-         --spill-dir /var/tmp --fault rank=1,at=3s --fault rank=2,at=4s -q --json-events e.json \
+        "--protocol pessimistic --max-restarts 3 --max-restarts-per-rank=2 --log-memory 1.5G --log-prefault 0 \
+         --spill-dir /var/tmp --fault rank=1,at=3s --fault rank=2,at=4s -q --json-events e.json --tolerate node \
          --event-logger 127.0.0.1:7000 --spin 20 ./a",
     );
-    assert_eq!(options.protocol, PROTOCOL_NONE);
+    assert_eq!(options.protocol, PROTOCOL_PESSIMISTIC);
     assert_eq!((options.max_restarts, options.max_restarts_per_rank), (3, 2));
     assert_eq!((options.log_memory, options.log_prefault), (Some(3 << 29), 0));
     assert_eq!(options.faults, ["rank=1,at=3s", "rank=2,at=4s"]);
@@ -168,9 +168,12 @@ fn errors_name_what_is_wrong() {
             "add --checkpoint-dir DIR",
         ),
         ("--local-copies off --protocol none ./a", "needs images"),
+        ("--local-copies off --tolerate node ./a", "needs images"),
+        ("--tolerate node --checkpoint-dir d ./a", "leave it out"),
+        ("--protocol none --checkpoint-dir d ./a", "leave it out"),
         (
-            "--local-copies off --tolerate node --checkpoint-dir d ./a",
-            "needs images",
+            "--protocol blocking --spill-dir d ./a",
+            "is for message logs, and --protocol blocking has none",
         ),
         ("--log-memroy 3M ./a", "did you mean --log-memory?"),
         ("-gnev A B ./a", "did you mean -genv?"),
@@ -182,11 +185,33 @@ fn errors_name_what_is_wrong() {
         ("--log-memory 1T ./a", "too much"),
         ("--tolerate disk ./a", "neither process nor node"),
         ("--tolerate node --protocol none ./a", "does not tolerate"),
-        ("--reduction logon ./a", "is for --protocol causal"),
-        ("--protocol causal --reduction logon ./a", "needs --tolerate node"),
+        (
+            "--reduction logon ./a",
+            "is for --protocol causal --tolerate node; auto piggybacks nothing; add both",
+        ),
+        ("--protocol causal --reduction logon ./a", "add --tolerate node"),
+        (
+            "--tolerate node --reduction logon ./a",
+            "add --protocol causal: pessimistic (which auto is here)",
+        ),
+        ("--protocol Causal ./a", "did you mean causal?"),
+        ("--protocol V2 ./a", "did you mean pessimistic?"),
+        (
+            "--protocol manetho ./a",
+            "did you mean causal --tolerate node --reduction manetho?",
+        ),
         ("--protocol causal --reduction manhatto ./a", "did you mean manetho?"),
         ("--event-loggers 1 ./a", "needs --tolerate node"),
-        ("--tolerate node --event-loggers 0 ./a", "needs --protocol causal"),
+        (
+            "--tolerate node --event-loggers 0 ./a",
+            "needs --protocol causal: under pessimistic (which auto is here)",
+        ),
+        (
+            "--protocol pessimistic --tolerate node --event-loggers 0 ./a",
+            "the nearest is --event-loggers 1",
+        ),
+        ("--event-logger 127.0.0.1:7000 ./a", "needs --tolerate node"),
+        ("--protocol none --event-logger 127.0.0.1:7000 ./a", "leave it out"),
         (
             "-n 2 --tolerate node --event-loggers 3 ./a",
             "--event-loggers 2 at most",
@@ -195,6 +220,14 @@ fn errors_name_what_is_wrong() {
         (
             "--protocol causal --tolerate node --clock-spread multicast ./a",
             "add --event-loggers 2",
+        ),
+        (
+            "-n 2 --protocol causal --clock-spread multicast ./a",
+            "add --tolerate node --event-loggers 2",
+        ),
+        (
+            "--protocol causal --tolerate node --event-loggers 0 --clock-spread multicast ./a",
+            "without event loggers",
         ),
         (
             "-n 2 --tolerate node --event-loggers 2 --clock-spread broadcast ./a",
@@ -214,8 +247,13 @@ fn errors_name_what_is_wrong() {
         ),
         (
             "--protocol chandy-lamport --groups-at-once 2 ./a",
-            "is for --protocol group",
+            "is for --protocol group; under chandy-lamport",
         ),
+        (
+            "-n 4 --protocol group --groups-at-once 5 --checkpoint-dir d ./a",
+            "--groups-at-once 4 at most",
+        ),
+        ("--protocol group --groups= ./a", "write static, dynamic"),
         (
             "--protocol pessimistic --group-size 2 ./a",
             "each rank has its images alone",
@@ -279,7 +317,7 @@ fn errors_name_what_is_wrong() {
         ("--protocol channel-memory --tolerate node ./a", "leave --tolerate out"),
         (
             "--protocol channel-memory --event-loggers 1 ./a",
-            "needs --tolerate node",
+            "channel-memory has no event loggers; leave it out",
         ),
         (
             "--protocol channel-memory --checkpoint-dir d --time-limit 1h ./a",

@@ -7,12 +7,29 @@ use resurgo_wire::node_memory::{
 
 use super::*;
 
+/// What the papers call some of the protocols, in lower case.
+const IN_PAPERS: &[(&str, &str)] = &[
+    ("mpich-v1", "channel-memory"),
+    ("mpich-v2", "pessimistic"),
+    ("mpich-vcl", "chandy-lamport"),
+    ("mpich-vcausal", "causal"),
+    ("v1", "channel-memory"),
+    ("v2", "pessimistic"),
+    ("vcl", "chandy-lamport"),
+    ("coordinated", "blocking"),
+    ("vcausal", "causal --tolerate node --reduction vcausal"),
+    ("manetho", "causal --tolerate node --reduction manetho"),
+    ("logon", "causal --tolerate node --reduction logon"),
+];
+
 /// The number of `value` among `names`.
 pub(super) fn choice(value: &str, what: &str, names: &[&str]) -> Result<u32, String> {
     if let Some(number) = names.iter().position(|name| *name == value) {
         return Ok(number as u32);
     }
-    let hint = match nearest(value, names) {
+    let small = value.to_ascii_lowercase();
+    let of_papers = IN_PAPERS.iter().find(|(name, _)| what == "protocol" && *name == small);
+    let hint = match of_papers.map(|(_, ours)| *ours).or_else(|| nearest(&small, names)) {
         Some(near) => format!("did you mean {near}?"),
         None => format!("there are {}", names.join(", ")),
     };
@@ -37,6 +54,9 @@ pub(super) fn set(options: &mut Options, name: &str, value: &str) -> Result<(), 
                 return Err(format!("{value} are too many: at most {MAX_EVENT_LOGGERS}"));
             }
             options.event_loggers = Some(loggers as usize);
+        }
+        "groups" if value.is_empty() => {
+            return Err("write static, dynamic, or the name of a file with a line of ranks for each group".to_string());
         }
         "groups" => options.groups = Some(value.to_string()),
         "group-size" => match number()? as usize {

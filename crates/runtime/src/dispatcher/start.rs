@@ -118,6 +118,7 @@ impl Dispatcher {
                 },
                 settings.images_in_flight.unwrap_or(usize::MAX),
             ),
+            without_images: suspend::without_images(job),
             writes_images: job.checkpoint_directory.is_some(),
             console: Console::start(),
             command: command_line(job),

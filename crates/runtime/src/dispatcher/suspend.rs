@@ -47,8 +47,20 @@ enum Phase {
     Done,
 }
 
+/// Why a job has no images, if so.
+pub(super) fn without_images(job: &Job) -> Option<&'static str> {
+    match (job.images, job.tolerate_node) {
+        (true, _) => None,
+        (_, true) => Some("there are no images with --tolerate node: they would be kept on the node that is lost"),
+        _ => Some("there are no images with --protocol none"),
+    }
+}
+
 /// Why a job cannot be suspended, if so.
 pub(super) fn obstacle(job: &Job) -> Option<&'static str> {
+    if let Some(why) = without_images(job) {
+        return Some(why);
+    }
     if job.protocol == PROTOCOL_CHANNEL_MEMORY {
         return Some(
             "what its channel memories hold is in no file; run it with --protocol pessimistic to be able to suspend it",
