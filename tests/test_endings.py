@@ -132,7 +132,7 @@ def test_ended_before_a_rank_has_caught_up(jobs, program):
     job.process.terminate()
     result = job.wait(10)
     assert result.code == 143, result.describe()
-    summary = r"1 restart; \d+\.\d s lost; rank 1 had not caught up when the job ended; .* logged in [1-9][\d,]* messages"
+    summary = r"1 restart; \d+\.\d s lost; rank 1 had not caught up when the job ended; .* sent in [1-9][\d,]* messages"
     assert re.search(summary, result.errors), result.describe()
     ended, = result.of("job_ended")
     assert ended["lost_seconds"] >= 0.3 and ended["replay_seconds"] == 0

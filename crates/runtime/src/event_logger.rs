@@ -34,7 +34,7 @@ const PEER_AGAIN: Duration = Duration::from_millis(200);
 /// Why the event logger cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the event logger cannot listen on {address}: {source}")]
+    #[error("the event logger cannot listen on {address}: {source}{}", crate::hint(source))]
     Listen { address: SocketAddr, source: io::Error },
     #[error("the event logger cannot start: {0}")]
     Start(io::Error),

@@ -547,7 +547,7 @@ impl Events {
             }
             if !statistics.is_empty() {
                 words += &format!(
-                    "; {} logged in {}",
+                    "; {} sent in {}",
                     readable_size(logged),
                     counted(messages, "message", "messages")
                 );
@@ -660,7 +660,7 @@ mod tests {
             "resurgo: rank 2 killed by SIGKILL (pid 123)\n\
              resurgo: rank 2 restarted on this node (life 2)\n\
              resurgo: rank 2 replayed 18,204 deliveries in 0.4 s\n\
-             resurgo: 1 restart; 1.0 s lost, 0.4 s of it in the replay of 18,204 deliveries; 2.0 KiB logged in 3 messages\n"
+             resurgo: 1 restart; 1.0 s lost, 0.4 s of it in the replay of 18,204 deliveries; 2.0 KiB sent in 3 messages\n"
         );
     }
 
@@ -694,7 +694,7 @@ mod tests {
         events.summary(143, &[none, none, none], now + Duration::from_secs(3));
         assert_eq!(
             last_line(events),
-            "resurgo: 1 restart; 3.0 s lost; rank 1 had not caught up when the job ended; 2.0 KiB logged in 3 messages"
+            "resurgo: 1 restart; 3.0 s lost; rank 1 had not caught up when the job ended; 2.0 KiB sent in 3 messages"
         );
     }
 
@@ -724,7 +724,7 @@ mod tests {
         events.summary(137, &[LifeStatistics::default()], now + Duration::from_secs(1));
         assert_eq!(
             last_line(events),
-            "resurgo: 1 restart; 1.0 s lost; 0 bytes logged in 0 messages"
+            "resurgo: 1 restart; 1.0 s lost; 0 bytes sent in 0 messages"
         );
     }
 
