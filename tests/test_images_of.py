@@ -125,6 +125,7 @@ REFUSED = {
     "child": "it has started other processes that still run",
     "zombie": "it has started other processes that still run",
     "file_lock": "it holds a lock on a part of a file: descriptor",
+    "queue": "it has an open message queue: descriptor",
     "queued": "real-time signals wait for it",
     "robust_wait": "a thread waits for a mutex that is robust or inherits priority",
     "pi_wait": "a thread waits for a mutex that is robust or inherits priority",

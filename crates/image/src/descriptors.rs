@@ -49,6 +49,8 @@ pub struct Descriptor {
     /// Device and inode.
     pub inode: (u64, u64),
     pub mode: u32,
+    /// A file of the process itself in /proc. The next life has another one by that name.
+    pub of_process: bool,
     /// Others had the file open for writing when the image was taken, or may have it open at any time.
     pub others_write: bool,
 }
@@ -89,6 +91,7 @@ const NOTHING: Descriptor = Descriptor {
     same_as: None,
     inode: (0, 0),
     mode: 0,
+    of_process: false,
     others_write: false,
 };
 
@@ -277,6 +280,7 @@ pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor
         (_, libc::S_IFSOCK) => return Err("it has an open socket"),
         _ => Kind::Object(objects::describe(fd)?),
     };
+    let of_process = kind == Kind::File && is_of_process(fd)?;
     let same_as = before
         .iter()
         .find(|entry| entry.same_as.is_none() && entry.inode == inode && same_file(entry.fd, fd))
@@ -298,8 +302,52 @@ pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor
         same_as,
         inode,
         mode: stat.st_mode,
+        of_process,
         others_write: is_mpi_file(inode),
     })
+}
+
+/// Whether what seems to be a file is one of this process in /proc. The error names what it is if it cannot be had again.
+fn is_of_process(fd: i32) -> Result<bool, &'static str> {
+    const PROC: i64 = 0x9fa0;
+    const MESSAGE_QUEUES: i64 = 0x1980_0202;
+    match sys::file_system(fd) {
+        MESSAGE_QUEUES => return Err("it has an open message queue"),
+        PROC => {}
+        _ => return Ok(false),
+    }
+    let mut target = [0; 256];
+    let Some((process, name)) = place_in_proc(fd, &mut target) else {
+        return Ok(false);
+    };
+    // A thread's number is another one in the next life.
+    match process == sys::getpid() && !name.starts_with(b"/task/") {
+        true => Ok(true),
+        false => Err("it has an open file of another process or of a thread in /proc"),
+    }
+}
+
+/// Of a file in the directory of a process in /proc: its number, and what follows in the path.
+fn place_in_proc(fd: i32, target: &mut [u8; 256]) -> Option<(i32, &[u8])> {
+    let mut link = [0; 64];
+    let path = sys::readlink(sys::path(&mut link, "/proc/self/fd/", fd, ""), target).ok()?;
+    let rest = path.strip_prefix(b"/proc/")?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, name) = rest.split_at(digits);
+    Some((std::str::from_utf8(number).ok()?.parse().ok()?, name))
+}
+
+/// Under which name such a file is open anew, ended by a zero.
+pub(crate) fn name_of_own<'a>(fd: i32, path: &'a mut [u8; 256]) -> Result<&'a [u8], Errno> {
+    let mut target = [0; 256];
+    let (_, name) = place_in_proc(fd, &mut target).ok_or(libc::ENOENT)?;
+    let mut length = 0;
+    for part in [b"/proc/self", name, b"\0"] {
+        let place = path.get_mut(length..length + part.len()).ok_or(libc::ENAMETOOLONG)?;
+        place.copy_from_slice(part);
+        length += part.len();
+    }
+    Ok(&path[..length])
 }
 
 /// Memory devices such as /dev/null (1), and terminals.
@@ -429,7 +477,11 @@ fn reopen(entry: &Descriptor) -> Result<(), Errno> {
     // What is opened is a link, whatever the program had opened.
     let only_once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NOFOLLOW;
     let flags = entry.status & !only_once | libc::O_CLOEXEC;
-    let new = sys::open(sys::path(&mut name, "/proc/self/fd/", entry.fd, ""), flags)?;
+    let mut own = [0; 256];
+    let new = match entry.of_process {
+        true => sys::open(name_of_own(entry.fd, &mut own)?, flags)?,
+        false => sys::open(sys::path(&mut name, "/proc/self/fd/", entry.fd, ""), flags)?,
+    };
     if entry.status & libc::O_PATH == 0 {
         sys::lseek(new, entry.offset, libc::SEEK_SET)?;
     }

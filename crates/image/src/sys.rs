@@ -186,6 +186,15 @@ pub fn readlink<'a>(path: &[u8], to: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     Ok(&to[..length])
 }
 
+/// The number that the kernel knows the file system of an open file by; 0: it does not say.
+pub fn file_system(fd: i32) -> i64 {
+    // SAFETY: an all-zero statfs is valid, and the kernel fills it.
+    unsafe {
+        let mut about: libc::statfs = std::mem::zeroed();
+        call!(libc::SYS_fstatfs, fd, &raw mut about).map_or(0, |_| about.f_type)
+    }
+}
+
 /// Reads what fits, from the descriptor's own offset.
 pub fn read(fd: i32, to: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: writes to the slice.

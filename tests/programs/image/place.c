@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What surrounds a process: working directory, umask, limits, priority, environment, clocks of the vdso, the present processor.
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -27,6 +28,7 @@ int main(int argc, char **argv)
     int usual = WORKS(getpriority(PRIO_PROCESS, 0)), nice = usual < 18 ? usual + 2 : 19;
     WORKS(setpriority(PRIO_PROCESS, 0, nice));
     setenv("PLACE", "first", 1);
+    int about_itself = WORKS(open("/proc/self/status", O_RDONLY));
     double last = now();
     time_t seconds = time(NULL);
     uint64_t hash = FNV_START;
@@ -45,6 +47,10 @@ int main(int argc, char **argv)
         CHECK(now() >= last && time(NULL) >= seconds, "round %d: time runs backwards", i);
         last = now();
         seconds = time(NULL);
+        char status[1024] = "";
+        CHECK(pread(about_itself, status, sizeof status - 1, 0) > 0, "round %d: %s", i, strerror(errno));
+        snprintf(value, sizeof value, "\nPid:\t%d\n", getpid());
+        CHECK(strstr(status, value) != NULL, "round %d: of another process: %s", i, status);
         int processor = sched_getcpu();
         CHECK(processor >= 0 && processor < sysconf(_SC_NPROCESSORS_CONF), "round %d: processor %d", i, processor);
         snprintf(name, sizeof name, "file%d", i % 10);

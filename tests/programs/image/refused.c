@@ -3,6 +3,7 @@
 // and the number of rounds.
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <mqueue.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
@@ -84,6 +85,10 @@ static void take(void)
         snprintf(path, sizeof path, "fifo%d", rank);
         mkfifo(path, 0600);
         fd = WORKS(open(path, O_RDWR));
+    } else if (is("queue")) {
+        snprintf(path, sizeof path, "/refused%d", getpid());
+        fd = WORKS(mq_open(path, O_RDWR | O_CREAT, 0600, NULL));
+        mq_unlink(path);
     } else if (is("file_lock")) {
         snprintf(path, sizeof path, "locked%d", rank);
         fd = WORKS(open(path, O_RDWR | O_CREAT, 0600));

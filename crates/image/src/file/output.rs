@@ -327,11 +327,7 @@ impl Output {
 
 fn is_in_memory(file: i32) -> bool {
     const TMPFS: i64 = 0x0102_1994;
-    // SAFETY: an all-zero statfs is valid, and the kernel fills it.
-    unsafe {
-        let mut about: libc::statfs = std::mem::zeroed();
-        call!(libc::SYS_fstatfs, file, &raw mut about).is_ok() && about.f_type == TMPFS
-    }
+    sys::file_system(file) == TMPFS
 }
 
 const _: () = assert!(DATA_OFFSET.is_multiple_of(PAGE as u64));

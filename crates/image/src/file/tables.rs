@@ -144,6 +144,11 @@ impl Tables {
         for entry in descriptors::noted() {
             let mut link = [0u8; 64];
             let path = sys::readlink(sys::path(&mut link, "/proc/self/fd/", entry.fd, ""), &mut target).unwrap_or(b"");
+            let mut own = [0u8; 256];
+            let path = match entry.of_process {
+                true => descriptors::name_of_own(entry.fd, &mut own).map_or(path, |name| &name[..name.len() - 1]),
+                false => path,
+            };
             let of_library = mappings::is_of_library(path);
             let device = entry.mode & libc::S_IFMT == libc::S_IFCHR;
             let (kind, same_as) = match entry.kind {

@@ -43,6 +43,9 @@ fn daly(cost: Duration, mtbf: Duration) -> Duration {
 
 /// How soon a rank that could not have an image is asked again, at most; never later than the usual time.
 const AGAIN: Duration = Duration::from_millis(200);
+/// So often in a row, which may be about what is soon over; then after pauses, each twice as long as the last, up to [`LONGEST_PAUSE`]: what
+/// is refused may have cost a fork.
+const SOON: u32 = 5;
 /// How often a rank is asked because somebody wants an image now.
 const ATTEMPTS: u32 = 25;
 
@@ -75,6 +78,8 @@ pub struct Checkpoints {
     logged: u64,
     /// Doubled whenever such an image was refused: others may be refused for the same reason.
     patience: u64,
+    /// How often in a row each rank (or the job) could not have one.
+    refusals: BTreeMap<usize, u32>,
     /// What each rank's (or the job's) last image has cost.
     costs: Vec<Option<Duration>>,
     failures: u32,
@@ -114,6 +119,7 @@ impl Checkpoints {
             growth: 0,
             logged: 0,
             patience: 1,
+            refusals: BTreeMap::new(),
             costs: vec![None; size],
             failures: 0,
             due: (1..=size as u32)
@@ -332,7 +338,7 @@ impl Checkpoints {
             (Some(_), None) => drop(self.wanted.remove(&rank)),
             (None, _) => {}
         }
-        let soon = now + self.every(now).map_or(AGAIN, |every| every.min(AGAIN));
+        let soon = now + self.pause_after(rank, refusal.is_some(), now);
         // A pause as long as the image took, at least: a job that stands still for images would do little else.
         let regularly = self.regularly(now).map(|due| due.max(now + took));
         if let Some(due) = self.due.get_mut(rank) {
@@ -346,6 +352,20 @@ impl Checkpoints {
             (Some(turns), None) => turns.taken(),
             _ => {}
         }
+    }
+
+    /// How long a rank that could not have an image now is left alone; of one that has had one it is forgotten.
+    fn pause_after(&mut self, rank: usize, is_refused: bool, now: Duration) -> Duration {
+        let every = self.every(now);
+        let soon = every.map_or(AGAIN, |every| every.min(AGAIN));
+        if !is_refused || self.wanted.contains_key(&rank) {
+            self.refusals.remove(&rank);
+            return soon;
+        }
+        let refusals = self.refusals.entry(rank).or_insert(0);
+        *refusals += 1;
+        let doubled = soon.saturating_mul(1 << refusals.saturating_sub(SOON).min(16));
+        doubled.min(LONGEST_PAUSE.max(every.unwrap_or_default()))
     }
 
     /// The rank has finished: nobody needs an image of it.

@@ -269,6 +269,11 @@ fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, String> {
     let file = open(path, flags(descriptor))?;
     let metadata = file.metadata().map_err(|error| format!("{shown}: {error}"))?;
     use std::os::unix::fs::MetadataExt;
+    if path.starts_with(b"/proc/") {
+        // Made when it is opened, and as long as it is read.
+        go_to(&file, descriptor).map_err(|error| format!("{shown}: {error}"))?;
+        return Ok(file);
+    }
     // Not the device: many have other numbers when the machine has been started again.
     if metadata.ino() != descriptor.inode {
         return Err(format!("{shown} is another file than it was"));

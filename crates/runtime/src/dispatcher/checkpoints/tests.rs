@@ -48,6 +48,32 @@ fn images_that_take_longer_than_their_period_leave_as_much_time() {
 }
 
 #[test]
+fn whoever_is_refused_again_and_again_is_asked_less_and_less() {
+    let mut checkpoints = Checkpoints::new(Period::Every(SECOND), Order::Periodic, 1, usize::MAX);
+    let mut now = SECOND;
+    let mut refused = |checkpoints: &mut Checkpoints| {
+        assert_eq!(checkpoints.next(now, |_| true), Some(0));
+        checkpoints.answered(0, now, Err("it has an open socket"));
+        let next = checkpoints.next_time(|_| true).unwrap();
+        let pause = next - now;
+        now = next;
+        pause
+    };
+    for _ in 0..SOON {
+        assert_eq!(refused(&mut checkpoints), AGAIN);
+    }
+    for pause in [2, 4, 8, 16, 32, 50, 50] {
+        assert_eq!(refused(&mut checkpoints), AGAIN * pause);
+    }
+    assert_eq!(checkpoints.next(now, |_| true), Some(0));
+    checkpoints.answered(0, now, Ok(Duration::ZERO));
+    assert_eq!(checkpoints.next_time(|_| true), Some(now + SECOND));
+    assert_eq!(checkpoints.next(now + SECOND, |_| true), Some(0));
+    checkpoints.answered(0, now + SECOND, Err("it has an open socket"));
+    assert_eq!(checkpoints.next_time(|_| true), Some(now + SECOND + AGAIN));
+}
+
+#[test]
 fn without_a_period_nobody_is_asked() {
     let mut checkpoints = Checkpoints::new(Period::Never, Order::Periodic, 3, usize::MAX);
     assert_eq!(checkpoints.next(100 * SECOND, |_| true), None);
