@@ -279,6 +279,7 @@ def test_compressed_files_are_small(jobs, program, tmp_path):
             jobs.start(2, *command, options=["--checkpoint-dir", directory, *options]).wait().ok()
             sizes.append(files(directory, 0)[-1].stat().st_size)
         assert sizes[1] < most and 2 * sizes[1] < sizes[0], sizes
+        assert name != "heat" or sizes[0] < most, "of a fresh C rank also without compression"
         shown = jobs.resurgo("image", "show", files(directory, 0)[-1]).ok().text
         assert re.search(r"\ncompressed \d+ KiB, by zstd\n", shown), shown
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -197,6 +198,39 @@ def test_after_a_reboot(jobs, chain, program, calm):
     assert chain.out == calm.out
     assert [(event["image"] > 0, event["from_file"]) for event in result.of("started")] == [(True, True)] * 2
     assert "2 ranks go on from the files in" in result.errors
+
+
+SLEEPS = """
+import sys, time
+from mpi4py import MPI
+world, last = MPI.COMM_WORLD, time.monotonic()
+for step in range(150):
+    world.allreduce(step)
+    time.sleep(0.01)
+    assert time.monotonic() >= last + 0.01, "time runs backwards"
+    last = time.monotonic()
+    if step == 20 and world.rank == 0:
+        print("sleeps", flush=True)
+print("rank", world.rank, "done")
+"""
+
+
+def test_the_clock_does_not_go_backwards_after_a_reboot(jobs):
+    """It counts from the start of the machine. Who sleeps until a moment of it must not sleep for as long as the machine had run before."""
+    later = ["unshare", "--time", "--monotonic", "1000000", "--boottime", "1000000", "--fork"]
+    if subprocess.run([*later, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("no time namespace can be had")
+    images = jobs.directory / "images"
+    words = ["--protocol", "blocking", "--checkpoint-dir", images, harness.PYTHON, "-c", SLEEPS]
+    job = jobs.command([*later, harness.RESURGO, "run", "-n", "2", *words])
+    job.until(lambda: b"sleeps" in job.out.read_bytes())
+    pid = job.process.pid
+    (number,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    jobs.resurgo("suspend", number).ok()
+    job.wait(20)
+    result = jobs.resurgo("resume", "--checkpoint-every", "200ms", "--fault", "rank=1,at=500ms", images, timeout=60).ok()
+    assert sorted(result.text.splitlines()) == ["rank 0 done", "rank 1 done"], result.describe()
+    assert "warning" not in result.errors and "killed by SIGKILL" in result.errors, result.describe()
 
 
 def test_it_is_shown_and_can_be_removed(chain, program):

@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod clock;
 mod diagnosis;
 mod doctor;
 mod environment;

@@ -17,7 +17,7 @@ use crate::check::{self, Refusal};
 use crate::diagnosis;
 use crate::environment;
 use crate::options::{self, Options, ProgramOptions, Request, TimeLimit};
-use crate::{slurm, spawn, suspend};
+use crate::{clock, slurm, spawn, suspend};
 
 /// Runs a job; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
@@ -103,6 +103,10 @@ pub fn resume(options: Options, suspended: Suspended) -> Result<Settings, Refusa
                 missing.join(", ")
             ),
         ));
+    }
+    let warning = clock::never_backwards(Duration::from_nanos(about.monotonic_ns));
+    if let Some(warning) = warning.filter(|_| !options.quiet) {
+        eprintln!("resurgo: warning: {warning}");
     }
     job.fixed_addresses = check::fixed_addresses(job.protocol)?;
     job.checkpoint_keep = options.checkpoint_keep;

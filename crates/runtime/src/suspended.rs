@@ -63,6 +63,9 @@ pub struct About {
     pub number: u32,
     /// When it was suspended, in seconds since 1970.
     pub unix_time: f64,
+    /// What its CLOCK_MONOTONIC was then, in nanoseconds; 0: not told.
+    #[serde(default)]
+    pub monotonic_ns: u64,
     /// How long it has run, over all its runs.
     pub seconds: f64,
     pub ranks: usize,
@@ -547,6 +550,7 @@ mod tests {
             about: About {
                 number: 7,
                 unix_time: 0.0,
+                monotonic_ns: 0,
                 seconds: 1.5,
                 ranks: 1,
                 launched: 1,

@@ -315,6 +315,7 @@ impl Dispatcher {
             unix_time: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0.0, |time| time.as_secs_f64()),
+            monotonic_ns: crate::monotonic_ns(),
             seconds: self.suspension.seconds_before + self.start.elapsed().as_secs_f64(),
             ranks: self.pids.len(),
             launched: self.faults.launched(),
