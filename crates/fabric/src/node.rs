@@ -105,8 +105,10 @@ impl Node {
         let base = base.cast::<u8>();
         // SAFETY: aligned words inside the mapping, which the agent has written before this rank was started.
         let group = |of: usize| unsafe { *base.add(layout.control(of) + control::GROUP).cast::<u64>() };
-        let inside = match half(header::PROTOCOL) {
-            nm::PROTOCOL_HIERARCHICAL => (0..size).map(|other| group(other) == group(rank)).collect(),
+        let protocol = half(header::PROTOCOL);
+        let waves = nm::waves(protocol);
+        let inside = match waves {
+            nm::Waves::OfEachGroup => (0..size).map(|other| group(other) == group(rank)).collect(),
             _ => Vec::new(),
         };
         let writable = libc::PROT_READ | libc::PROT_WRITE;
@@ -124,13 +126,13 @@ impl Node {
             layout,
             rank,
             size,
-            logs: nm::logs(half(header::PROTOCOL)),
-            waves: nm::has_waves(half(header::PROTOCOL)),
-            returns_together: nm::can_return_together(half(header::PROTOCOL)),
-            chandy_lamport: half(header::PROTOCOL) == nm::PROTOCOL_CHANDY_LAMPORT,
-            in_groups: half(header::PROTOCOL) == nm::PROTOCOL_GROUP,
+            logs: nm::logs(protocol),
+            waves: nm::has_waves(protocol),
+            returns_together: nm::can_return_together(protocol),
+            chandy_lamport: waves == nm::Waves::Passing,
+            in_groups: waves == nm::Waves::GroupByGroup,
             inside,
-            piggybacking: half(header::PROTOCOL) == nm::PROTOCOL_CAUSAL && half(header::TOLERATE_NODE) != 0,
+            piggybacking: nm::order(protocol) == nm::Order::Piggybacked && half(header::TOLERATE_NODE) != 0,
             reduction: half(header::REDUCTION),
             clock_spread: half(header::CLOCK_SPREAD),
             tolerate_node: half(header::TOLERATE_NODE) != 0,

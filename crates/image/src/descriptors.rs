@@ -338,7 +338,7 @@ fn place_in_proc(fd: i32, target: &mut [u8; 256]) -> Option<(i32, &[u8])> {
 }
 
 /// Under which name such a file is open anew, ended by a zero.
-pub(crate) fn name_of_own<'a>(fd: i32, path: &'a mut [u8; 256]) -> Result<&'a [u8], Errno> {
+pub(crate) fn name_of_own(fd: i32, path: &mut [u8; 256]) -> Result<&[u8], Errno> {
     let mut target = [0; 256];
     let (_, name) = place_in_proc(fd, &mut target).ok_or(libc::ENOENT)?;
     let mut length = 0;

@@ -30,7 +30,7 @@ use nix::unistd::Pid;
 use resurgo_protocol::group::Groups;
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, Stream, ToAgent, ToDispatcher};
-use resurgo_wire::node_memory::{PROTOCOL_AUTO, PROTOCOL_GROUP, PROTOCOLS};
+use resurgo_wire::node_memory::{self as nm, PROTOCOLS};
 
 use crate::children;
 use crate::connection::Connection;
@@ -467,7 +467,7 @@ impl Dispatcher {
                 let members = self.members(unit);
                 let mean = Duration::from_nanos(all_stalls_ns / members.len() as u64);
                 let longest = Duration::from_nanos(longest_stall_ns);
-                let groups = (self.protocol == PROTOCOL_GROUP).then_some((groups, is_global));
+                let groups = (nm::waves(self.protocol) == nm::Waves::GroupByGroup).then_some((groups, is_global));
                 let of = self.is_hierarchical().then_some(&members[..]);
                 self.events.wave_complete(number, total, longest, mean, groups, of);
                 self.wave_for_suspension(&members);
@@ -493,7 +493,7 @@ impl Dispatcher {
                 let is_expected = self.checkpoints.is_expected(unit);
                 self.checkpoints.answered(unit, self.start.elapsed(), Err(&why));
                 let lasts = self.events.not_checkpointed(rank, &reason, is_expected, now);
-                if lasts && self.protocol == PROTOCOL_AUTO && !self.together {
+                if lasts && nm::can_do_without_waves(self.protocol) && !self.together {
                     // One rank must not keep all others from having images.
                     self.only_logs(&why);
                 }

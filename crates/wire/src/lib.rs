@@ -12,3 +12,4 @@ pub mod image;
 pub mod node_memory;
 mod output;
 pub mod piggyback;
+mod protocols;

@@ -103,65 +103,7 @@ pub mod header {
     pub const BYTES: usize = 4096;
 }
 
-pub const PROTOCOL_NONE: u32 = 0;
-pub const PROTOCOL_PESSIMISTIC: u32 = 1;
-pub const PROTOCOL_BLOCKING: u32 = 2;
-pub const PROTOCOL_AUTO: u32 = 3;
-pub const PROTOCOL_CHANDY_LAMPORT: u32 = 4;
-pub const PROTOCOL_CAUSAL: u32 = 5;
-pub const PROTOCOL_GROUP: u32 = 6;
-pub const PROTOCOL_HIERARCHICAL: u32 = 7;
-pub const PROTOCOL_CHANNEL_MEMORY: u32 = 8;
-
-/// Names of the protocols, by number.
-pub const PROTOCOLS: [&str; 9] = [
-    "none",
-    "pessimistic",
-    "blocking",
-    "auto",
-    "chandy-lamport",
-    "causal",
-    "group",
-    "hierarchical",
-    "channel-memory",
-];
-
-/// Messages and the order of their deliveries are logged in the node memory: a rank can recover alone. (Under
-/// `channel-memory` it can, too, and nothing of it is here.)
-pub const fn logs(protocol: u32) -> bool {
-    matches!(
-        protocol,
-        PROTOCOL_PESSIMISTIC | PROTOCOL_AUTO | PROTOCOL_CAUSAL | PROTOCOL_HIERARCHICAL
-    )
-}
-
-/// A rank that has failed begins again alone, and repeats what it did.
-pub const fn recovers_alone(protocol: u32) -> bool {
-    logs(protocol) || protocol == PROTOCOL_CHANNEL_MEMORY
-}
-
-/// Images of all ranks, or of all of a group, are taken in waves.
-pub const fn has_waves(protocol: u32) -> bool {
-    can_return_together(protocol) || protocol == PROTOCOL_HIERARCHICAL
-}
-
-/// Images are taken in waves only: no rank can have one alone.
-pub const fn only_waves(protocol: u32) -> bool {
-    has_waves(protocol) && (!logs(protocol) || protocol == PROTOCOL_HIERARCHICAL)
-}
-
-/// All ranks can return to a wave, whatever they have done since.
-pub const fn can_return_together(protocol: u32) -> bool {
-    matches!(
-        protocol,
-        PROTOCOL_BLOCKING | PROTOCOL_AUTO | PROTOCOL_CHANDY_LAMPORT | PROTOCOL_GROUP
-    )
-}
-
-/// Ranks can have images.
-pub const fn has_images(protocol: u32) -> bool {
-    protocol != PROTOCOL_NONE
-}
+pub use crate::protocols::*;
 
 /// Names of the ways to keep piggybacks small, by number.
 pub const REDUCTIONS: [&str; 3] = ["vcausal", "manetho", "logon"];

@@ -31,7 +31,7 @@ impl Rank {
 
 impl Work {
     pub(super) fn is_in_groups(&self) -> bool {
-        self.job.protocol == nm::PROTOCOL_GROUP
+        nm::waves(self.job.protocol) == nm::Waves::GroupByGroup
     }
 
     /// The groups of the next wave, which all ranks can see then.

@@ -55,8 +55,8 @@ impl Waves {
 
     /// Those of each unit of a job of so many ranks.
     pub fn of(job: &Job, ranks: usize) -> Vec<Waves> {
-        let groups = match job.protocol {
-            nm::PROTOCOL_HIERARCHICAL => job.groups.lasting(ranks),
+        let groups = match nm::waves(job.protocol) {
+            nm::Waves::OfEachGroup => job.groups.lasting(ranks),
             _ => Groups::one(ranks),
         };
         let members = |group| groups.members(group).map(|rank| rank as usize).collect();
@@ -97,7 +97,7 @@ impl Work {
 
     /// Nobody waits for others in a wave.
     pub(super) fn is_non_blocking(&self) -> bool {
-        self.job.protocol == nm::PROTOCOL_CHANDY_LAMPORT
+        nm::waves(self.job.protocol) == nm::Waves::Passing
     }
 
     /// The number of the unit that `rank` belongs to.
@@ -109,7 +109,7 @@ impl Work {
 
     /// Only the failed rank's unit returns, and repeats what it has done.
     pub(super) fn is_hierarchical(&self) -> bool {
-        self.job.protocol == nm::PROTOCOL_HIERARCHICAL
+        nm::waves(self.job.protocol) == nm::Waves::OfEachGroup
     }
 
     /// The unit of `rank` returns to a wave: the ends of its processes are no failures.

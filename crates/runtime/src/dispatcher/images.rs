@@ -153,7 +153,7 @@ impl Dispatcher {
 
     /// Each group of ranks has waves of its own, and returns alone.
     pub(super) fn is_hierarchical(&self) -> bool {
-        self.protocol == nm::PROTOCOL_HIERARCHICAL
+        nm::waves(self.protocol) == nm::Waves::OfEachGroup
     }
 
     /// What [`Checkpoints`] knows `rank` as: with waves the job, or its group, is one.

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use resurgo_wire::control::Job;
-use resurgo_wire::node_memory::{PROTOCOL_CAUSAL, SPREAD_BROADCAST, SPREAD_MULTICAST};
+use resurgo_wire::node_memory::{self as nm, SPREAD_BROADCAST, SPREAD_MULTICAST};
 
 use super::Dispatcher;
 use crate::event_logger::{self, Process, Report, Settings};
@@ -97,7 +97,7 @@ impl Dispatcher {
     /// Hears what event loggers have said, and starts those again that have ended.
     pub(super) fn mind_loggers(&mut self) {
         let now = Instant::now();
-        let waits = self.protocol != PROTOCOL_CAUSAL;
+        let waits = nm::order(self.protocol) != nm::Order::Piggybacked;
         for number in 0..self.loggers.0.len() {
             let logger = &mut self.loggers.0[number];
             let pid = logger.process.pid();

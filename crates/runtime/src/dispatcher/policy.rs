@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 use resurgo_wire::control::{End, Ended};
-use resurgo_wire::node_memory::{self as nm, EXIT_REPORT, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC};
+use resurgo_wire::node_memory::{self as nm, EXIT_REPORT, PROTOCOL_PESSIMISTIC};
 use serde::{Deserialize, Serialize};
 
 /// A rank that fails so many times in a row by the same cause at the same place is not started again.
@@ -160,7 +160,7 @@ impl Policy {
             End::Exited(code) => code.max(1),
             End::Signalled(signal) => 128 + signal,
         };
-        if self.protocol == PROTOCOL_NONE {
+        if !nm::has_images(self.protocol) {
             let reason = format!(
                 "rank {rank} {}; with --protocol auto it would have been restarted and the job gone on",
                 describe(ended)
@@ -205,7 +205,7 @@ impl Policy {
 mod tests {
     use super::*;
     use resurgo_wire::control::LifeStatistics;
-    use resurgo_wire::node_memory::{EXIT_DIVERGED, PROTOCOL_AUTO, PROTOCOL_HIERARCHICAL};
+    use resurgo_wire::node_memory::{EXIT_DIVERGED, PROTOCOL_AUTO, PROTOCOL_HIERARCHICAL, PROTOCOL_NONE};
 
     const LIMITS: Limits = Limits {
         restarts: 5,

@@ -93,8 +93,8 @@ impl Dispatcher {
             (Stream::Stdout, Lines::new(settings.label, io::stdout().is_terminal())),
             (Stream::Stderr, Lines::new(settings.label, io::stderr().is_terminal())),
         ]);
-        let units = match job.protocol {
-            nm::PROTOCOL_HIERARCHICAL => job.groups.lasting(size),
+        let units = match nm::waves(job.protocol) {
+            nm::Waves::OfEachGroup => job.groups.lasting(size),
             _ => Groups::one(size),
         };
         let mut dispatcher = Dispatcher {

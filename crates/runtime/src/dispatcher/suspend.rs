@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Job, Stream, ToAgent};
-use resurgo_wire::node_memory::PROTOCOL_CHANNEL_MEMORY;
+use resurgo_wire::node_memory as nm;
 use serde::{Deserialize, Serialize};
 
 use super::Dispatcher;
@@ -61,7 +61,7 @@ pub(super) fn obstacle(job: &Job) -> Option<&'static str> {
     if let Some(why) = without_images(job) {
         return Some(why);
     }
-    if job.protocol == PROTOCOL_CHANNEL_MEMORY {
+    if nm::kept(job.protocol) == nm::Kept::InChannelMemory {
         return Some(
             "what its channel memories hold is in no file; run it with --protocol pessimistic to be able to suspend it",
         );
