@@ -306,6 +306,13 @@ def run(contender, ranks, *program, options=(), timeout=TIMEOUT):
         return job.output, seconds, job.others
 
 
+def stats_of(contender, ranks, *program, options=(), timeout=TIMEOUT):
+    """Runs a job of Resurgo to its end: what it has measured of itself, and the share of the machine that others used meanwhile."""
+    with Job(contender, ranks, *program, options=(*options, "--stats-json", "stats")) as job:
+        job.wait(timeout)
+        return json.loads((job.directory / "stats").read_text()), job.others
+
+
 def distance():
     """Nanoseconds that a line of the cache takes from one processor to another, in a list; an empty one if there is only one."""
     answer = subprocess.run([PROGRAMS / "distance"], capture_output=True, text=True, check=False)

@@ -26,8 +26,7 @@ def listing():
     lines = ["resurgo bench paper FIGURE... [--quick] [--out DIR] [--protocols LIST] [--ranks LIST]", ""]
     for key, paper in PAPERS.items():
         lines += [paper]
-        lines += [f"  {figure.name:<12} {figure.title}{' (simulated)' if figure.simulated else ''}"
-                  for figure in FIGURES.values() if figure.paper == key]
+        lines += [f"  {figure.name:<12} {figure.title}" for figure in FIGURES.values() if figure.paper == key]
     lines += ["", "all: every figure. Of each, a table (.md), its numbers (.csv) and a picture (.svg) are written to --out."]
     return "\n".join(lines)
 

@@ -106,10 +106,13 @@ def test_faults_with_and_without_local_copies(jobs, tmp_path):
 def test_a_simulated_figure(jobs, tmp_path):
     bench(jobs, "paper", "causal-10", "--quick", "--ranks", "4,16", "--out", tmp_path).ok()
     rows, text = outcome(tmp_path, "causal-10")
-    assert "**simulated" in text
-    size = {(row["kernel"], row["event_loggers"], row["ranks"]): int(row["bytes"]) for row in rows}
+    assert "**simulated" in text and "also measured" in text
+    size = {(row["kernel"], row["event_loggers"], row["ranks"]): int(row["bytes"]) for row in rows if row["where"] == "simulated"}
     for kernel in ("cg", "lu", "bt", "ft"):
         assert size[kernel, "0", "16"] > 5 * size[kernel, "1", "16"], kernel
+    measured = [row for row in rows if row["where"] == "measured"]
+    assert {(row["kernel"], row["event_loggers"]) for row in measured} >= {(kernel, n) for kernel in ("cg", "lu", "bt", "ft") for n in "01"}
+    assert all(0 < float(row["together_ms"]) < 5000 for row in measured), measured
 
 
 @pytest.mark.slow

@@ -132,6 +132,21 @@ def test_a_terminal_is_shown_how_far_it_has_come(quiet, protocol, said):
     quiet.end(job)
 
 
+@pytest.mark.parametrize("verb", ["ps", "checkpoint", "suspend", "kill", "image", "resume", "run"])
+def test_every_command_has_help(jobs, verb):
+    told = jobs.resurgo(verb, "--help").ok()
+    assert "resurgo run" in told.text and told.errors == ""
+
+
+def test_a_job_is_killed_twice(quiet, ask):
+    job = quiet(2)
+    answers = [ask("kill", job.process.pid) for _ in range(3)]
+    job.wait(10)
+    assert answers[0][0] == 0, answers
+    for code, text, errors in answers[1:]:
+        assert code == 0 or "has ended meanwhile" in errors or "there is no job" in errors, (code, text, errors)
+
+
 @pytest.mark.parametrize("option, value", [("--protocol", "none"), ("--tolerate", "node")])
 def test_there_are_no_images_with(quiet, ask, option, value):
     job = quiet(2, protocol="none") if value == "none" else quiet(2, options=[option, value])

@@ -108,12 +108,20 @@ class Result:
     left_out: list = field(default_factory=list)
     note: str = ""
 
+    @property
+    def where(self):
+        """What its numbers are: "simulated", "measured" or both, as in the first column, if that tells it."""
+        return list(dict.fromkeys(row[0] for row in self.rows)) if self.columns[0] == "where" else ["measured"]
+
     def table(self, head, rows):
         self.tables.append(table(head, rows))
 
     def finding(self, claim, measured, seen):
         """`seen`: None when it cannot be told here."""
         self.findings.append((claim, measured, {True: "yes", False: "**no**", None: "–"}[seen]))
+
+
+HOW = {"simulated": "simulated, with costs as given below", "measured": "measured on this machine"}
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,6 @@ class Figure:
     measure: object  # Setting → Result
     saw: str  # what the paper saw
     why: str  # why here it is different
-    simulated: bool = False
 
     def write(self, result, setting, out):
         """The table, its numbers and the picture."""
@@ -133,9 +140,9 @@ class Figure:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(result.columns)
             writer.writerows(result.rows)
-        title = f"{self.title}{' (simulated)' if self.simulated else ''}"
+        title = f"{self.title}{' (simulated)' if result.where == ['simulated'] else ''}"
         svg.write(out / f"{self.name}.svg", title, result.panels)
-        how = "simulated, with costs as given below" if self.simulated else "measured on this machine"
+        how = "; also ".join(HOW[where] for where in result.where)
         lines = [f"# {self.title}", "", f"After figure {self.number} of {PAPERS[self.paper]}; **{how}**.", ""]
         quick = "; **quick: shows that it works, no more**" if setting.quick else ""
         lines += [f"{version()}. {machine.description()}. {time.strftime('%Y-%m-%d %H:%M')}, load {machine.load()}; {result.note}{quick}."]

@@ -13,6 +13,13 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     }
     let mut status = 0;
     for file in files {
+        // A pipe would be waited for.
+        if std::fs::metadata(file).is_ok_and(|about| !about.is_file()) {
+            let shown = std::path::Path::new(file).display();
+            eprintln!("resurgo: {shown}: it is no file; images are DIR/job/rank-N.image-M below --checkpoint-dir DIR");
+            status = 1;
+            continue;
+        }
         match resurgo_image::file::show(file.as_ref()) {
             Ok(text) => {
                 let _ = std::io::stdout().write_all(text.as_bytes());

@@ -28,6 +28,13 @@ fn main() -> ExitCode {
     let verb = arguments.next().unwrap_or_default();
     let rest: Vec<OsString> = arguments.collect();
     match verb.to_str() {
+        // `run`, `resume` and `bench` find out themselves where their own options end.
+        Some("ps" | "checkpoint" | "suspend" | "kill" | "image" | "doctor")
+            if rest.iter().any(|word| word == "--help" || word == "-h") =>
+        {
+            let _ = std::io::stdout().write_all(HELP.as_bytes());
+            ExitCode::SUCCESS
+        }
         Some("run") => code(run::run(rest)),
         Some("doctor") => code(doctor::run(rest)),
         Some("bench") => code(bench::run(rest)),

@@ -24,7 +24,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 
 /// A duration from `3s`, `250ms`, `2.5m`, `1h`, `10us`; without a unit, seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration: write a number and a unit, as in 3s, 250ms or 2m");
+    let wrong = || format!("{text:?} is not a duration: write a number and a unit, as in 250ms, 3s, 90m or 4h");
     let (number, unit) = split(text).ok_or_else(wrong)?;
     let seconds = match unit {
         "us" | "µs" => number / 1e6,

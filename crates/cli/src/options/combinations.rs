@@ -135,6 +135,9 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
                 .to_string(),
         );
     }
+    if options.checkpoint_keep && options.checkpoint_directory.is_none() {
+        return Err("--checkpoint-keep is for image files: it needs --checkpoint-dir".to_string());
+    }
     if options.checkpoint_compress.is_some() && options.checkpoint_directory.is_none() {
         return Err("--checkpoint-compress is for image files: it needs --checkpoint-dir".to_string());
     }

@@ -161,6 +161,14 @@ fn errors_name_what_is_wrong() {
         ("--checkpoint-dir d --checkpoint-compress zstd:20 ./a", "from 1 to 19"),
         ("--checkpoint-dir d --checkpoint-compress zstd3 ./a", "from 1 to 19"),
         ("--checkpoint-compress zstd ./a", "needs --checkpoint-dir"),
+        ("--checkpoint-keep ./a", "needs --checkpoint-dir"),
+        ("--checkpoint-dir= ./a", "write the name of a directory"),
+        ("--checkpoint-every daly --mtbf 0 ./a", "longer than nothing"),
+        ("--checkpoint-dir d --time-limit 0 ./a", "leave it out for no limit"),
+        (
+            "--checkpoint-dir d --time-limit 04:00:00 ./a",
+            "as in 250ms, 3s, 90m or 4h",
+        ),
         ("--local-copies no --checkpoint-dir d ./a", "neither on nor off"),
         ("--local-copies off ./a", "add --checkpoint-dir DIR"),
         (

@@ -115,8 +115,12 @@ pub(super) fn set(options: &mut Options, name: &str, value: &str) -> Result<(), 
             0 => return Err("at least one image must be on its way, or there are none".to_string()),
             images => options.images_in_flight = Some(images),
         },
-        "mtbf" => options.mtbf = Some(parse_duration(value)?),
+        "mtbf" => match parse_duration(value)? {
+            Duration::ZERO => return Err("the time between failures is longer than nothing".to_string()),
+            mtbf => options.mtbf = Some(mtbf),
+        },
         "log-prefault" => options.log_prefault = parse_size(value)?,
+        "checkpoint-dir" if value.is_empty() => return Err("write the name of a directory".to_string()),
         "checkpoint-dir" => options.checkpoint_directory = Some(PathBuf::from(value)),
         "checkpoint-compress" => options.checkpoint_compress = Some(parse_compression(value)?),
         "checkpoint-keep" => options.checkpoint_keep = true,
@@ -132,10 +136,13 @@ pub(super) fn set(options: &mut Options, name: &str, value: &str) -> Result<(), 
         "time-limit" => {
             options.time_limit = Some(match value {
                 "slurm" => TimeLimit::Slurm,
-                _ => TimeLimit::After(
-                    parse_duration(value)
-                        .map_err(|error| format!("{error}; or write slurm for the limit of its job"))?,
-                ),
+                _ => match parse_duration(value)
+                    .map_err(|error| format!("{error}; or write slurm for the limit of its job"))?
+                {
+                    // It would be suspended before it has done anything, whenever it goes on.
+                    Duration::ZERO => return Err("a job needs some time; leave it out for no limit".to_string()),
+                    limit => TimeLimit::After(limit),
+                },
             });
         }
         "spill-dir" => options.spill_directory = Some(PathBuf::from(value)),
