@@ -205,15 +205,13 @@ def volume(setting):
 
     def rows(lines):
         return [[line["kernel"], int(line["ranks"]), method(line), f"{share(line):.3f}", f"{each(line, 'events'):.2f}", f"{each(line, 'piggyback_bytes'):.1f}",
-                 f"{100 * each(line, 'empty_messages'):.1f}", f"{line['most_kept']:,.0f}"] for line in lines]
+                 f"{line['most_kept']:,.0f}"] for line in lines]
 
-    def head(where):
-        return [where, "ranks", "", "piggybacked, % of payload", "events a message", "bytes a message", "messages without events, %", "most events kept by a rank"]
-
-    result.table(head("simulated"), rows(lines))
+    head = ["ranks", "", "piggybacked, % of payload", "events a message", "bytes a message", "most events kept by a rank"]
+    result.table(["simulated", *head], rows(lines))
     result.tables.append(COST_NOTE)
     if large:
-        result.table(head("simulated"), rows(large))
+        result.table(["simulated", *head], rows(large))
         result.tables.append("Larger jobs, simulated with a network of today (2 µs, 12.5 GB/s, an event logger that takes 0.5 µs for a frame), the first 40,000 deliveries (FT: 80,000), each rank with as much "
                              "work as in class A on 16.")
     result.panels = panels(lines, "piggybacked, % of payload", share)
@@ -222,7 +220,8 @@ def volume(setting):
         cut, events = saved_by_logger(by)
         result.finding(f"{kernel}, 16 ranks: {finding} (simulated)", f"{cut:.0%} of the bytes, {events:.0%} of the events", cut >= 0.7)
     if measured:
-        result.table(head("measured"), rows(measured))
+        empty = [f"{100 * each(line, 'empty_messages'):.1f}" for line in measured]
+        result.table(["measured", *head, "messages without events, %"], [[*row, one] for row, one in zip(rows(measured), empty)])
         result.tables.append(REAL_NOTE)
         result.panels += panels(measured, "piggybacked, % of payload", share, "measured")
     for kernel, by in each_at(measured).items():
@@ -370,19 +369,25 @@ FIGURES = (
         "An event takes 4 to 6 bytes here (theirs were of fixed size, and larger), and an empty piggyback 3 to 5. So shares of the "
         "payload are smaller. The saving in bytes is less than that in events, because fewer events share the head that names their receiver. The model knows the order of messages and their sizes, not the noise of a real machine. In the wave front of LU, and in CG's exchanges between pairs, "
         "nothing comes back from a receiver before its neighbours have sent as well; a graph can then know no more about it than the sequences do, so the methods differ less than in the paper. Larger jobs show the "
-        "limit of one event logger: its acknowledgements name all ranks, so that its work grows with their number twice over.",
+        "limit of one event logger: its acknowledgements name all ranks, so that its work grows with their number twice over. "
+        "Measured, classes are smaller and so are their messages, of which piggybacks are a larger share; and ranks share the cores with the event logger, "
+        "so that it may have to wait for one while they send on, and what it has not acknowledged is piggybacked.",
     ),
     Figure(
         "causal-8", "causal", 8, "Time for piggybacks, by kernel, ranks and method", computing,
         "Vcausal took least time with an event logger as well as without: 18 % of CG and 26 % of LU on 16 nodes without one, against 26 and 30 % with Manetho and 26 and 42 % with LogOn. An event logger lowered that to 2.4 and 10.6 % (vcausal). "
         "Manetho spent more in taking in, LogOn in making.",
         "Here the time follows the number of events that are carried, whatever the method: the graph is crossed only from what has become known since the last message, not as a whole for each message, so that the graphs' advantage in volume is one in time as well. "
-        "The processor is some ten times faster than theirs and messages are far more frequent in the modelled run, so shares of the run say little across fifteen years; the ratios between methods do.",
+        "The processor is some ten times faster than theirs and messages are far more frequent in the modelled run, so shares of the run say little across fifteen years; the ratios between methods do. "
+        "Measured, ranks share cores and caches with one another and the event logger: a piggyback that is timed while its rank loses its core takes as long as others have it. "
+        "The share is of the processors' time, not of the ranks', which wait for a core most of the time when there are more ranks than cores.",
     ),
     Figure(
         "causal-10", "causal", 10, "Time to collect determinants, with and without an event logger", collection,
         "With an event logger it took 17 % of the time without (BT, 9 processes), 12 % (16) and 10 % (25). On CG, from 1 to 15 other nodes, it grew by 19 % with an event logger and more than ninefold without.",
         "A life here takes in all that others know, of all ranks, and not only its own deliveries, because its replay will depend on it; it asks everybody even where there is an event logger. With one, the others have little left to tell. Without "
-        "one each tells the whole history, so the time grows with ranks times history, more steeply than in the paper.",
+        "one each tells the whole history, so the time grows with ranks times history, more steeply than in the paper. "
+        "Measured, nothing crosses a network: ranks share a node, and a life that begins again reads what the others know where they have written it, in shared memory; without an event logger it exchanges no messages with all. "
+        "What is left is reading and taking in, and with an event logger its answer through a socket; the ranks that go on, and the event logger, want the same cores meanwhile. So an event logger can save less than in the paper, the less the shorter the run is.",
     ),
 )
