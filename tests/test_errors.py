@@ -33,6 +33,14 @@ def test_unknown_options_name_the_nearest(jobs, program, typed, meant):
     refused(jobs.resurgo("run", typed, "x", "-n", "2", *program("hello")), typed, meant, code=2)
 
 
+@pytest.mark.parametrize("more", [[], ["--resume-if-any"]], ids=["begin", "resume"])
+def test_a_file_is_no_directory_for_images(jobs, program, tmp_path, more):
+    file = tmp_path / "file"
+    file.touch()
+    result = jobs.resurgo("run", "--checkpoint-dir", file, *more, *program("hello"))
+    refused(result, f"--checkpoint-dir {file} is a file, not a directory", code=2)
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [

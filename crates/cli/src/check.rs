@@ -27,6 +27,20 @@ impl Refusal {
     }
 }
 
+/// Image files can be below `directory`, as far as can be said before it is made.
+pub fn image_directory(directory: &Path) -> Result<(), Refusal> {
+    match std::fs::metadata(directory) {
+        Ok(metadata) if !metadata.is_dir() => Err(Refusal::new(
+            2,
+            format!(
+                "--checkpoint-dir {} is a file, not a directory; name another",
+                directory.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// The file that `name` stands for, found as a shell would from `directory` with the search path `path`.
 pub fn find_program(name: &OsStr, directory: &Path, path: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     if name.as_bytes().contains(&b'/') {

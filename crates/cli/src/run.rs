@@ -57,6 +57,9 @@ fn begin_or_resume(options: Options, arguments: Vec<OsString>) -> Result<Setting
         environment: std::env::vars_os().collect(),
         directory: here.into_os_string(),
     };
+    if let Some(directory) = &options.checkpoint_directory {
+        check::image_directory(&Path::new(&origin.directory).join(directory))?;
+    }
     if options.resume_if_any
         && let Some(suspended) = suspend::find_same(&options, &origin)?
     {
