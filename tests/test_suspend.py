@@ -257,6 +257,9 @@ def test_the_first_suspension_can_be_resumed_until_there_is_another(jobs, chain,
     for _ in range(2):
         lost = chain.resume(number)
         ready(lost)
+        for verb in ("kill", "suspend", "resume"):
+            told = chain.resurgo(verb, number)
+            assert told.code == 2 and f"job {number} has been resumed" in told.errors, told.describe()
         time.sleep(0.5)  # images come and go
         os.kill(lost.process.pid, signal.SIGKILL)
         lost.process.wait()

@@ -149,9 +149,10 @@ fn find(verb: &str, arguments: &[OsString]) -> Result<Job, String> {
         },
         [number] => {
             let wanted = number.to_str().and_then(|number| number.parse::<u32>().ok());
-            jobs.into_iter()
-                .find(|job| Some(job.number) == wanted)
-                .ok_or_else(|| format!("there is no job {}; resurgo ps lists them", number.display()))
+            jobs.into_iter().find(|job| Some(job.number) == wanted).ok_or_else(|| {
+                let none = || format!("there is no job {}; resurgo ps lists them", number.display());
+                wanted.and_then(suspend::renumbered).unwrap_or_else(none)
+            })
         }
         _ => Err(format!("{verb} takes the number of one job")),
     }

@@ -20,13 +20,28 @@ pub fn registry() -> PathBuf {
 
 /// The suspended jobs that links lead to, in order of their numbers. Links that lead to none any more are removed.
 pub fn registered() -> Vec<Suspended> {
+    let mut jobs = linked();
+    jobs.retain(|job| !job.is_running);
+    jobs
+}
+
+/// Why there is no job `number` if it has been suspended, and runs under another number now.
+pub fn renumbered(number: u32) -> Option<String> {
+    let runs = |job: &Suspended| job.is_running && job.header.about.number == number;
+    linked()
+        .iter()
+        .any(runs)
+        .then(|| format!("job {number} has been resumed, is running and has another number now; resurgo ps lists it"))
+}
+
+/// The same, also those that somebody has resumed.
+fn linked() -> Vec<Suspended> {
     let mut jobs = Vec::new();
     for entry in std::fs::read_dir(registry()).into_iter().flatten().flatten() {
         let Ok(directory) = std::fs::read_link(entry.path()) else {
             continue;
         };
         match Suspended::find(&directory) {
-            Ok(job) if job.is_running => {}
             Ok(job) => jobs.push(job),
             // Unless its file system is only not there at present.
             Err(Error::Nothing(_)) if directory.parent().is_some_and(Path::is_dir) => {
@@ -45,9 +60,11 @@ pub fn named(name: &OsStr) -> Result<Suspended, String> {
         let mut jobs = registered();
         jobs.retain(|job| job.header.about.number == number);
         return match jobs.len() {
-            0 => Err(format!(
-                "there is no suspended job {number}; resurgo ps lists them, and a directory of image files can be named instead"
-            )),
+            0 => Err(renumbered(number).unwrap_or_else(|| {
+                format!(
+                    "there is no suspended job {number}; resurgo ps lists them, and a directory of image files can be named instead"
+                )
+            })),
             1 => Ok(jobs.remove(0)),
             _ => Err(several(&jobs)),
         };
@@ -81,6 +98,17 @@ fn several(jobs: &[Suspended]) -> String {
     let directories: Vec<String> = jobs.iter().map(|job| job.directory.display().to_string()).collect();
     format!(
         "several jobs are suspended, in {}: go on with one by `resurgo resume DIRECTORY`, or remove one by `resurgo kill DIRECTORY`",
+        directories.join(" and ")
+    )
+}
+
+/// Of one command line; which of them the user wants is not for us to guess.
+fn several_of_command(jobs: &[Suspended]) -> String {
+    let directories: Vec<String> = jobs.iter().map(|job| shell_word(&job.directory)).collect();
+    let first = directories.first().map_or("", String::as_str);
+    format!(
+        "several jobs of this command line are suspended, in {}: go on with one of them, as in resurgo resume {first}, or \
+         remove it with resurgo kill {first}",
         directories.join(" and ")
     )
 }
@@ -199,7 +227,7 @@ pub fn find_same(options: &Options, origin: &Origin) -> Result<Option<Suspended>
     match same.len() {
         0 => Ok(None),
         1 => Ok(same.pop()),
-        _ => Err(refused(several(&same))),
+        _ => Err(refused(several_of_command(&same))),
     }
 }
 
