@@ -198,6 +198,7 @@ def test_after_a_reboot(jobs, chain, program, calm):
     assert chain.out == calm.out
     assert [(event["image"] > 0, event["from_file"]) for event in result.of("started")] == [(True, True)] * 2
     assert "2 ranks go on from the files in" in result.errors
+    assert f"; the job is number {chain.last.process.pid} now\n" in result.errors
 
 
 SLEEPS = """
@@ -382,6 +383,7 @@ def test_damaged_files(jobs, chain, program):
     [
         ("pessimistic", "cannot start rank 1 again: its last image is lost"),
         ("blocking", "there is no wave whose images can all be used"),
+        ("auto", "there is no wave whose images can all be used"),
     ],
 )
 def test_damaged_images(jobs, chain, program, calm, protocol, why):
@@ -396,7 +398,9 @@ def test_damaged_images(jobs, chain, program, calm, protocol, why):
     lost = chain.resume()
     result = lost.wait()
     assert result.code == 1 and "the checksum of its memory is wrong" in result.errors, result.describe()
-    assert why in result.errors
+    *_, error, last = result.errors.splitlines()
+    assert why in error and re.search(r"; image \d+ of rank \d cannot be used: .*checksum", error), result.describe()
+    assert "stays suspended" in last and last.endswith("resumed again when that has been put right"), result.describe()
     chain.runs.pop()
     flip(files[0], files[0].stat().st_size // 2)
     chain.resume()  # the older one is as good
@@ -432,7 +436,23 @@ def test_not_twice_at_once(jobs, chain, program, calm):
     done = [result for result in results if result.code == 0]
     assert len(done) == 1 and job.out.read_bytes() + done[0].out == calm.out
     for result in results:
-        assert result.code == 0 or (result.code in (1, 2) and "is running" in result.errors), result.describe()
+        if result.code != 0:
+            assert result.code == 2 and result.text == "" and result.errors.count("\n") == 1, result.describe()
+            assert "is running" in result.errors or "no job is suspended in" in result.errors, result.describe()
+
+
+def test_several_of_one_command_line(jobs, chain, program):
+    """It is said how one of them is chosen."""
+    for _ in range(2):
+        job = chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory)
+        ready(job)
+        assert chain.suspend()
+    other = chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory, options=["--resume-if-any"]).wait()
+    first, second = sorted(chain.images.iterdir())
+    assert other.code == 2 and f"are suspended, in {first} and {second}: " in other.errors, other.describe()
+    assert f"resurgo resume {first}" in other.errors and f"resurgo kill {first}" in other.errors
+    chain.resurgo("kill", first).ok()
+    chain.resurgo("kill", second).ok()
 
 
 @ROOT_ONLY

@@ -265,11 +265,7 @@ impl Agent {
                     self.cannot_begin(error)?;
                 }
             }
-            ToAgent::Resume { job, directory, id } => {
-                if let Err(error) = self.resume(*job, directory.into(), &id) {
-                    self.cannot_begin(error)?;
-                }
-            }
+            ToAgent::Resume { job, directory, id } => self.resume(*job, directory.as_ref(), &id)?,
             ToAgent::Halt => self.halt(),
             ToAgent::GoOn => {
                 if self.ending.is_none() {
@@ -430,7 +426,7 @@ impl Agent {
         Ok(())
     }
 
-    fn cannot_begin(&mut self, reason: String) -> io::Result<()> {
+    pub(super) fn cannot_begin(&mut self, reason: String) -> io::Result<()> {
         self.kill_everything();
         self.send(&ToDispatcher::Failed { reason })
     }

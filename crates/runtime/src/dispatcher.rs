@@ -92,6 +92,8 @@ pub struct Settings {
 
 /// Exit status when the launcher itself fails.
 const FAILURE: i32 = 1;
+/// Exit status when the command cannot be done as things are, and nothing has been started.
+const REFUSED: i32 = 2;
 /// Output that may wait for a slow reader before the agent is told to stop reading the ranks' pipes.
 const QUEUE: usize = 2 << 20;
 /// How long ranks may take to end after SIGTERM.
@@ -177,7 +179,10 @@ impl Dispatcher {
         };
         self.events.channel_memories_held(self.memories.finish());
         children::kill_all(GRACE);
-        self.remove_leftovers();
+        if !self.suspension.is_elsewhere {
+            // Those of the run that has the job have the same names.
+            self.remove_leftovers();
+        }
         for stream in Stream::ALL {
             // The beginnings of lines of a suspended job are printed when it goes on.
             let lines = self.lines.get_mut(&stream).filter(|_| !self.suspension.is_done());
@@ -186,7 +191,7 @@ impl Dispatcher {
         }
         let statistics = self.stopped.take().unwrap_or_default();
         if let Some(directory) = &self.suspension.resumed_from {
-            self.events.stays_suspended(directory);
+            self.events.stays_suspended(directory, self.suspension.is_damaged);
         }
         self.events.summary(code, &statistics, Instant::now());
         self.stderr.write(self.events.take_text());
@@ -360,10 +365,9 @@ impl Dispatcher {
                     self.events.started(rank, life, pid, how);
                 }
             }
-            ToDispatcher::Failed { reason } => {
-                self.events.error(&reason);
-                self.end(FAILURE, Duration::ZERO);
-            }
+            ToDispatcher::Failed { reason } => self.cannot_go_on(&reason),
+            ToDispatcher::Resumed => self.resumed(),
+            ToDispatcher::ResumedElsewhere { reason } => self.resumed_elsewhere(&reason),
             ToDispatcher::Ended(ended) => {
                 let rank = ended.rank;
                 self.pids[rank] = None;
@@ -423,8 +427,7 @@ impl Dispatcher {
                 }
                 if !self.has_waves() {
                     // They have been given up meanwhile.
-                    self.events.error(&format!("cannot start rank {rank} again: {reason}"));
-                    self.end(FAILURE, Duration::ZERO);
+                    self.cannot_go_on(&format!("cannot start rank {rank} again: {reason}"));
                     return;
                 }
                 self.all_return_from_now_on(rank, &format!("rank {rank} cannot recover alone: {reason}"));
@@ -559,6 +562,18 @@ impl Dispatcher {
             ToDispatcher::StdinWanted => self.stdin_wanted = true,
             ToDispatcher::Stopped { statistics } => self.stopped = Some(statistics),
         }
+    }
+
+    /// Ranks cannot be started. What is told last must say why, also to those who have not been told of the image.
+    fn cannot_go_on(&mut self, reason: &str) {
+        let image = self
+            .events
+            .unusable_image()
+            .filter(|_| self.suspension.resumed_from.is_some());
+        let text = image.map(|image| format!("{reason}; {image}"));
+        self.suspension.is_damaged |= text.is_some();
+        self.events.error(text.as_deref().unwrap_or(reason));
+        self.end(FAILURE, Duration::ZERO);
     }
 
     /// Ends the job with this exit status, unless it is being ended already.

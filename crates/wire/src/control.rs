@@ -338,6 +338,12 @@ pub enum ToDispatcher {
     Failed {
         reason: String,
     },
+    /// The suspended job is ours, and goes on.
+    Resumed,
+    /// Somebody else has resumed the suspended job before us; nothing has been done.
+    ResumedElsewhere {
+        reason: String,
+    },
     Ended(Ended),
     /// A later life of the rank has repeated all it could and makes new deliveries.
     CaughtUp {

@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::sys::signal::Signal;
 use resurgo_wire::control::{Job, OUTPUT_WINDOW, Stdin, ToDispatcher};
@@ -231,20 +231,35 @@ impl Agent {
         Ok(())
     }
 
-    /// Goes on with the job that was suspended in `directory`.
-    pub(super) fn resume(&mut self, job: Job, directory: PathBuf, id: &str) -> Result<(), String> {
+    /// Goes on with the job that was suspended in `directory`, unless somebody else does.
+    pub(super) fn resume(&mut self, job: Job, directory: &Path, id: &str) -> io::Result<()> {
+        let reader = match Reader::open(directory, id) {
+            Ok(reader) => reader,
+            // It was there when we were told: whoever was faster has it, or has brought it to its end already.
+            Err(error @ (suspended::Error::InUse(_) | suspended::Error::Nothing(_))) => {
+                let reason = error.to_string();
+                return self.send(&ToDispatcher::ResumedElsewhere { reason });
+            }
+            Err(error) => return self.cannot_begin(error.to_string()),
+        };
         let faults = job.message_faults.clone();
-        let mut work = load(job, &directory, id)?;
+        let mut work = match load(job, directory, reader) {
+            Ok(work) => work,
+            Err(reason) => return self.cannot_begin(reason),
+        };
         for (rank, messages) in faults {
             work.ranks[rank].fault_at_messages = messages;
         }
         self.work = Some(work);
-        self.go_on_after_halt().map_err(|error| error.to_string())
+        self.send(&ToDispatcher::Resumed)?;
+        match self.go_on_after_halt() {
+            Ok(()) => Ok(()),
+            Err(error) => self.cannot_begin(error.to_string()),
+        }
     }
 }
 
-fn load(job: Job, directory: &Path, id: &str) -> Result<Work, String> {
-    let mut reader = Reader::open(directory, id).map_err(|error| error.to_string())?;
+fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> {
     let header = reader.header();
     let state: State = serde_json::from_value(header.agent.clone()).map_err(|error| {
         format!(

@@ -73,6 +73,8 @@ pub struct Events {
     refusals: Vec<Refusals>,
     /// Why images of which ranks could not be written, each until one of that rank has been.
     unwritten: BTreeMap<String, BTreeSet<usize>>,
+    /// Of ranks that have not begun since: which image could not be used, and why.
+    unusable: BTreeMap<usize, String>,
 }
 
 impl Events {
@@ -88,6 +90,7 @@ impl Events {
             behind: vec![false; size],
             refusals: vec![Refusals::default(); size],
             unwritten: BTreeMap::new(),
+            unusable: BTreeMap::new(),
         }
     }
 
@@ -149,6 +152,7 @@ impl Events {
             ns,
         } = how;
         self.stats.started(rank, life, image, from_file, ns);
+        self.unusable.remove(&rank);
         // Others go on after a suspension.
         if self.behind[rank] && !together {
             let from = match image {
@@ -230,6 +234,7 @@ impl Events {
     /// `is_snapshot`: there is a sleeping process, else it counts when its file is complete.
     pub fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration, is_snapshot: bool) {
         self.stats.checkpointed(rank, number, stall, Instant::now());
+        self.unusable.remove(&rank);
         self.refusals[rank].since = None;
         self.record(
             "checkpointed",
@@ -374,9 +379,10 @@ impl Events {
     }
 
     pub fn image_lost(&mut self, rank: usize, number: u64, reason: &str) {
-        self.say(&format!(
-            "warning: image {number} of rank {rank} cannot be used: {reason}"
-        ));
+        let words = format!("image {number} of rank {rank} cannot be used: {reason}");
+        self.say(&format!("warning: {words}"));
+        // The first of them is what the rank would have begun from.
+        self.unusable.entry(rank).or_insert(words);
         self.record("image_lost", json!({"rank": rank, "image": number, "reason": reason}));
     }
 
@@ -384,10 +390,12 @@ impl Events {
         self.record("memory_read", json!({"rank": rank, "image": number}));
     }
 
-    /// The job goes on from `directory`.
-    pub fn resumed(&mut self, directory: &Path, ranks: usize) {
-        let ranks = counted(ranks as u64, "rank goes", "ranks go");
-        self.say(&format!("{ranks} on from the files in {}", directory.display()));
+    /// The job goes on from `directory`, and has the number `job` from now on.
+    pub fn resumed(&mut self, directory: &Path, ranks: usize, job: u32) {
+        let (ranks, directory_shown) = (counted(ranks as u64, "rank goes", "ranks go"), directory.display());
+        self.say(&format!(
+            "{ranks} on from the files in {directory_shown}; the job is number {job} now"
+        ));
         self.record("resumed", json!({"directory": directory.to_string_lossy()}));
     }
 
@@ -403,10 +411,20 @@ impl Events {
         );
     }
 
-    /// This run of the job is over before the program's end, and there is what it has begun from.
-    pub fn stays_suspended(&mut self, directory: &Path) {
+    /// This run of the job is over before the program's end, and there is what it has begun from. `is_damaged`: an image
+    /// that could not be used has ended it.
+    pub fn stays_suspended(&mut self, directory: &Path, is_damaged: bool) {
         let directory = directory.display();
-        self.say(&format!("the job stays suspended, as it was, in {directory}"));
+        let again = match is_damaged {
+            true => "; it can be resumed again when that has been put right",
+            false => "",
+        };
+        self.say(&format!("the job stays suspended, as it was, in {directory}{again}"));
+    }
+
+    /// An image that could not be used, of a rank that has not begun from another since.
+    pub fn unusable_image(&self) -> Option<&str> {
+        self.unusable.values().next().map(String::as_str)
     }
 
     pub fn not_suspended(&mut self, reason: &str) {

@@ -171,7 +171,6 @@ impl Dispatcher {
         }
         self.suspension.seconds_before = about.seconds;
         self.suspension.resumed_from = Some(suspended.directory.clone());
-        self.events.resumed(&suspended.directory, about.ranks);
         self.tell(ToAgent::Resume {
             job,
             directory: suspended.directory.into_os_string(),

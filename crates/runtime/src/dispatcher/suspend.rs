@@ -14,10 +14,10 @@ use resurgo_wire::control::{Job, Stream, ToAgent};
 use resurgo_wire::node_memory as nm;
 use serde::{Deserialize, Serialize};
 
-use super::Dispatcher;
 use super::checkpoints::Outcome;
 use super::lines::Unfinished;
 use super::policy::Policy;
+use super::{Dispatcher, REFUSED};
 use crate::suspended::{About, Origin, processor};
 use crate::units::readable_duration;
 
@@ -92,6 +92,10 @@ pub(super) struct Suspension {
     longest_write: Duration,
     /// Where the job can be resumed from if this run is lost.
     pub resumed_from: Option<PathBuf>,
+    /// An image that could not be used has ended this run.
+    pub is_damaged: bool,
+    /// The job that was to be resumed runs elsewhere.
+    pub is_elsewhere: bool,
     /// How long earlier runs of the job have taken.
     pub seconds_before: f64,
 }
@@ -124,6 +128,8 @@ impl Suspension {
             not_before: Duration::ZERO,
             longest_write: Duration::ZERO,
             resumed_from: None,
+            is_damaged: false,
+            is_elsewhere: false,
             seconds_before: 0.0,
         }
     }
@@ -349,6 +355,21 @@ impl Dispatcher {
             grace_ms: 0,
             finished: false,
         });
+    }
+
+    /// The job that was suspended is ours: nobody else goes on with it.
+    pub(super) fn resumed(&mut self) {
+        if let Some(directory) = &self.suspension.resumed_from {
+            self.events.resumed(directory, self.pids.len(), std::process::id());
+        }
+    }
+
+    /// The job that was suspended is somebody else's, as are its files.
+    pub(super) fn resumed_elsewhere(&mut self, reason: &str) {
+        self.suspension.resumed_from = None;
+        self.suspension.is_elsewhere = true;
+        self.events.error(reason);
+        self.end(REFUSED, Duration::ZERO);
     }
 
     /// Answers those who wait for the suspension, when nothing of the job runs any more.
