@@ -190,12 +190,6 @@ def test_event_logger_port_in_use(jobs, program):
         refused(result, place, "or 0 for any that is free")
 
 
-def test_image_files_below_a_file(jobs, program, tmp_path):
-    (tmp_path / "file").touch()
-    result = jobs.run(2, *program("hello"), options=["--checkpoint-dir", tmp_path / "file"])
-    refused(result, "is a file and no directory")
-
-
 def test_what_is_no_image_file(jobs, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path, tmp_path / "pipe"):

@@ -96,10 +96,7 @@ fn below(directory: &Path) -> Result<Vec<Suspended>, String> {
 
 fn several(jobs: &[Suspended]) -> String {
     let directories: Vec<String> = jobs.iter().map(|job| job.directory.display().to_string()).collect();
-    format!(
-        "several jobs are suspended, in {}: go on with one by `resurgo resume DIRECTORY`, or remove one by `resurgo kill DIRECTORY`",
-        directories.join(" and ")
-    )
+    format!("several jobs are suspended: name one of {}", directories.join(" and "))
 }
 
 /// Of one command line; which of them the user wants is not for us to guess.

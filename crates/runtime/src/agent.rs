@@ -384,14 +384,8 @@ impl Agent {
         let store = match &job.checkpoint_directory {
             Some(directory) => Some(
                 Store::create(directory.as_ref(), &job.name, job.checkpoint_keep).map_err(|error| {
-                    let what = match error.kind() {
-                        std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
-                            "it, or what it lies in, is a file and no directory".to_string()
-                        }
-                        _ => error.to_string(),
-                    };
                     format!(
-                        "cannot make a directory for image files in {}: {what}",
+                        "cannot make a directory for image files in {}: {error}",
                         directory.display()
                     )
                 })?,

@@ -89,13 +89,19 @@ impl Fault {
 
 /// Reads one `--checkpoint-at` of a job of `size` ranks: per rank, the messages after which an image of it is taken.
 pub fn parse_image_at(text: &str, size: usize) -> Result<Vec<(usize, u64)>, String> {
+    let count = |part: &str| part.trim().strip_prefix("messages=")?.parse::<u64>().ok();
+    if text.split(',').any(|part| count(part) == Some(0)) {
+        return Err(format!(
+            "--checkpoint-at {text:?}: a rank has no image before its first message: write messages=1 or more"
+        ));
+    }
     match Fault::parse(text, size) {
-        Ok(Fault::Messages { victims, messages }) if victims != Victims::Spawned && messages > 0 => Ok((0..size)
+        Ok(Fault::Messages { victims, messages }) if victims != Victims::Spawned => Ok((0..size)
             .filter(|rank| victims.include(*rank, size))
             .map(|rank| (rank, messages))
             .collect()),
         _ => Err(format!(
-            "--checkpoint-at {text:?}: write rank=N,messages=COUNT, where N is below {size} or \"all\", and COUNT at least 1"
+            "--checkpoint-at {text:?}: write rank=N,messages=COUNT, where N is below {size} or \"all\""
         )),
     }
 }
