@@ -11,7 +11,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY
+from harness import MANY, slow
 from survival import PROGRAMS, compare, every, soak, survive, undisturbed
 
 REDUCTIONS = ["vcausal", "manetho", "logon"]
@@ -205,7 +205,7 @@ def test_an_event_logger_is_killed(jobs, program, rng, protocol):
     assert waits == (protocol == "pessimistic") and "was lost (killed by SIGKILL)" in result.errors
 
 
-@pytest.mark.parametrize("spread", [*SPREADS, "pessimistic"])
+@pytest.mark.parametrize("spread", ["multicast", *map(slow, SPREADS[1:]), "pessimistic"])
 def test_one_of_two_event_loggers_is_killed(jobs, program, rng, spread):
     """And a rank with it, and then the other one: what either had is known to the next."""
     entry, command = BY_NAME["master_worker"], program("master_worker")

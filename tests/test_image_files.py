@@ -581,7 +581,7 @@ def test_a_directory_that_vanishes_costs_no_more_than_the_files(jobs, program, t
 
 def test_a_directory_that_cannot_be_made_is_told_at_once(jobs, program, tmp_path):
     (tmp_path / "file").write_text("")
-    result = start(jobs, tmp_path / "file", 2, *program("hello")).wait()
+    result = start(jobs, tmp_path / "file" / "below", 2, *program("hello")).wait()
     assert result.code == 1 and "cannot make a directory for image files" in result.errors
 
 

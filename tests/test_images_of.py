@@ -70,8 +70,9 @@ def test_feature_from_files(jobs, rng, tmp_path, words):
     job = start(jobs, tmp_path / "images", 2, *command(words), every=f"{rng.choice([30, 50])}ms")
     for _ in range(4):
         rank = rng.randrange(2)
-        if until_written(job, rank, len(written(job, rank)) + rng.randint(2, 4)):
-            life = job.lives()[rank][1]
+        # It may have come to its end meanwhile.
+        if until_written(job, rank, len(written(job, rank)) + rng.randint(2, 4)) and rank in (lives := job.lives()):
+            life = lives[rank][1]
             kill_with_snapshots(job, rank)
             job.until(lambda rank=rank, life=life: job.lives().get(rank, (0, 0))[1] > life, what="the next life")
     result = job.wait().ok()

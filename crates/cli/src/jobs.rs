@@ -124,15 +124,13 @@ fn tell(verb: &str, arguments: Vec<OsString>, request: &Request) -> i32 {
         }
         Ok(Reply::Refused(text)) => failed(&format!("job {}: {text}", job.number)),
         Ok(Reply::Status(_) | Reply::Progress(_)) => failed("the job has answered something else"),
-        Err(error) if is_over(error.kind()) => failed(&format!("job {} has ended meanwhile", job.number)),
+        Err(_) if !is_listed(job) => failed(&format!("job {} has ended meanwhile", job.number)),
         Err(error) => failed(&format!("job {} does not answer: {error}", job.number)),
     }
 }
 
-/// Whoever was to answer has gone.
-fn is_over(error: io::ErrorKind) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
-    matches!(error, BrokenPipe | ConnectionRefused | ConnectionReset | UnexpectedEof)
+fn is_listed(job: Job) -> bool {
+    jobs::list().is_ok_and(|jobs| jobs.iter().any(|other| other.number == job.number))
 }
 
 /// The job that is meant: by its number, or the only one there is.

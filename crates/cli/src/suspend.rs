@@ -18,7 +18,7 @@ pub fn registry() -> PathBuf {
     shim::cache().join("suspended")
 }
 
-/// The suspended jobs that links lead to, in order of their numbers. Links that lead to none any more are removed.
+/// The suspended jobs that links lead to, in order of their numbers.
 pub fn registered() -> Vec<Suspended> {
     let mut jobs = linked();
     jobs.retain(|job| !job.is_running);
@@ -34,7 +34,7 @@ pub fn renumbered(number: u32) -> Option<String> {
         .then(|| format!("job {number} has been resumed, is running and has another number now; resurgo ps lists it"))
 }
 
-/// The same, also those that somebody has resumed.
+/// All jobs that links lead to, also those that somebody has resumed. Links that lead to none any more are removed.
 fn linked() -> Vec<Suspended> {
     let mut jobs = Vec::new();
     for entry in std::fs::read_dir(registry()).into_iter().flatten().flatten() {

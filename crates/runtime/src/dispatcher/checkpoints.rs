@@ -43,9 +43,9 @@ fn daly(cost: Duration, mtbf: Duration) -> Duration {
 
 /// How soon a rank that could not have an image is asked again, at most; never later than the usual time.
 const AGAIN: Duration = Duration::from_millis(200);
-/// So often in a row, which may be about what is soon over; then after pauses, each twice as long as the last, up to [`LONGEST_PAUSE`]: what
-/// is refused may have cost a fork.
-const SOON: u32 = 5;
+/// One that has been refused for long is asked after pauses of this part of that time, up to [`LONGEST_PAUSE`]: what is refused may have
+/// cost a fork.
+const PART: u32 = 10;
 /// How often a rank is asked because somebody wants an image now.
 const ATTEMPTS: u32 = 25;
 
@@ -78,8 +78,8 @@ pub struct Checkpoints {
     logged: u64,
     /// Doubled whenever such an image was refused: others may be refused for the same reason.
     patience: u64,
-    /// How often in a row each rank (or the job) could not have one.
-    refusals: BTreeMap<usize, u32>,
+    /// Since when ranks (or the job) could not have one.
+    refused: BTreeMap<usize, Duration>,
     /// What each rank's (or the job's) last image has cost.
     costs: Vec<Option<Duration>>,
     failures: u32,
@@ -119,7 +119,7 @@ impl Checkpoints {
             growth: 0,
             logged: 0,
             patience: 1,
-            refusals: BTreeMap::new(),
+            refused: BTreeMap::new(),
             costs: vec![None; size],
             failures: 0,
             due: (1..=size as u32)
@@ -359,13 +359,12 @@ impl Checkpoints {
         let every = self.every(now);
         let soon = every.map_or(AGAIN, |every| every.min(AGAIN));
         if !is_refused || self.wanted.contains_key(&rank) {
-            self.refusals.remove(&rank);
+            self.refused.remove(&rank);
             return soon;
         }
-        let refusals = self.refusals.entry(rank).or_insert(0);
-        *refusals += 1;
-        let doubled = soon.saturating_mul(1 << refusals.saturating_sub(SOON).min(16));
-        doubled.min(LONGEST_PAUSE.max(every.unwrap_or_default()))
+        let since = *self.refused.entry(rank).or_insert(now);
+        let most = LONGEST_PAUSE.max(every.unwrap_or_default());
+        soon.max((now.saturating_sub(since) / PART).min(most))
     }
 
     /// The rank has finished: nobody needs an image of it.

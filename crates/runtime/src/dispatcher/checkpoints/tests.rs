@@ -59,12 +59,15 @@ fn whoever_is_refused_again_and_again_is_asked_less_and_less() {
         now = next;
         pause
     };
-    for _ in 0..SOON {
-        assert_eq!(refused(&mut checkpoints), AGAIN);
-    }
-    for pause in [2, 4, 8, 16, 32, 50, 50] {
-        assert_eq!(refused(&mut checkpoints), AGAIN * pause);
-    }
+    // For two seconds as before, then after a tenth of the time.
+    let pauses: Vec<Duration> = (0..100).map(|_| refused(&mut checkpoints)).collect();
+    assert!(pauses[..10].iter().all(|pause| *pause == AGAIN), "{pauses:?}");
+    assert!(pauses.is_sorted() && pauses[99] == LONGEST_PAUSE, "{pauses:?}");
+    let five_seconds = pauses.iter().scan(Duration::ZERO, |sum, pause| {
+        *sum += *pause;
+        Some(*sum)
+    });
+    assert!(five_seconds.filter(|sum| *sum >= 5 * SECOND).min().unwrap() < 6 * SECOND);
     assert_eq!(checkpoints.next(now, |_| true), Some(0));
     checkpoints.answered(0, now, Ok(Duration::ZERO));
     assert_eq!(checkpoints.next_time(|_| true), Some(now + SECOND));
