@@ -82,6 +82,21 @@ def soak(jobs, program, rng, request, entry, size, blows, options=(), protocol=N
         survive(jobs, rng, command, entry, size, blows, expected, options, number, protocol=protocol)
 
 
+def in_a_row(begin, calm, rng, size, blows, pauses):
+    """So many kills one after the other, in as many jobs as it takes; each answers as the undisturbed one. `pauses`: the least and the
+    most seconds between two."""
+    struck = 0
+    while struck < blows:
+        job = begin()
+        job.until(lambda job=job: len(job.lives()) == size)
+        while struck < blows and not job.over():
+            time.sleep(rng.uniform(*pauses))
+            struck += len(job.kill(rng.sample(range(size), rng.choice([1, 1, 1, 2, size]))))
+        print(f"{struck} ranks struck")
+        result = job.wait(600).ok()
+        assert by_rank(result.out) == by_rank(calm.out)
+
+
 def of_catalogue(program, name):
     return BY_NAME[name], program(name)
 

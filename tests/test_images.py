@@ -16,6 +16,7 @@ from survival import (
     every,
     feed,
     goes_on_from_newest_image,
+    in_a_row,
     input_and_output_exactly_once,
     kill_snapshots,
     moments,
@@ -200,13 +201,4 @@ def test_two_hundred_kills_in_a_row(jobs, program, rng, kills, period):
     """One after the other, each as soon as some rank is back: as many images and lives, and jobs, as it takes."""
     command = program("master_worker") + ["400000", "3000"]
     calm = jobs.calm(4, *command, timeout=600)
-    struck = 0
-    while struck < (kills or 200):
-        job = jobs.start(4, *command, options=[*MANY, *every(period)])
-        job.until(lambda job=job: len(job.lives()) == 4)
-        while struck < (kills or 200) and not job.over():
-            time.sleep(rng.uniform(0, 0.2))
-            struck += len(job.kill(rng.sample(range(4), rng.choice([1, 1, 1, 2, 4]))))
-        print(f"{struck} ranks struck")
-        result = job.wait(600).ok()
-        assert by_rank(result.out) == by_rank(calm.out)
+    in_a_row(lambda: jobs.start(4, *command, options=[*MANY, *every(period)]), calm, rng, 4, kills or 200, (0, 0.2))

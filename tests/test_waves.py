@@ -20,6 +20,7 @@ from survival import (
     began_from_images,
     every,
     feed,
+    in_a_row,
     kill_snapshots,
     moments,
     of_catalogue,
@@ -347,16 +348,8 @@ def test_soak(jobs, program, rng, kills, request, entry, size, period, protocol)
 def test_two_hundred_kills_in_a_row(jobs, program, rng, kills, name, protocol):
     command = program(name) + {"master_worker": ["60000", "3000"], "threads": ["2", "120000"]}[name]
     calm = jobs.calm(3, *command, protocol="none", timeout=600)
-    struck = 0
-    while struck < (kills or 200):
-        job = start(jobs, protocol, 3, *command, period="50ms")
-        job.until(lambda job=job: len(job.lives()) == 3)
-        while struck < (kills or 200) and not job.over():
-            time.sleep(rng.uniform(0.1, 0.4))  # waves must come between, or nothing is ever done
-            struck += len(job.kill(rng.sample(range(3), rng.choice([1, 1, 1, 2, 3]))))
-        print(f"{struck} ranks struck")
-        result = job.wait(600).ok()
-        assert by_rank(result.out) == by_rank(calm.out)
+    # Waves must come between, or nothing is ever done.
+    in_a_row(lambda: start(jobs, protocol, 3, *command, period="50ms"), calm, rng, 3, kills or 200, (0.1, 0.4))
 
 
 def files(directory):

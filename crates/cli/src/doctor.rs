@@ -23,8 +23,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
         return i32::from(crate::USAGE);
     };
     if name == "-h" || name == "--help" {
-        say!("{}", crate::HELP.trim_end());
-        return 0;
+        return crate::help();
     }
     match examine(name) {
         Ok(()) => 0,

@@ -28,12 +28,11 @@ fn main() -> ExitCode {
     let verb = arguments.next().unwrap_or_default();
     let rest: Vec<OsString> = arguments.collect();
     match verb.to_str() {
-        // `run`, `resume` and `bench` find out themselves where their own options end.
-        Some("ps" | "checkpoint" | "suspend" | "kill" | "image" | "doctor")
+        // The others find out themselves where their own options end.
+        Some("ps" | "checkpoint" | "suspend" | "kill" | "image")
             if rest.iter().any(|word| word == "--help" || word == "-h") =>
         {
-            let _ = std::io::stdout().write_all(HELP.as_bytes());
-            ExitCode::SUCCESS
+            code(help())
         }
         Some("run") => code(run::run(rest)),
         Some("doctor") => code(doctor::run(rest)),
@@ -49,10 +48,7 @@ fn main() -> ExitCode {
         Some(resurgo_runtime::trampoline::VERB) => code(resurgo_runtime::trampoline::rank_exec(rest)),
         Some(resurgo_runtime::trampoline::RESTORE_VERB) => code(resurgo_runtime::trampoline::rank_restore(rest)),
         Some("image") => code(image::run(rest)),
-        Some("-h" | "--help" | "help") => {
-            let _ = std::io::stdout().write_all(HELP.as_bytes());
-            ExitCode::SUCCESS
-        }
+        Some("-h" | "--help" | "help") => code(help()),
         Some("-V" | "--version" | "version") => {
             println!("resurgo {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
@@ -83,6 +79,12 @@ fn main() -> ExitCode {
             ExitCode::from(USAGE)
         }
     }
+}
+
+/// Prints the help, whoever has stopped reading; returns the exit status.
+fn help() -> i32 {
+    let _ = std::io::stdout().write_all(HELP.as_bytes());
+    0
 }
 
 fn code(code: i32) -> ExitCode {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use resurgo_runtime::dispatcher::{Order, Period};
 use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
-use resurgo_wire::node_memory::{MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CHANNEL_MEMORY, SPREAD_MULTICAST};
+use resurgo_wire::node_memory::{MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CHANNEL_MEMORY, SPREAD_MULTICAST, has_images};
 
 use combinations::check;
 pub use names::nearest;
@@ -171,6 +171,11 @@ impl Options {
             event_logger: ANY_PORT,
             spin: None,
         }
+    }
+
+    /// Ranks can have images. These are kept on the node, so not where its loss is tolerated.
+    pub fn has_images(&self) -> bool {
+        has_images(self.protocol) && !self.tolerate_node
     }
 
     /// How many event loggers the job has.

@@ -1,7 +1,6 @@
 //! `resurgo run`: from the command line to a job.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,9 +8,7 @@ use resurgo_runtime::dispatcher::{self, Limits, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{
-    Layout, MAX_LOG_SEGMENTS, PROTOCOL_CAUSAL, PROTOCOL_CHANNEL_MEMORY, SEGMENT, has_images, only_waves,
-};
+use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_CHANNEL_MEMORY, SEGMENT, only_waves, piggybacks};
 
 use crate::check::{self, Refusal};
 use crate::diagnosis;
@@ -22,10 +19,7 @@ use crate::{clock, slurm, spawn, suspend};
 /// Runs a job; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
     match options::parse(arguments.clone(), |name| std::env::var_os(name)) {
-        Ok(Request::Help) => {
-            let _ = std::io::stdout().write_all(crate::HELP.as_bytes());
-            0
-        }
+        Ok(Request::Help) => crate::help(),
         Ok(Request::Version) => {
             println!("resurgo {}", env!("CARGO_PKG_VERSION"));
             0
@@ -191,8 +185,7 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
     let log_memory = options.log_memory.unwrap_or_else(|| check::default_log_memory(size));
     let log_segments = (log_memory / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize;
     // Under causal logging, what is known of whom is kept for each pair of ranks.
-    let piggybacks = options.protocol == PROTOCOL_CAUSAL && options.tolerate_node;
-    let spare = if only_waves(options.protocol) || piggybacks {
+    let spare = if only_waves(options.protocol) || piggybacks(options.protocol, options.tolerate_node) {
         0
     } else {
         check::spare_addresses()
@@ -226,7 +219,7 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         channel_memory_address: 0,
         key: [0; 32],
         stdin: Stdin::Nothing,
-        images: has_images(options.protocol) && !options.tolerate_node,
+        images: options.has_images(),
         groups: options::groups::grouping(&options, size).map_err(|error| Refusal::new(2, error))?,
         groups_at_once: options.groups_at_once.unwrap_or(1),
         checkpoint_directory: checkpoint_directory.map(PathBuf::into_os_string),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use resurgo_runtime::suspended::Origin;
 use resurgo_wire::control::{Program, WantedProgram};
-use resurgo_wire::node_memory::{PROTOCOL_CAUSAL, PROTOCOL_NONE, PROTOCOLS, only_waves};
+use resurgo_wire::node_memory::{PROTOCOL_NONE, PROTOCOLS, only_waves, piggybacks};
 
 use crate::environment;
 use crate::options::{Options, ProgramOptions};
@@ -22,7 +22,7 @@ pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Resul
             "ranks cannot spawn others under --protocol {protocol}; auto, pessimistic and none allow it"
         ));
     }
-    if options.protocol == PROTOCOL_CAUSAL && options.tolerate_node {
+    if piggybacks(options.protocol, options.tolerate_node) {
         return Err(
             "ranks cannot spawn others under --protocol causal with --tolerate node; with --tolerate process they can"
                 .to_string(),

@@ -1,7 +1,6 @@
 //! Suspended jobs: `resurgo resume`, and finding the one that is meant.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -121,10 +120,7 @@ pub fn resume(arguments: Vec<OsString>) -> i32 {
     });
     match (parsed, found) {
         (Ok(Request::Run(options)), Some(suspended)) => run::begin(run::resume(*options, suspended)),
-        (Ok(_), _) => {
-            let _ = std::io::stdout().write_all(crate::HELP.as_bytes());
-            0
-        }
+        (Ok(_), _) => crate::help(),
         (Err(error), _) => {
             eprintln!("resurgo: {error}");
             i32::from(crate::USAGE)

@@ -132,7 +132,7 @@ impl Node {
             chandy_lamport: waves == nm::Waves::Passing,
             in_groups: waves == nm::Waves::GroupByGroup,
             inside,
-            piggybacking: nm::order(protocol) == nm::Order::Piggybacked && half(header::TOLERATE_NODE) != 0,
+            piggybacking: nm::piggybacks(protocol, half(header::TOLERATE_NODE) != 0),
             reduction: half(header::REDUCTION),
             clock_spread: half(header::CLOCK_SPREAD),
             tolerate_node: half(header::TOLERATE_NODE) != 0,

@@ -478,10 +478,11 @@ fn reopen(entry: &Descriptor) -> Result<(), Errno> {
     let only_once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NOFOLLOW;
     let flags = entry.status & !only_once | libc::O_CLOEXEC;
     let mut own = [0; 256];
-    let new = match entry.of_process {
-        true => sys::open(name_of_own(entry.fd, &mut own)?, flags)?,
-        false => sys::open(sys::path(&mut name, "/proc/self/fd/", entry.fd, ""), flags)?,
+    let path = match entry.of_process {
+        true => name_of_own(entry.fd, &mut own)?,
+        false => sys::path(&mut name, "/proc/self/fd/", entry.fd, ""),
     };
+    let new = sys::open(path, flags)?;
     if entry.status & libc::O_PATH == 0 {
         sys::lseek(new, entry.offset, libc::SEEK_SET)?;
     }

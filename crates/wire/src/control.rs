@@ -14,6 +14,7 @@ use resurgo_protocol::group::Groups;
 use serde::{Deserialize, Serialize};
 
 use crate::counters::{Cost, Costs, Sizes};
+use crate::node_memory::{self, Waves};
 
 /// Longest frame accepted, in bytes.
 pub const MAX_FRAME: usize = 64 << 20;
@@ -91,7 +92,15 @@ fn yes() -> bool {
 impl Job {
     /// Determinants are piggybacked, so what a rank has delivered may be known to others only.
     pub fn piggybacks(&self) -> bool {
-        self.protocol == crate::node_memory::PROTOCOL_CAUSAL && self.tolerate_node
+        node_memory::piggybacks(self.protocol, self.tolerate_node)
+    }
+
+    /// The ranks of a job of so many that have their waves, or each their images, together.
+    pub fn units(&self, ranks: usize) -> Groups {
+        match node_memory::waves(self.protocol) {
+            Waves::OfEachGroup => self.groups.lasting(ranks),
+            _ => Groups::one(ranks),
+        }
     }
 }
 

@@ -106,6 +106,11 @@ pub const fn waves(protocol: u32) -> Waves {
     ALL[protocol as usize].waves
 }
 
+/// Messages carry the order of deliveries, so what a rank has delivered may be known to others only.
+pub const fn piggybacks(protocol: u32, tolerate_node: bool) -> bool {
+    tolerate_node && matches!(order(protocol), Order::Piggybacked)
+}
+
 /// Messages and the order of their deliveries are logged in the node memory: a rank can recover alone. (With channel memories it can,
 /// too, and nothing of it is there.)
 pub const fn logs(protocol: u32) -> bool {

@@ -80,7 +80,7 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
     } else if options.mtbf.is_some() {
         return Err("--mtbf is for --checkpoint-every daly".to_string());
     }
-    if options.checkpoint_directory.is_some() && (options.protocol == PROTOCOL_NONE || options.tolerate_node) {
+    if options.checkpoint_directory.is_some() && !options.has_images() {
         return Err(
             "--checkpoint-dir is for image files, and neither --protocol none nor --tolerate node has images; leave it out"
                 .to_string(),
@@ -135,14 +135,16 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
                 .to_string(),
         );
     }
-    if options.checkpoint_keep && options.checkpoint_directory.is_none() {
-        return Err("--checkpoint-keep is for image files: it needs --checkpoint-dir".to_string());
-    }
-    if options.checkpoint_compress.is_some() && options.checkpoint_directory.is_none() {
-        return Err("--checkpoint-compress is for image files: it needs --checkpoint-dir".to_string());
+    for (given, name) in [
+        (options.checkpoint_keep, "--checkpoint-keep"),
+        (options.checkpoint_compress.is_some(), "--checkpoint-compress"),
+    ] {
+        if given && options.checkpoint_directory.is_none() {
+            return Err(format!("{name} is for image files: it needs --checkpoint-dir"));
+        }
     }
     if !options.local_copies {
-        if options.protocol == PROTOCOL_NONE || options.tolerate_node {
+        if !options.has_images() {
             return Err(
                 "--local-copies off needs images, which neither --protocol none nor --tolerate node has".to_string(),
             );
@@ -158,16 +160,13 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
     for (given, name) in [
         (options.resume_if_any, "--resume-if-any"),
         (options.time_limit.is_some(), "--time-limit"),
-        (!options.checkpoint_at.is_empty(), "--checkpoint-at"),
     ] {
-        if given && name != "--checkpoint-at" && options.checkpoint_directory.is_none() {
+        if given && options.checkpoint_directory.is_none() {
             return Err(format!("{name} needs --checkpoint-dir, where the job is suspended"));
         }
-        if given && (options.protocol == PROTOCOL_NONE || options.tolerate_node) {
-            return Err(format!(
-                "{name} needs images, which neither --protocol none nor --tolerate node has"
-            ));
-        }
+    }
+    if !options.checkpoint_at.is_empty() && !options.has_images() {
+        return Err("--checkpoint-at needs images, which neither --protocol none nor --tolerate node has".to_string());
     }
     Ok(())
 }

@@ -146,7 +146,11 @@ impl Tables {
             let path = sys::readlink(sys::path(&mut link, "/proc/self/fd/", entry.fd, ""), &mut target).unwrap_or(b"");
             let mut own = [0u8; 256];
             let path = match entry.of_process {
-                true => descriptors::name_of_own(entry.fd, &mut own).map_or(path, |name| &name[..name.len() - 1]),
+                true => {
+                    let nameless = |errno| Trouble::new("an open file of its own in /proc has no name", errno);
+                    let name = descriptors::name_of_own(entry.fd, &mut own).map_err(nameless)?;
+                    name.strip_suffix(b"\0").unwrap_or(name)
+                }
                 false => path,
             };
             let of_library = mappings::is_of_library(path);

@@ -55,10 +55,7 @@ impl Waves {
 
     /// Those of each unit of a job of so many ranks.
     pub fn of(job: &Job, ranks: usize) -> Vec<Waves> {
-        let groups = match nm::waves(job.protocol) {
-            nm::Waves::OfEachGroup => job.groups.lasting(ranks),
-            _ => Groups::one(ranks),
-        };
+        let groups = job.units(ranks);
         let members = |group| groups.members(group).map(|rank| rank as usize).collect();
         let of = |group| Waves {
             members: members(group),

@@ -87,8 +87,7 @@ pub struct Checkpoints {
     due: Vec<Option<Duration>>,
     turns: Option<Turns>,
     /// The rank whose image is being taken, and since when.
-    taking: Option<usize>,
-    asked: Duration,
+    taking: Option<(usize, Duration)>,
     /// Because it is its turn.
     in_turn: bool,
     /// Ranks whose images are being written into files.
@@ -131,7 +130,6 @@ impl Checkpoints {
                 .collect(),
             turns,
             taking: None,
-            asked: Duration::ZERO,
             in_turn: false,
             writing: BTreeSet::new(),
             at_most,
@@ -260,12 +258,12 @@ impl Checkpoints {
         let due = |rank: usize| self.due[rank].filter(|due| *due <= now && runs(rank));
         let wanted = (0..self.due.len()).filter_map(|rank| Some((due(rank)?, rank))).min();
         self.in_turn = wanted.is_none();
-        self.taking = match wanted {
+        let rank = match wanted {
             Some((_, rank)) => Some(rank),
             None => self.take_turn(now, runs),
         };
-        self.asked = now;
-        self.taking
+        self.taking = rank.map(|rank| (rank, now));
+        rank
     }
 
     /// The rank whose turn has come. Those that are still writing have had theirs.
@@ -318,11 +316,8 @@ impl Checkpoints {
         if let (Ok(cost), Some(place)) = (answer, self.costs.get_mut(rank)) {
             *place = Some(cost);
         }
-        let mut took = Duration::ZERO;
-        if self.taking == Some(rank) {
-            self.taking = None;
-            took = now.saturating_sub(self.asked);
-        }
+        let taken = self.taking.take_if(|(taken, _)| *taken == rank);
+        let took = taken.map_or(Duration::ZERO, |(_, since)| now.saturating_sub(since));
         self.patience = match refusal {
             None => 1,
             Some(_) => self.patience.saturating_mul(2),
@@ -371,9 +366,7 @@ impl Checkpoints {
     pub fn left(&mut self, rank: usize) {
         self.wanted.remove(&rank);
         self.writing.remove(&rank);
-        if self.taking == Some(rank) {
-            self.taking = None;
-        }
+        self.taking.take_if(|(taken, _)| *taken == rank);
     }
 
     /// There can be no image of the rank any more.

@@ -13,7 +13,6 @@ use std::time::Instant;
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use resurgo_protocol::group::Groups;
 use resurgo_wire::control::{Job, Stream, ToAgent};
 use resurgo_wire::node_memory::{self as nm, PROTOCOLS};
 
@@ -93,10 +92,7 @@ impl Dispatcher {
             (Stream::Stdout, Lines::new(settings.label, io::stdout().is_terminal())),
             (Stream::Stderr, Lines::new(settings.label, io::stderr().is_terminal())),
         ]);
-        let units = match nm::waves(job.protocol) {
-            nm::Waves::OfEachGroup => job.groups.lasting(size),
-            _ => Groups::one(size),
-        };
+        let units = job.units(size);
         let mut dispatcher = Dispatcher {
             agent,
             connection,

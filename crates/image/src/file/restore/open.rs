@@ -269,18 +269,15 @@ fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, String> {
     let file = open(path, flags(descriptor))?;
     let metadata = file.metadata().map_err(|error| format!("{shown}: {error}"))?;
     use std::os::unix::fs::MetadataExt;
-    if path.starts_with(b"/proc/") {
-        // Made when it is opened, and as long as it is read.
-        go_to(&file, descriptor).map_err(|error| format!("{shown}: {error}"))?;
-        return Ok(file);
-    }
+    // Those in /proc are made when they are opened, and as long as they are read.
+    let lasts = !path.starts_with(b"/proc/");
     // Not the device: many have other numbers when the machine has been started again.
-    if metadata.ino() != descriptor.inode {
+    if lasts && metadata.ino() != descriptor.inode {
         return Err(format!("{shown} is another file than it was"));
     }
     let read_only = descriptor.status & libc::O_ACCMODE == libc::O_RDONLY;
     let appends = descriptor.status & libc::O_APPEND != 0 && !read_only;
-    if metadata.is_file() && (read_only || appends) && metadata.len() < descriptor.length {
+    if lasts && metadata.is_file() && (read_only || appends) && metadata.len() < descriptor.length {
         return Err(format!("{shown} has become shorter"));
     }
     go_to(&file, descriptor).map_err(|error| format!("{shown}: {error}"))?;

@@ -207,7 +207,7 @@ impl Stats {
         }
         lines.push(row(all.cells("all".to_string())));
         lines.extend(size_lines(&all.sizes));
-        lines.extend(waiting_line(&self.protocol, &all.costs));
+        lines.extend(waiting_line(!self.channel_memories.is_empty(), &all.costs));
         lines.extend(piggyback_line(&all.costs));
         lines.extend(self.memory_lines());
         lines.extend(self.checkpoint_line());
@@ -341,7 +341,7 @@ fn size_lines(sizes: &Sizes) -> Vec<String> {
 }
 
 /// What sends have waited for, and the event logger's round trips.
-fn waiting_line(protocol: &str, costs: &Costs) -> Option<String> {
+fn waiting_line(through_memories: bool, costs: &Costs) -> Option<String> {
     let cost = |cost: Cost| costs[cost as usize];
     let (held, trips) = (cost(Cost::HeldSends), cost(Cost::LoggerRoundTrips));
     let waited = format!(
@@ -358,9 +358,9 @@ fn waiting_line(protocol: &str, costs: &Costs) -> Option<String> {
             plural(held, "send"),
         ));
     }
-    let reason = match protocol {
-        "channel-memory" => "the rank's own channel memory",
-        _ => "the receiver's group to have its images",
+    let reason = match through_memories {
+        true => "the rank's own channel memory",
+        false => "the receiver's group to have its images",
     };
     (held > 0).then(|| format!("{} waited for {reason}, {waited}", plural(held, "send")))
 }
