@@ -5,10 +5,11 @@
 //! the memory of a node.
 
 use resurgo_protocol::causal::{Contradiction, Event, Gathering, Piggyback};
-use resurgo_protocol::{Rank, Recorded};
+use resurgo_protocol::{Causal, Rank, Recorded};
 use resurgo_wire::piggyback;
 
 use crate::checkers::{COLLECTED, NO_ORPHAN, Violation, violation};
+use crate::image::Image;
 use crate::log::{Cursor, Record};
 use crate::mutation::Mutation;
 use crate::process::{Process, Recovery, State};
@@ -18,10 +19,23 @@ use crate::world::{self, World};
 #[derive(Debug)]
 pub(crate) struct Looking {
     found: Gathering,
-    /// Per rank, when looking began: its life, and whether that has told what it knows.
-    lives: Vec<(u64, bool)>,
+    lives: Vec<Standing>,
     /// Looks that have been taken.
     taken: usize,
+    /// Nobody had died or begun when the last was taken.
+    has_all: bool,
+    /// What it will know, which others can read from now on, and the record that it will repeat.
+    begun: Option<(Causal, Vec<Recorded>)>,
+}
+
+/// Where a rank is, when another begins to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Standing {
+    incarnation: u64,
+    /// That life has told what it knows.
+    has_told: bool,
+    /// How often any life of it has.
+    told: u64,
 }
 
 /// What a look is at.
@@ -46,34 +60,47 @@ impl Process {
     /// The process ends.
     pub fn leave_behind(&mut self) {
         self.left_behind = self.published();
-        self.has_told = self.is_up();
+        self.has_told |= self.is_up();
     }
 }
 
 impl World {
-    fn lives(&self) -> Vec<(u64, bool)> {
-        let life = |process: &Process| (process.incarnation, process.has_told || process.is_up());
-        self.ranks.iter().map(life).collect()
+    /// Of all but `rank`.
+    fn lives_beside(&self, rank: Rank) -> Vec<Standing> {
+        let standing = |process: &Process| Standing {
+            incarnation: process.incarnation,
+            has_told: process.rank != rank && (process.has_told || process.is_up()),
+            told: if process.rank == rank { 0 } else { process.told },
+        };
+        self.ranks.iter().map(standing).collect()
     }
 
     /// A later life of `rank` asks its event logger, if it has one, and then looks around.
-    pub(crate) fn begin_gathering(&mut self, rank: Rank) {
+    pub(crate) fn begin_gathering(&mut self, rank: Rank, image: Option<Box<Image>>) -> Result<(), Violation> {
         let size = self.ranks.len();
-        let collection = self.begin_collection(rank, None);
+        let collection = self.begin_collection(rank, image.as_deref());
         let has_logger = !self.loggers.is_empty();
+        self.checkers
+            .begins_from(rank, image.as_ref().map(|image| &image.standing))?;
         let process = &mut self.ranks[rank as usize];
-        process.record = Record::new(Cursor::beginning(size), Vec::new());
+        // Up to the image it is part of that.
+        match &image {
+            Some(image) => process.record.cut(image.cursor().rclock),
+            None => process.record = Record::new(Cursor::beginning(size), Vec::new()),
+        }
+        let above = process.record.base.clone();
         process.has_told = false;
-        process.state = State::Recovering(Recovery::new(size, None, Cursor::beginning(size), collection));
+        process.state = State::Recovering(Recovery::new(size, image, above, collection));
         match has_logger {
             true => self.connect_logger(rank),
             false => self.look_around(rank),
         }
+        Ok(())
     }
 
     /// Looks at everything, from the first thing on.
     pub(crate) fn look_around(&mut self, rank: Rank) {
-        let (lives, size) = (self.lives(), self.ranks.len());
+        let (lives, size) = (self.lives_beside(rank), self.ranks.len());
         let process = &mut self.ranks[rank as usize];
         let incarnation = process.incarnation;
         if let State::Recovering(recovery) = &mut process.state {
@@ -81,6 +108,8 @@ impl World {
                 found: Gathering::new(size),
                 lives,
                 taken: 0,
+                has_all: false,
+                begun: None,
             }));
         }
         self.schedule(0, world::Event::Look { rank, incarnation });
@@ -107,20 +136,35 @@ impl World {
 
     /// `rank` takes its next look, or has taken all.
     pub(crate) fn look(&mut self, rank: Rank) -> Result<(), Violation> {
-        let State::Recovering(recovery) = &mut self.ranks[rank as usize].state else {
+        // Of who has died meanwhile too little has been looked at.
+        let lives = self.lives_beside(rank);
+        let Some(recovery) = self.ranks[rank as usize].recovery() else {
             return Ok(());
         };
         let Some(mut looking) = recovery.looking.take() else {
             return Ok(());
         };
-        // Of who has died meanwhile too little has been looked at.
-        let is_outdated = self.lives() != looking.lives && !self.is(Mutation::LookOnce);
+        let is_outdated = lives != looking.lives && !self.is(Mutation::LookOnce);
         let Some(look) = self.next_look(looking.taken) else {
-            if is_outdated {
-                self.look_around(rank);
-                return Ok(());
-            }
-            return self.begin_gathered(rank, looking.found);
+            return match looking.begun.take() {
+                // Whoever begins at the same time, and has not seen what is known here, is seen here.
+                Some(_) if is_outdated => {
+                    self.ranks[rank as usize].has_told = false;
+                    self.look_around(rank);
+                    Ok(())
+                }
+                Some((causal, record)) => self.begin_gathered(rank, causal, record),
+                None if looking.has_all => self.publish_gathered(rank, looking),
+                None if is_outdated => {
+                    self.look_around(rank);
+                    Ok(())
+                }
+                None => {
+                    looking.has_all = true;
+                    self.look_later(rank, looking);
+                    Ok(())
+                }
+            };
         };
         looking.taken += 1;
         for event in self.seen(rank, &look, &looking.lives)? {
@@ -134,20 +178,24 @@ impl World {
                 Err(contradiction) => return violation(NO_ORPHAN, contradiction.to_string()),
             }
         }
+        self.look_later(rank, looking);
+        Ok(())
+    }
+
+    fn look_later(&mut self, rank: Rank, looking: Box<Looking>) {
         let process = &mut self.ranks[rank as usize];
         let incarnation = process.incarnation;
-        if let State::Recovering(recovery) = &mut process.state {
+        if let Some(recovery) = process.recovery() {
             recovery.looking = Some(looking);
         }
         let pause = self.random.below(self.pace);
         self.schedule(pause, world::Event::Look { rank, incarnation });
-        Ok(())
     }
 
-    /// What `rank` finds. Not what a former life of it knew (but for what it has sent to itself, which is there), nor what one of
-    /// others did that have not begun again.
-    fn seen(&self, rank: Rank, look: &Look, lives: &[(u64, bool)]) -> Result<Vec<Event>, Violation> {
-        let is_known = |of: Rank| of != rank && lives[of as usize].1;
+    /// What `rank` finds. Not what a former life of it knew (but for what it has sent to itself, which is there), and of others that have not
+    /// begun again only what their images know.
+    fn seen(&self, rank: Rank, look: &Look, lives: &[Standing]) -> Result<Vec<Event>, Violation> {
+        let is_known = |of: Rank| of != rank && lives[of as usize].has_told;
         match *look {
             Look::Knowledge(of) if is_known(of) => Ok(self.ranks[of as usize].published()),
             Look::Knowledge(of) if of == rank && !self.is(Mutation::ForgetWhatItToldItself) => {
@@ -156,7 +204,12 @@ impl World {
                 own.retain(|event| event.receiver == rank && event.rclock <= to_itself);
                 Ok(own)
             }
-            Look::Knowledge(_) => Ok(Vec::new()),
+            Look::Knowledge(of) if of == rank || self.is(Mutation::ForgetWhatImagesKnow) => Ok(Vec::new()),
+            Look::Knowledge(of) => {
+                let process = &self.ranks[of as usize];
+                let is_in_image = |event: &Event| event.rclock <= process.noted[event.receiver as usize];
+                Ok(process.published().into_iter().filter(is_in_image).collect())
+            }
             Look::Messages { from, to } => {
                 let skips = is_known(to) || self.is(Mutation::SkipWhatWasConsumed);
                 let taken_in = if skips {
@@ -173,8 +226,9 @@ impl World {
         }
     }
 
-    /// What messages from `from` to `to` carry, but the first `taken_in`, with the clocks of their sender.
+    /// What messages from `from` to `to` carry that the log still has, but the first `taken_in`, with the clocks of their sender.
     fn carried(&self, from: Rank, to: Rank, taken_in: u64) -> Result<Vec<(u64, Piggyback)>, Violation> {
+        let taken_in = taken_in.max(self.ranks[from as usize].logs[to as usize].dropped());
         let carried = self.wires[from as usize][to as usize].carried.iter();
         let decoded = carried
             .skip(taken_in as usize)
@@ -183,34 +237,51 @@ impl World {
         decoded.or_else(|error| violation(NO_ORPHAN, error.to_string()))
     }
 
-    fn begin_gathered(&mut self, rank: Rank, found: Gathering) -> Result<(), Violation> {
-        let (Some(flavour), size) = (self.causal, self.ranks.len()) else {
-            return Ok(());
-        };
+    /// Others can read what this life will know, and so what it depends on. It begins when nobody has died or begun meanwhile.
+    fn publish_gathered(&mut self, rank: Rank, mut looking: Box<Looking>) -> Result<(), Violation> {
         let process = &mut self.ranks[rank as usize];
-        let State::Recovering(Recovery {
-            collection: Some(collection),
-            answered,
-            ..
-        }) = &mut process.state
-        else {
+        let Some(recovery) = process.recovery() else {
             return Ok(());
         };
-        let logged: Option<Vec<Recorded>> = collection.record(0).filter(|_| !self.loggers.is_empty());
-        let vouched = *answered == process.logger_epoch;
-        let (causal, record) = match found.begin(flavour.first(rank, size), rank, logged) {
+        let Some(collection) = recovery.collection.as_deref().cloned() else {
+            return Ok(());
+        };
+        let image = recovery.image.as_ref().map(|image| image.cursor());
+        let from = image.unwrap_or_else(|| Cursor::beginning(process.logs.len()));
+        let found = std::mem::replace(&mut looking.found, Gathering::new(0));
+        let (causal, record) = match found.begin(collection, from.rclock) {
             Ok(begun) => begun,
             Err(contradiction @ Contradiction::Lost { .. }) => return violation(COLLECTED, contradiction.to_string()),
             Err(contradiction) => return violation(NO_ORPHAN, contradiction.to_string()),
         };
+        // It reads its channels from there: others must find there what it does not know yet.
+        process.consumed = from.delivered;
+        process.left_behind = causal.all();
+        (process.has_told, process.told) = (true, process.told + 1);
+        if self.is(Mutation::PublishAndBegin) {
+            return self.begin_gathered(rank, causal, record);
+        }
+        looking.begun = Some((causal, record));
+        self.look_later(rank, looking);
+        Ok(())
+    }
+
+    fn begin_gathered(&mut self, rank: Rank, causal: Causal, record: Vec<Recorded>) -> Result<(), Violation> {
+        let process = &mut self.ranks[rank as usize];
+        let Some(recovery) = process.recovery() else {
+            return Ok(());
+        };
+        let (image, answered) = (recovery.image.take(), recovery.answered);
+        let vouched = answered == process.logger_epoch;
         let sent_before: Vec<u64> = process.logs.iter().map(|log| log.end()).collect();
-        // It reads its channels from their beginnings: others must find there what it does not know yet.
-        process.consumed.fill(0);
-        self.checkers.recover(rank, None, 0, &record)?;
-        self.checkers.life_starts(rank, None, &sent_before)?;
-        self.note(|| format!("{rank} has gathered {} deliveries", record.len()));
-        self.ranks[rank as usize].record = Record::new(Cursor::beginning(size), record);
-        self.begin_life(rank, None, sent_before, vouched, Some(causal));
+        let collected = record.len();
+        record.into_iter().for_each(|recorded| process.record.push(recorded));
+        let standing = image.as_ref().map(|image| &image.standing);
+        let base = process.record.base.rclock;
+        self.checkers.recover(rank, standing, base, process.record.entries())?;
+        self.checkers.life_starts(rank, standing, &sent_before)?;
+        self.note(|| format!("{rank} has gathered {collected} deliveries"));
+        self.begin_life(rank, image, sent_before, vouched, Some(causal));
         Ok(())
     }
 }

@@ -63,6 +63,9 @@ impl World {
         let State::Up(life) = &process.state else { return };
         let mut life = Life::clone(life);
         life.subject.captured();
+        if let Some(causal) = &life.subject.causal {
+            process.noted = causal.latest().to_vec();
+        }
         let mut logs = process.logs.clone();
         if self.memory_survives || self.mutation == Some(Mutation::ImageWithoutLogs) {
             logs = vec![Log::default(); logs.len()];
@@ -157,10 +160,12 @@ impl World {
         if self.is_inside(from, to) {
             return self.tidy(from, to);
         }
-        let covered = self.ranks[to as usize].record.base.delivered[from as usize];
+        let base = &self.ranks[to as usize].record.base;
+        let (covered, rclock) = (base.delivered[from as usize], base.rclock);
         if self.ranks[from as usize].life().is_some() {
             self.covered(from, to, covered);
         }
+        self.hear_base(from, to, rclock);
     }
 
     /// Channel (from → to): the receiver never asks for the first `covered` messages again.

@@ -239,6 +239,10 @@ pub enum Mutation {
     ForgetWhatItToldItself,
     /// Of messages to a rank that begins again, too, a life that looks around reads only those behind what the former life took in.
     SkipWhatWasConsumed,
+    /// A life that looks around does not count what images know of ranks that have not begun again.
+    ForgetWhatImagesKnow,
+    /// A life begins as soon as others can read what it will know, without another look at who has died or begun.
+    PublishAndBegin,
     /// A life begins when its own channel memory has answered.
     BeginEarly,
     /// A channel memory takes messages and reports of replaced lives.
@@ -267,7 +271,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 381] = {
+    pub const ALL: [(Self, Setting); 414] = {
         use Mutation::*;
         use Setting::{Auto, Blocking, ChandyLamport, ChannelMemory, Group, Hierarchical, InPlace, Node, Process};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -452,6 +456,39 @@ impl Mutation {
             (ForgetWhatItToldItself, VCAUSAL_IN_PLACE),
             (ForgetWhatItToldItself, MANETHO_IN_PLACE),
             (ForgetWhatItToldItself, LOGON_IN_PLACE),
+            (ForgetWhatImagesKnow, VCAUSAL_IN_PLACE),
+            (ForgetWhatImagesKnow, MANETHO_IN_PLACE),
+            (ForgetWhatImagesKnow, LOGON_IN_PLACE),
+            (PublishAndBegin, VCAUSAL_IN_PLACE),
+            (PublishAndBegin, MANETHO_IN_PLACE),
+            (PublishAndBegin, LOGON_IN_PLACE),
+            (ImageWithoutKnowledge, VCAUSAL_IN_PLACE),
+            (ImageWithoutKnowledge, MANETHO_IN_PLACE),
+            (ImageWithoutKnowledge, LOGON_IN_PLACE),
+            (KeepEvents, VCAUSAL_IN_PLACE),
+            (KeepEvents, MANETHO_IN_PLACE),
+            (KeepEvents, LOGON_IN_PLACE),
+            (LateImage, VCAUSAL_IN_PLACE),
+            (LateImage, MANETHO_IN_PLACE),
+            (LateImage, LOGON_IN_PLACE),
+            (KeepPassedOver, VCAUSAL_IN_PLACE),
+            (KeepPassedOver, MANETHO_IN_PLACE),
+            (KeepPassedOver, LOGON_IN_PLACE),
+            (CollectByNewest, VCAUSAL_IN_PLACE),
+            (CollectByNewest, MANETHO_IN_PLACE),
+            (CollectByNewest, LOGON_IN_PLACE),
+            (CollectBySingle, VCAUSAL_IN_PLACE),
+            (CollectBySingle, MANETHO_IN_PLACE),
+            (CollectBySingle, LOGON_IN_PLACE),
+            (CollectBeforeComplete, VCAUSAL_IN_PLACE),
+            (CollectBeforeComplete, MANETHO_IN_PLACE),
+            (CollectBeforeComplete, LOGON_IN_PLACE),
+            (ForgetBaseOnLoggerRestart, VCAUSAL_IN_PLACE),
+            (ForgetBaseOnLoggerRestart, MANETHO_IN_PLACE),
+            (ForgetBaseOnLoggerRestart, LOGON_IN_PLACE),
+            (AppendDropped, VCAUSAL_IN_PLACE),
+            (AppendDropped, MANETHO_IN_PLACE),
+            (AppendDropped, LOGON_IN_PLACE),
             (LosePiggybacks, VCAUSAL_IN_PLACE),
             (LosePiggybacks, MANETHO_IN_PLACE),
             (LosePiggybacks, LOGON_IN_PLACE),

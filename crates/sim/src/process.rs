@@ -120,6 +120,10 @@ pub(crate) struct Process {
     /// What the last life knew that has begun, where that can still be read; and whether that is the present life, which has ended.
     pub left_behind: Vec<Event>,
     pub has_told: bool,
+    /// How often a life has told what it knows before it began.
+    pub told: u64,
+    /// Per rank, its last delivery that was known when an image was taken last (causal logging). Survives the process.
+    pub noted: Vec<u64>,
     /// The event logger this life is connected to; 0: none.
     pub logger_epoch: u64,
     /// Per life that has ended, the time after which its messages still on their way are lost.
@@ -157,6 +161,8 @@ impl Process {
             consumed: vec![0; size],
             left_behind: Vec::new(),
             has_told: false,
+            told: 0,
+            noted: vec![0; size],
             logger_epoch: 0,
             cuts: Vec::new(),
             images: KeptImages::default(),
@@ -168,6 +174,13 @@ impl Process {
     pub fn life(&mut self) -> Option<&mut Life> {
         match &mut self.state {
             State::Up(life) => Some(life),
+            _ => None,
+        }
+    }
+
+    pub fn recovery(&mut self) -> Option<&mut Recovery> {
+        match &mut self.state {
+            State::Recovering(recovery) => Some(recovery),
             _ => None,
         }
     }

@@ -411,7 +411,7 @@ impl World {
             trace: Trace::new(trace),
             random,
         };
-        if !world.random.one_in(4) && !matches!(setting, Setting::Gathering(_)) {
+        if !world.random.one_in(4) {
             world.image_one_in = Some(world.random.pick([4, 15, 50, 150]));
             world.image_time = world.random.pick([1, 10, 50, 200]);
             world.quiet = world.random.one_in(2);
@@ -697,8 +697,7 @@ impl World {
             return Ok(());
         }
         if !self.record_survives {
-            self.begin_gathering(rank);
-            return Ok(());
+            return self.begin_gathering(rank, image);
         }
         if self.is(Mutation::CutWhenRestarted) {
             self.cut(rank);

@@ -8,6 +8,8 @@ use resurgo_sim::{Mutation, Options, Setting, Violation, simulate};
 fn seeds(mutation: Mutation) -> Range<u64> {
     match mutation {
         Mutation::CompleteAtOnce => 5_220..5_230,
+        Mutation::ForgetWhatImagesKnow => 700..1_300,
+        Mutation::PublishAndBegin => 6_470..6_480,
         Mutation::AcceptStrays => 25_255..25_265,
         Mutation::LateImage
         | Mutation::ImageWithHeldFrames

@@ -129,6 +129,12 @@ impl Collection {
         Some(above + records.len() as u64)
     }
 
+    /// What the event logger has of this rank, with rclocks.
+    pub(super) fn stored_events(&self) -> impl Iterator<Item = (u64, &Recorded)> {
+        let logged = self.logged.iter();
+        logged.flat_map(|(above, records)| (above + 1..).zip(records))
+    }
+
     fn heard_of_all(&self, complete: bool) -> bool {
         let mut heard = self.heard.iter().zip(&self.lives);
         heard.all(|(heard, life)| heard.life > 0 && heard.life >= *life && (heard.complete || !complete))

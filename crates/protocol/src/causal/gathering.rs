@@ -86,32 +86,23 @@ impl Gathering {
         ordered
     }
 
-    /// A life of `rank` that begins at the beginning of its program. `causal`: new. `logged`: what its event logger has of it,
-    /// from the first delivery on, where there is one. Returns what it is to know, and the record that it repeats.
-    pub fn begin(
-        self,
-        causal: Causal,
-        rank: Rank,
-        logged: Option<Vec<Recorded>>,
-    ) -> Result<(Causal, Vec<Recorded>), Contradiction> {
-        let mut collection = Collection::new(causal, 1, logged.is_some());
-        if let Some(logged) = logged {
-            let own = (1..).zip(logged.iter());
-            for (rclock, record) in own {
-                if let Some(event) = self.events[rank as usize].get(&rclock)
-                    && event.record != *record
-                {
-                    return Err(Contradiction::TwoForms { receiver: rank, rclock });
-                }
+    /// What a life is to know, and the record that it repeats: its deliveries after the first `above`, those of the image that it begins
+    /// from. `collection`: new, with what its event logger has of it, where there is one.
+    pub fn begin(self, mut collection: Collection, above: u64) -> Result<(Causal, Vec<Recorded>), Contradiction> {
+        let rank = collection.causal().rank;
+        for (rclock, record) in collection.stored_events() {
+            if let Some(event) = self.events[rank as usize].get(&rclock)
+                && event.record != *record
+            {
+                return Err(Contradiction::TwoForms { receiver: rank, rclock });
             }
-            collection.logged(0, logged);
         }
         let known = Piggyback {
             events: self.ordered(),
             stable: Vec::new(),
         };
         collection.told_all(&known)?;
-        match collection.record(0) {
+        match collection.record(above) {
             Some(record) => Ok((collection.finish(), record)),
             None => Err(Contradiction::Lost {
                 rank,
@@ -141,6 +132,16 @@ mod tests {
         gathering
     }
 
+    /// A life of rank 1 of 3, which a logger that has this has answered.
+    fn collection(reduction: Reduction, logged: Option<Vec<Recorded>>) -> Collection {
+        let causal = Causal::new(1, 3, reduction, false);
+        let mut collection = Collection::new(causal, 2, logged.is_some());
+        if let Some(logged) = logged {
+            collection.logged(0, logged);
+        }
+        collection
+    }
+
     const REDUCTIONS: [Reduction; 3] = [Reduction::Vcausal, Reduction::Manetho, Reduction::LogOn];
 
     #[test]
@@ -153,8 +154,7 @@ mod tests {
             event(1, 1, 0, 0),
         ];
         for reduction in REDUCTIONS {
-            let causal = Causal::new(1, 3, reduction, false);
-            let (causal, record) = gathered(&events).begin(causal, 1, None).unwrap();
+            let (causal, record) = gathered(&events).begin(collection(reduction, None), 0).unwrap();
             assert_eq!(record, [Recorded { source: 0, polls: 1 }; 2]);
             assert_eq!((causal.latest(), causal.stable()), (&[1, 2, 1][..], &[0, 0, 0][..]));
         }
@@ -163,9 +163,8 @@ mod tests {
     #[test]
     fn the_event_logger_has_the_beginning_and_others_the_rest() {
         let stored = vec![Recorded { source: 0, polls: 1 }; 4];
-        let causal = Causal::new(1, 3, Reduction::Manetho, false);
         let (causal, record) = gathered(&[event(1, 4, 0, 0), event(1, 5, 2, 0)])
-            .begin(causal, 1, Some(stored.clone()))
+            .begin(collection(Reduction::Manetho, Some(stored.clone())), 0)
             .unwrap();
         assert_eq!(record[..4], stored);
         assert_eq!(record[4..], [Recorded { source: 2, polls: 1 }]);
@@ -174,10 +173,10 @@ mod tests {
 
     #[test]
     fn what_only_a_lost_event_logger_had_is_missed() {
-        let causal = || Causal::new(1, 3, Reduction::Manetho, false);
+        let logged = |records| collection(Reduction::Manetho, Some(records));
         let depends = [event(0, 1, 1, 5)];
         assert_eq!(
-            gathered(&depends).begin(causal(), 1, Some(Vec::new())).err(),
+            gathered(&depends).begin(logged(Vec::new()), 0).err(),
             Some(Contradiction::Lost { rank: 1, stable: 5 })
         );
         let mut gathering = gathered(&depends);
@@ -186,7 +185,7 @@ mod tests {
             Err(Contradiction::TwoForms { receiver: 0, rclock: 1 })
         );
         let other = vec![Recorded { source: 2, polls: 1 }];
-        let differs = gathered(&[event(1, 1, 0, 0)]).begin(causal(), 1, Some(other));
+        let differs = gathered(&[event(1, 1, 0, 0)]).begin(logged(other), 0);
         assert_eq!(differs.err(), Some(Contradiction::TwoForms { receiver: 1, rclock: 1 }));
     }
 }
