@@ -173,9 +173,9 @@ impl Options {
         }
     }
 
-    /// Ranks can have images. These are kept on the node, so not where its loss is tolerated.
+    /// Ranks can have images.
     pub fn has_images(&self) -> bool {
-        has_images(self.protocol) && !self.tolerate_node
+        has_images(self.protocol)
     }
 
     /// How many event loggers the job has.

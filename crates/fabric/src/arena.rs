@@ -190,7 +190,9 @@ impl Arena {
     pub fn forget(&mut self, node: &Node, serial: u64, slot: usize) {
         let lies_in = node.serial_in(node.rank, slot);
         if lies_in.load(Ordering::Relaxed) == serial + 1 {
-            lies_in.store(0, Ordering::Relaxed);
+            lies_in.store(0, Ordering::SeqCst);
+            // As in `spill_oldest`.
+            fence(Ordering::SeqCst);
             self.free(node, slot);
         }
     }

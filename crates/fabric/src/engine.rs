@@ -15,7 +15,7 @@ mod waiting;
 use crate::arena::Arena;
 use crate::channel_memories::ChannelMemories;
 use crate::doorbell;
-use crate::event_logger::EventLogger;
+use crate::event_logger::{EventLogger, Found};
 use crate::log::{Entry, Envelope, HeldMark, Kind, Message, Progress, Reader, Writer};
 use crate::matching::{Matching, Receive, Unexpected};
 use crate::node::Node;
@@ -223,6 +223,14 @@ fn measure_ticks() -> u64 {
     (count * 1000 / ns).max(1)
 }
 
+/// A life has made or is to repeat `made` deliveries. `found`: what its event logger had of them, where that was asked for.
+fn start_logging(node: &Node, protocol: &mut Pessimistic, made: u64, found: Option<&Found>) -> EventLogger {
+    // The record lies in this node's memory: only what the logger holds outlives the node, and what images cover.
+    protocol.event_logger_lost();
+    protocol.acknowledge(node.covered(node.rank));
+    EventLogger::new(node, made, found)
+}
+
 /// A former life may have taken ready bits without reading what they announced: every channel is looked at once.
 fn channels_with_entries(node: &Node) -> VecDeque<u32> {
     (0..node.ranks() as u32)
@@ -265,13 +273,8 @@ impl Engine {
             let sent_before = std::mem::take(&mut found.sent_before);
             let mut recovering = Pessimistic::recovering(rank, size, tolerate, deliveries, sent_before);
             if !node.event_logger_ports.is_empty() {
-                // The record lies in this node's memory: only what the logger holds outlives the node.
-                recovering.event_logger_lost();
-                logger = Some(EventLogger::new(
-                    &node,
-                    deliveries,
-                    causality.as_ref().and_then(|causality| causality.found.as_ref()),
-                ));
+                let found = causality.as_ref().and_then(|causality| causality.found.as_ref());
+                logger = Some(start_logging(&node, &mut recovering, deliveries, found));
             }
             protocol = Some(recovering);
         }

@@ -125,6 +125,9 @@ pub struct EventLogger {
     acknowledged: u64,
     /// What has been said to any event logger, or come from it: others may have heard that it is stable.
     said: u64,
+    /// So many deliveries are covered by images, and so many of them the own logger has been told to forget.
+    covered: u64,
+    forgets: u64,
     /// What this rank knows to be stable and the own logger may not (several loggers, ranks spread the clocks).
     heard: Vec<(Rank, u64)>,
 }
@@ -151,16 +154,34 @@ impl EventLogger {
             made,
             acknowledged: 0,
             said: found.map_or(made, |found| found.stored),
+            covered: node.covered(node.rank),
+            forgets: 0,
             heard: Vec::new(),
         }
     }
 
-    /// What the logger has of former lives of this rank; ends the job when that is lost.
-    pub fn recover(node: &Node) -> (Found, Vec<Recorded>) {
+    /// The process has woken up from an image: see [`Socket::abandon`].
+    pub fn abandon(self) {
+        let links = self.links.into_iter().flatten();
+        links.for_each(|link| link.socket.abandon());
+    }
+
+    /// Descriptors of the connections.
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
+        self.links.iter().flatten().map(|link| link.socket.descriptor())
+    }
+
+    /// Images cover so many deliveries.
+    pub fn covered(&mut self, deliveries: u64) {
+        self.covered = deliveries;
+    }
+
+    /// What the logger has of former lives of this rank, after its first `above` deliveries; ends the job when that is lost.
+    pub fn recover(node: &Node, above: u64) -> (Found, Vec<Recorded>) {
         let port = node.event_logger_ports[node.rank % node.event_logger_ports.len()];
         let since = monotonic_ns();
         loop {
-            match Self::ask(node, port) {
+            match Self::ask(node, port, above) {
                 Ok(found) => return found,
                 Err(Broken::Gone(reason)) if monotonic_ns() - since > PATIENCE_NS => lost(node, port, &reason),
                 Err(Broken::Gone(_)) => {
@@ -172,7 +193,7 @@ impl EventLogger {
         }
     }
 
-    fn ask(node: &Node, port: u16) -> Result<(Found, Vec<Recorded>), Broken> {
+    fn ask(node: &Node, port: u16, above: u64) -> Result<(Found, Vec<Recorded>), Broken> {
         let link = Link::connect(node, port, None, 0).map_err(|error| Broken::Gone(format!("cannot connect: {error}")));
         let mut link = link?;
         let (mut records, mut of) = (Vec::new(), 0);
@@ -183,14 +204,14 @@ impl EventLogger {
                 match event {
                     ClientEvent::Admitted { epoch, .. } => {
                         of = epoch;
-                        link.client.query(0);
+                        link.client.query(above);
                     }
                     ClientEvent::Answer {
                         records: part, more, ..
                     } => {
                         records.extend(part);
                         if !more {
-                            let stored = records.len() as u64;
+                            let stored = above + records.len() as u64;
                             return Ok((Found { epoch: of, stored }, records));
                         }
                     }
@@ -272,6 +293,9 @@ impl EventLogger {
             let epoch = if at == 0 { self.epoch } else { 0 };
             let link = Link::connect(node, self.ports[at], acknowledged, epoch);
             self.links[at] = Some(link.map_err(|error| Broken::Gone(error.to_string()))?);
+            if at == 0 {
+                self.forgets = 0;
+            }
         }
         let Some(link) = &mut self.links[at] else {
             return Ok(());
@@ -280,6 +304,11 @@ impl EventLogger {
             if !self.heard.is_empty() {
                 link.client.clocks(&self.heard);
                 self.heard.clear();
+            }
+            // A logger that has been replaced must hear of it before it is told what comes after.
+            if self.forgets < self.covered {
+                link.client.forget(self.covered);
+                self.forgets = self.covered;
             }
             if !self.pending.is_empty() {
                 link.client
@@ -299,7 +328,7 @@ impl EventLogger {
                     }
                     self.epoch = epoch;
                     self.acknowledged = self.acknowledged.max(stored);
-                    news.wanted_above = Some(stored);
+                    news.wanted_above = Some(stored.max(self.covered));
                 }
                 ClientEvent::Ack { rclock } if at == 0 => {
                     self.acknowledged = self.acknowledged.max(rclock);
@@ -318,7 +347,7 @@ impl EventLogger {
     }
 
     /// Waits until the own logger says something, at most so long.
-    pub fn wait(&mut self, milliseconds: i32) {
+    pub fn wait(&self, milliseconds: i32) {
         match &self.links[0] {
             Some(link) => link.socket.wait(milliseconds as u64 * 1_000_000, false),
             // SAFETY: sleeps.

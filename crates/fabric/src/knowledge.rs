@@ -18,8 +18,15 @@ const LEAST: usize = 4096;
 
 const COUNT: u64 = u32::MAX as u64;
 
+/// Of [`arena::KNOWLEDGE_LIFE`].
+const TOLD_BITS: u32 = 16;
+
 fn half(word: u64) -> usize {
     (word >> 32) as usize & 1
+}
+
+fn known_to_image(half: usize) -> usize {
+    arena::KNOWN_TO_IMAGE + half * 8
 }
 
 /// The own knowledge.
@@ -27,19 +34,43 @@ pub struct Knowledge {
     word: u64,
     /// It is written anew when it has so many events.
     full_at: usize,
+    /// Per rank, its last delivery that was known when an image was taken last.
+    in_image: Vec<u64>,
+    /// How often this life has said what it knows before it began.
+    told: u64,
 }
 
 impl Knowledge {
-    /// This life knows `events`; what a former one knew does not count any more.
-    pub fn begin(node: &Node, events: &[Event]) -> Knowledge {
-        let mut knowledge = Knowledge {
+    /// Of a life that begins from an image that knows so many deliveries of each rank, and has not told yet what else it knows.
+    pub fn new(node: &Node, in_image: &[u64]) -> Knowledge {
+        Knowledge {
             word: node.own(arena::KNOWLEDGE).load(Ordering::Acquire),
             full_at: 0,
-        };
-        knowledge.replace(node, events);
+            in_image: in_image.to_vec(),
+            told: 0,
+        }
+    }
+
+    /// This life knows `events`; what a former one knew does not count any more.
+    pub fn tell(&mut self, node: &Node, events: &[Event]) {
+        self.replace(node, events);
+        self.told += 1;
         let life = node.control(node.rank, control::INCARNATION).load(Ordering::Acquire);
-        node.own(arena::KNOWLEDGE_LIFE).store(life, Ordering::Release);
-        knowledge
+        node.own(arena::KNOWLEDGE_LIFE)
+            .store(life << TOLD_BITS | self.told, Ordering::SeqCst);
+    }
+
+    /// What this life has told is not what it will know.
+    pub fn take_back(&self, node: &Node) {
+        node.own(arena::KNOWLEDGE_LIFE).store(0, Ordering::SeqCst);
+    }
+
+    /// An image of this rank is taken, which knows so many deliveries of each rank: all that is here. In one store, and without asking
+    /// for memory.
+    pub fn note_image(&mut self, node: &Node, latest: &[u64]) {
+        self.in_image.copy_from_slice(latest);
+        node.own(known_to_image(half(self.word)))
+            .store(self.word & COUNT, Ordering::Release);
     }
 
     fn write(&self, node: &Node, word: u64, event: &Event) {
@@ -82,7 +113,13 @@ impl Knowledge {
             ));
         }
         let mut word = ((self.word >> 32) + 1) << 32;
-        for event in events {
+        let is_in_image = |event: &&Event| event.rclock <= self.in_image[event.receiver as usize];
+        for event in events.iter().filter(is_in_image) {
+            self.write(node, word, event);
+            word += 1;
+        }
+        node.own(known_to_image(half(word))).store(word & COUNT, Ordering::Release);
+        for event in events.iter().filter(|event| !is_in_image(event)) {
             self.write(node, word, event);
             word += 1;
         }
@@ -92,10 +129,14 @@ impl Knowledge {
     }
 }
 
-/// What `rank` knows.
-fn known_to(node: &Node, rank: usize) -> Vec<Event> {
+/// What `rank` knows, or what its last image does.
+fn known_to(node: &Node, rank: usize, only_image: bool) -> Vec<Event> {
     loop {
         let word = node.of(rank, arena::KNOWLEDGE).load(Ordering::Acquire);
+        let count = match only_image {
+            true => node.of(rank, known_to_image(half(word))).load(Ordering::Acquire),
+            false => word & COUNT,
+        };
         let read = |index: usize| {
             let word = |at: usize| node.known(rank, half(word), index, at).load(Ordering::Relaxed);
             let named = word(0);
@@ -109,7 +150,7 @@ fn known_to(node: &Node, rank: usize) -> Vec<Event> {
                 antecedent: word(3),
             }
         };
-        let events = (0..(word & COUNT) as usize).map(read).collect();
+        let events = (0..count as usize).map(read).collect();
         fence(Ordering::Acquire);
         if word >> 32 == node.of(rank, arena::KNOWLEDGE).load(Ordering::Relaxed) >> 32 {
             return events;
@@ -117,32 +158,80 @@ fn known_to(node: &Node, rank: usize) -> Vec<Event> {
     }
 }
 
-/// Per rank, its life, and whether that has told what it knows.
-fn lives(node: &Node) -> Vec<(u64, bool)> {
-    let life = |rank: usize| {
-        let life = node.control(rank, control::INCARNATION).load(Ordering::Acquire);
-        (
-            life,
-            node.of(rank, arena::KNOWLEDGE_LIFE).load(Ordering::Acquire) == life,
-        )
+/// Where a rank is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Standing {
+    life: u64,
+    /// [`arena::KNOWLEDGE_LIFE`].
+    told: u64,
+}
+
+impl Standing {
+    /// That life has told what it knows.
+    fn is_known(self) -> bool {
+        self.told >> TOLD_BITS == self.life
+    }
+}
+
+/// Of all ranks but this one, which is looking.
+fn lives_beside(node: &Node) -> Vec<Standing> {
+    let standing = |rank: usize| Standing {
+        life: node.control(rank, control::INCARNATION).load(Ordering::SeqCst),
+        told: match rank {
+            own if own == node.rank => 0,
+            _ => node.of(rank, arena::KNOWLEDGE_LIFE).load(Ordering::SeqCst),
+        },
     };
-    (0..node.ranks()).map(life).collect()
+    (0..node.ranks()).map(standing).collect()
+}
+
+/// What has been found, and who lived then.
+pub struct Found {
+    pub gathering: Gathering,
+    lives: Vec<Standing>,
+}
+
+impl Found {
+    /// Nobody has died or begun since. To be asked once more when others can read what this life will know: of two that begin at the
+    /// same time one sees the other.
+    pub fn is_all(&self, node: &Node) -> bool {
+        self.lives == lives_beside(node)
+    }
+}
+
+/// Why there is nothing found.
+enum Miss {
+    /// What was being read has been forgotten.
+    Gone,
+    Contradiction(String),
+}
+
+impl From<String> for Miss {
+    fn from(reason: String) -> Self {
+        Miss::Contradiction(reason)
+    }
 }
 
 /// All that is known of anybody's deliveries, for a new life of this rank: what the others know, what has been sent and not
 /// taken in, and what came before all that the agent has passed on of this rank's, and that it has sent to itself: both will be there.
-/// Not what else a former life of it knew, nor what one of others did that have not begun again: they may have lost their nodes.
-pub fn gather(node: &Node, reduction: Reduction) -> Result<Gathering, String> {
+/// Not what else a former life of it knew, nor what one of others did that have not begun again, but for what their images know: they may
+/// have lost their nodes.
+pub fn gather(node: &Node, reduction: Reduction) -> Result<Found, String> {
     loop {
-        let lives_before = lives(node);
-        let found = on_their_way(node, reduction, &lives_before).and_then(|(mut gathering, to_itself)| {
-            add_known(node, &lives_before, to_itself, &mut gathering)?;
+        let lives = lives_beside(node);
+        let found = on_their_way(node, reduction, &lives).and_then(|(mut gathering, to_itself)| {
+            add_known(node, &lives, to_itself, &mut gathering)?;
             Ok(gathering)
         });
         // Of who has died meanwhile too little has been looked at; and who has begun again may have taken another way than lives knew that
         // have ended since.
-        if lives(node) == lives_before {
-            return found;
+        if lives != lives_beside(node) {
+            continue;
+        }
+        match found {
+            Ok(gathering) => return Ok(Found { gathering, lives }),
+            Err(Miss::Contradiction(reason)) => return Err(reason),
+            Err(Miss::Gone) => {}
         }
     }
 }
@@ -150,13 +239,14 @@ pub fn gather(node: &Node, reduction: Reduction) -> Result<Gathering, String> {
 /// What messages carry that have not been taken in, and how many deliveries this rank had made before the last message to itself. To be
 /// read before what ranks know: the others go on meanwhile, and a message leaves out what its sender knew to be known to the receiver.
 /// Both have said so before it was sent, and so it is found with them later.
-fn on_their_way(node: &Node, reduction: Reduction, lives: &[(u64, bool)]) -> Result<(Gathering, u64), String> {
+fn on_their_way(node: &Node, reduction: Reduction, lives: &[Standing]) -> Result<(Gathering, u64), Miss> {
     let mut to_itself = 0;
     let mut gathering = Gathering::new(lives.len());
-    for (rank, (_, is_known)) in lives.iter().enumerate() {
+    for (rank, standing) in lives.iter().enumerate() {
         for source in 0..lives.len() {
-            let place = match *is_known && rank != node.rank {
+            let place = match standing.is_known() {
                 true => node.consumed(source, rank).load(Ordering::Acquire),
+                // All that is there: it goes on from an image, or from the beginning.
                 false => 0,
             };
             let clock = coming(node, reduction, source, rank, place, &mut gathering)?;
@@ -168,15 +258,15 @@ fn on_their_way(node: &Node, reduction: Reduction, lives: &[(u64, bool)]) -> Res
     Ok((gathering, to_itself))
 }
 
-fn add_known(node: &Node, lives: &[(u64, bool)], to_itself: u64, gathering: &mut Gathering) -> Result<(), String> {
+fn add_known(node: &Node, lives: &[Standing], to_itself: u64, gathering: &mut Gathering) -> Result<(), String> {
     let passed_on = node.control(node.rank, control::PASSED_ON).load(Ordering::Acquire);
     let needed = passed_on.max(to_itself);
     let own = |event: &Event| event.receiver as usize == node.rank && event.rclock <= needed;
-    for (rank, (_, is_known)) in lives.iter().enumerate() {
+    for (rank, standing) in lives.iter().enumerate() {
         if rank == node.rank {
-            add(gathering, known_to(node, rank).into_iter().filter(own))?;
-        } else if *is_known {
-            add(gathering, known_to(node, rank))?;
+            add(gathering, known_to(node, rank, false).into_iter().filter(own))?;
+        } else {
+            add(gathering, known_to(node, rank, !standing.is_known()))?;
         }
     }
     Ok(())
@@ -197,19 +287,25 @@ fn coming(
     rank: usize,
     place: u64,
     gathering: &mut Gathering,
-) -> Result<u64, String> {
+) -> Result<u64, Miss> {
     let mut clock = 0;
     let mut reader = Reader::at(source, rank, node, place);
     let (mut bytes, mut carried) = (Vec::new(), Piggyback::default());
     while let Some(entry) = reader.peek(node) {
         if entry.envelope.kind != Kind::More {
             reader.piggyback(node, &entry, &mut bytes);
+            if reader.is_lost() {
+                return Err(Miss::Gone);
+            }
             clock = decode(reduction, source as Rank, &bytes, &mut carried)?;
             add(gathering, carried.events.iter().copied())?;
         }
         reader.advance(entry.bytes);
     }
-    Ok(clock)
+    match reader.is_lost() {
+        true => Err(Miss::Gone),
+        false => Ok(clock),
+    }
 }
 
 /// What a message from `source` carries, in place of what `piggyback` was; the clock of the sender.
@@ -238,7 +334,8 @@ mod tests {
     #[test]
     fn others_read_what_was_published_last() {
         let (node, other) = pair(16, true);
-        let mut knowledge = Knowledge::begin(&node, &[]);
+        let mut knowledge = Knowledge::new(&node, &[0, 0]);
+        knowledge.tell(&node, &[]);
         let events: Vec<Event> = (1..10_000).map(event).collect();
         let mut kept = 0;
         for (index, event) in events.iter().enumerate() {
@@ -249,9 +346,26 @@ mod tests {
             knowledge.add(&node, event);
         }
         assert!(kept > 4000);
-        assert_eq!(known_to(&other, 0), events[kept..]);
-        Knowledge::begin(&node, &events[..3]);
-        assert_eq!(known_to(&other, 0), events[..3]);
+        assert_eq!(known_to(&other, 0, false), events[kept..]);
+        knowledge.tell(&node, &events[..3]);
+        assert_eq!(known_to(&other, 0, false), events[..3]);
+    }
+
+    #[test]
+    fn what_an_image_knows_is_told_from_what_came_later() {
+        let (node, other) = pair(16, true);
+        let events: Vec<Event> = (1..30).map(event).collect();
+        let mut knowledge = Knowledge::new(&node, &[2, 0]);
+        knowledge.tell(&node, &events[..5]);
+        assert_eq!(known_to(&other, 0, true), events[..2]);
+        knowledge.note_image(&node, &[5, 0]);
+        knowledge.add(&node, &events[5]);
+        assert_eq!(known_to(&other, 0, true), events[..5]);
+        // What has become stable is not kept, and what is new is written first here.
+        let kept: Vec<Event> = events[3..9].iter().rev().copied().collect();
+        knowledge.replace(&node, &kept);
+        assert_eq!(known_to(&other, 0, true), [events[4], events[3]]);
+        assert_eq!(known_to(&other, 0, false).len(), 6);
     }
 
     #[test]
@@ -263,7 +377,8 @@ mod tests {
             scope.spawn(|| {
                 let shared: &SharedNode = &node;
                 let node = &shared.0;
-                let mut knowledge = Knowledge::begin(node, &[]);
+                let mut knowledge = Knowledge::new(node, &[0, 0]);
+                knowledge.tell(node, &[]);
                 for rclock in 1..300_000 {
                     if knowledge.is_full() {
                         knowledge.replace(node, &[event(rclock - 2), event(rclock - 1)]);
@@ -273,7 +388,7 @@ mod tests {
                 done.store(true, Ordering::Release);
             });
             while !done.load(Ordering::Acquire) {
-                let events = known_to(&other, 0);
+                let events = known_to(&other, 0, false);
                 assert!(events.windows(2).all(|pair| pair[0].rclock + 1 == pair[1].rclock));
                 assert!(events.iter().all(|known| *known == event(known.rclock)));
             }

@@ -273,18 +273,24 @@ impl Node {
     /// Serial of the first segment of the channel `source` → `destination` that `destination` can still ask for: what the
     /// oldest image it may recover from was reading.
     pub fn needed_from(&self, source: usize, destination: usize) -> u64 {
-        let arena = self.layout.arena(destination);
-        let oldest = self.u32_at(arena + arena::OLDEST_IMAGE);
+        let cursors = |slot: usize| self.layout.arena(destination) + self.layout.cursors(slot);
+        self.of_oldest_image(destination, |slot| {
+            self.u64_at(cursors(slot) + source * 8).load(Ordering::Acquire)
+        })
+    }
+
+    /// What is noted of the oldest image that `rank` may recover from, by slot; 0: that is the beginning of the program.
+    fn of_oldest_image(&self, rank: usize, noted: impl Fn(usize) -> u64) -> u64 {
+        let oldest = self.u32_at(self.layout.arena(rank) + arena::OLDEST_IMAGE);
         loop {
             let image = oldest.load(Ordering::Acquire);
             if image == 0 {
                 return 0;
             }
-            let cursors = arena + self.layout.cursors(image as usize - 1);
-            let serial = self.u64_at(cursors + source * 8).load(Ordering::Acquire);
+            let noted = noted(image as usize - 1);
             // A slot is used again only when its image has stopped being the oldest.
             if oldest.load(Ordering::SeqCst) == image {
-                return serial;
+                return noted;
             }
         }
     }
@@ -296,22 +302,15 @@ impl Node {
 
     /// Reference of the record's segment that this rank's oldest usable image goes on in, 0: all are needed.
     pub fn record_needed_from(&self) -> u64 {
-        match self
-            .u32_at(self.layout.arena(self.rank) + arena::OLDEST_IMAGE)
-            .load(Ordering::Acquire)
-        {
-            0 => 0,
-            image => self
-                .own(arena::RECORD_CURSORS + (image as usize - 1) * 8)
-                .load(Ordering::Acquire),
-        }
+        self.of_oldest_image(self.rank, |slot| {
+            self.own(arena::RECORD_CURSORS + slot * 8).load(Ordering::Acquire)
+        })
     }
 
-    /// How many of its deliveries this rank's oldest usable image covers (channel-memory).
-    #[inline]
-    pub fn deliveries_covered(&self) -> u64 {
-        // There is no record, and so no place in it.
-        self.record_needed_from()
+    /// How many deliveries of `rank` the oldest image covers that it may recover from.
+    pub fn covered(&self, rank: usize) -> u64 {
+        let clock = |slot: usize| arena::IMAGE_CLOCKS + slot * 8;
+        self.of_oldest_image(rank, |slot| self.of(rank, clock(slot)).load(Ordering::Acquire))
     }
 
     /// Messages that `source` had sent to `destination` when a wave stopped it; inside a group, that any life of it has.

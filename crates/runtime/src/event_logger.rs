@@ -207,6 +207,14 @@ impl Server {
                     self.changed = true;
                 }
                 Heard::Clocks(clocks) => self.learn(&clocks)?,
+                Heard::Forget { rank, rclock } => {
+                    let forgotten = self.logger.forget(rank, rclock);
+                    forgotten.map_err(|error| error.to_string())?;
+                    if let Some(journal) = &mut self.journal {
+                        journal.forget(rank, rclock);
+                    }
+                    self.changed = true;
+                }
                 Heard::Query { rank, above_rclock } => {
                     connection.answer(above_rclock, self.logger.query(rank, above_rclock))?;
                 }

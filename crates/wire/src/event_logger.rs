@@ -8,6 +8,7 @@
 //!                                 ← Welcome  stored          (or Refused, at any time)
 //! Log    first_rclock deliveries           →   ← Ack  rclock
 //! Clocks clocks                            ↔   Clocks  clocks      (what is stable, of any rank, and is news)
+//! Forget rclock                            →   ← Ack  rclock       (an image covers so many deliveries)
 //! Query  above_rclock                      →   ← Answer  first_rclock more records …  (or NotWhole)
 //! ```
 //!
@@ -27,7 +28,7 @@ use crate::output::Output;
 use resurgo_protocol::{Rank, Recorded};
 
 /// Changes whenever the meaning of any byte changes.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// First bytes of a Hello, so that a stranger is told from a rank of another version.
 const MAGIC: [u8; 4] = *b"RSEL";
 /// Most deliveries in one Log or Answer.
@@ -123,9 +124,12 @@ pub enum Frame {
     Clocks {
         clocks: Vec<(Rank, u64)>,
     },
+    Forget {
+        rclock: u64,
+    },
 }
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "Hello",
     "Challenge",
     "Proof",
@@ -137,6 +141,7 @@ const NAMES: [&str; 11] = [
     "Answer",
     "NotWhole",
     "Clocks",
+    "Forget",
 ];
 
 impl Frame {
@@ -153,6 +158,7 @@ impl Frame {
             Self::Answer { .. } => 9,
             Self::NotWhole { .. } => 10,
             Self::Clocks { .. } => 11,
+            Self::Forget { .. } => 12,
         }
     }
 
@@ -199,7 +205,7 @@ impl Frame {
                     out.extend_from_slice(&clock.to_le_bytes());
                 }
             }
-            Self::Ack { rclock } => out.extend_from_slice(&rclock.to_le_bytes()),
+            Self::Ack { rclock } | Self::Forget { rclock } => out.extend_from_slice(&rclock.to_le_bytes()),
             Self::Query { above_rclock } => out.extend_from_slice(&above_rclock.to_le_bytes()),
             Self::Answer {
                 first_rclock,
@@ -260,9 +266,10 @@ impl Frame {
                 records: reader.entries(RECORD_BYTES, Reader::record)?,
             },
             10 => Self::NotWhole { stored: reader.u64()? },
-            _ => Self::Clocks {
+            11 => Self::Clocks {
                 clocks: reader.entries(CLOCK_BYTES, |reader| Ok((reader.u32()?, reader.u64()?)))?,
             },
+            _ => Self::Forget { rclock: reader.u64()? },
         };
         if !reader.bytes.is_empty() {
             return Err(reader.malformed());

@@ -15,7 +15,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -55,7 +55,7 @@ pub mod header {
     pub const SIZE: usize = 12;
     /// `u32` protocol: [`super::PROTOCOL_NONE`] and following.
     pub const PROTOCOL: usize = 16;
-    /// `u32` 0: the loss of a process is tolerated; 1: of a node (sends wait for the event logger).
+    /// `u32` 0: the loss of a process is tolerated; 1: of a node.
     pub const TOLERATE_NODE: usize = 20;
     /// `u64` offset of the first arena.
     pub const ARENA_BASE: usize = 24;
@@ -285,14 +285,17 @@ pub mod arena {
     /// `u32` 1 + slot of the oldest image that a recovery may begin from, 0: the beginning of the program. What that image
     /// does not need may be forgotten, here and by senders to this rank. Written by the agent.
     pub const OLDEST_IMAGE: usize = 24;
-    /// `u64` × [`IMAGE_SLOTS`]: reference of the record's segment that the image in that slot goes on in, 0: its first; under
-    /// channel-memory, how many deliveries the image covers.
+    /// `u64` × [`IMAGE_SLOTS`]: reference of the record's segment that the image in that slot goes on in, 0: its first.
     pub const RECORD_CURSORS: usize = 32;
     /// `u64` generation in the high half, number of events in the low: which half of the knowledge counts (the generation's
     /// last bit), and how much of it.
     pub const KNOWLEDGE: usize = 128;
-    /// `u64` the life whose knowledge it is.
+    /// `u64` whose knowledge it is: the life, and in the low 16 bits how often that has said what it knows before it began.
     pub const KNOWLEDGE_LIFE: usize = 136;
+    /// `u64` × 2, of each half of the knowledge: so many of its first events were known when the last image was taken.
+    pub const KNOWN_TO_IMAGE: usize = 144;
+    /// `u64` × [`IMAGE_SLOTS`]: how many deliveries the image in that slot covers.
+    pub const IMAGE_CLOCKS: usize = 160;
     /// Images whose cursors are kept. At most four are of use at once (two files, the snapshot, the one being taken); the
     /// others keep a slot from being used again while somebody still reads its cursors.
     pub const IMAGE_SLOTS: usize = 8;
@@ -448,7 +451,8 @@ mod tests {
         const { assert!(control::REPORT + 4 + control::REPORT_BYTES <= control::SIZES) };
         const { assert!(control::SIZES.is_multiple_of(64) && control::COSTS.is_multiple_of(64)) };
         const { assert!(control::COSTS + size_of::<crate::counters::Costs>() <= CONTROL_STRIDE) };
-        const { assert!(arena::RECORD_CURSORS + arena::IMAGE_SLOTS * 8 <= arena::KNOWLEDGE) };
+        const { assert!(arena::RECORD_CURSORS + arena::IMAGE_SLOTS * 8 <= arena::CUT) };
+        const { assert!(arena::IMAGE_CLOCKS + arena::IMAGE_SLOTS * 8 <= arena::CHANNELS) };
         const { assert!(header::CHANNEL_MEMORY_PORTS + MAX_CHANNEL_MEMORIES * 4 <= header::TURN) };
         const { assert!(header::TURN + 64 <= header::BYTES && header::TURN.is_multiple_of(64)) };
         const { assert!(control::GROUP + 8 <= control::REPORT) };

@@ -11,7 +11,7 @@ use super::*;
 /// Logs and waves together, where that is possible. Returns why it is what it is, and whether that must be said in any case.
 fn choose_protocol(options: &mut Options) -> (&'static str, bool) {
     let why = if options.tolerate_node {
-        "message logging alone, as pessimistic: images are kept on the node that would be lost"
+        "message logging alone, as pessimistic: what event loggers have cannot be cut back to a wave"
     } else if options.spill_directory.is_some() {
         "message logging alone, as pessimistic: logs that have been spilled cannot be cut back to a wave"
     } else if options.images_in_flight.is_some() || policy::is_of_single_ranks(options.checkpoint_policy.as_deref()) {
@@ -81,16 +81,7 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
         return Err("--mtbf is for --checkpoint-every daly".to_string());
     }
     if options.checkpoint_directory.is_some() && !options.has_images() {
-        return Err(
-            "--checkpoint-dir is for image files, and neither --protocol none nor --tolerate node has images; leave it out"
-                .to_string(),
-        );
-    }
-    if checkpoints && options.tolerate_node {
-        return Err(
-            "--checkpoint-every and --tolerate node cannot be combined yet: images are kept on the node that would be lost"
-                .to_string(),
-        );
+        return Err("--checkpoint-dir is for image files, and --protocol none has no images; leave it out".to_string());
     }
     if options.images_in_flight.is_some() {
         if only_waves(options.protocol) {
@@ -145,9 +136,7 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
     }
     if !options.local_copies {
         if !options.has_images() {
-            return Err(
-                "--local-copies off needs images, which neither --protocol none nor --tolerate node has".to_string(),
-            );
+            return Err("--local-copies off needs images, which --protocol none has not".to_string());
         }
         if options.checkpoint_directory.is_none() {
             return Err(
@@ -157,16 +146,30 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
             );
         }
     }
+    let servers = match options.protocol {
+        PROTOCOL_CHANNEL_MEMORY => Some(("under --protocol channel-memory", "channel memories")),
+        _ if options.tolerate_node => Some(("with --tolerate node", "event loggers")),
+        _ => None,
+    };
     for (given, name) in [
         (options.resume_if_any, "--resume-if-any"),
         (options.time_limit.is_some(), "--time-limit"),
     ] {
-        if given && options.checkpoint_directory.is_none() {
+        if !given {
+            continue;
+        }
+        if let Some((when, servers)) = servers {
+            return Err(format!(
+                "{name}: {when} a job cannot be suspended, as what its {servers} hold is in no file; leave it out, or run with \
+                 --protocol pessimistic and without --tolerate node"
+            ));
+        }
+        if options.checkpoint_directory.is_none() {
             return Err(format!("{name} needs --checkpoint-dir, where the job is suspended"));
         }
     }
     if !options.checkpoint_at.is_empty() && !options.has_images() {
-        return Err("--checkpoint-at needs images, which neither --protocol none nor --tolerate node has".to_string());
+        return Err("--checkpoint-at needs images, which --protocol none has not".to_string());
     }
     Ok(())
 }
@@ -197,17 +200,6 @@ fn check_memories(options: &Options, size: usize) -> Result<(), String> {
             ));
         }
         _ => {}
-    }
-    for (given, name) in [
-        (options.resume_if_any, "--resume-if-any"),
-        (options.time_limit.is_some(), "--time-limit"),
-    ] {
-        if given {
-            return Err(format!(
-                "{name}: under --protocol channel-memory a job cannot be suspended, as what its channel memories hold is in no \
-                 file; leave it out, or run with --protocol pessimistic"
-            ));
-        }
     }
     Ok(())
 }

@@ -176,8 +176,6 @@ fn errors_name_what_is_wrong() {
             "add --checkpoint-dir DIR",
         ),
         ("--local-copies off --protocol none ./a", "needs images"),
-        ("--local-copies off --tolerate node ./a", "needs images"),
-        ("--tolerate node --checkpoint-dir d ./a", "leave it out"),
         ("--protocol none --checkpoint-dir d ./a", "leave it out"),
         (
             "--protocol blocking --spill-dir d ./a",
@@ -359,7 +357,10 @@ fn errors_name_what_is_wrong() {
         ),
         ("--mtbf 1h ./a", "is for --checkpoint-every daly"),
         ("--checkpoint-every 1s --protocol none ./a", "uses no images"),
-        ("--checkpoint-every 1s --tolerate node ./a", "cannot be combined"),
+        (
+            "--tolerate node --checkpoint-dir d --time-limit 1h ./a",
+            "with --tolerate node a job cannot be suspended, as what its event loggers hold",
+        ),
     ] {
         match parse_words(line) {
             Err(error) => assert!(error.contains(expected), "{line}: {error}"),

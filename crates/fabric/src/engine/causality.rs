@@ -2,9 +2,8 @@
 //! new life begins.
 
 use super::*;
-use crate::event_logger::Found;
 use crate::knowledge::{self, Knowledge};
-use resurgo_protocol::causal::{Causal, Event, Piggyback, Reduction};
+use resurgo_protocol::causal::{Causal, Collection, Event, Piggyback, Reduction};
 use resurgo_protocol::{Determinant, Rank};
 use resurgo_wire::event_logger::Delivery;
 use resurgo_wire::piggyback;
@@ -70,40 +69,20 @@ fn reduction(node: &Node) -> Reduction {
 }
 
 impl Causality {
-    /// In a later life: with all that is known anywhere, but to this rank's former lives.
+    /// A life that begins at the beginning of the program; a later one with all that is known anywhere, but to this rank's former lives.
     pub fn begin(node: &Node) -> Causality {
         let (rank, size) = (node.rank as Rank, node.size);
         let reduction = reduction(node);
         let several = node.event_logger_ports.len() > 1;
         let spreads = several && node.clock_spread == nm::SPREAD_PIGGYBACK;
-        let mut causal = Causal::new(rank, size, reduction, spreads);
-        let (mut collected, mut found) = (Vec::new(), None);
-        if node.control(node.rank, control::INCARNATION).load(Ordering::Acquire) > 1 {
-            let logged = (!node.event_logger_ports.is_empty()).then(|| EventLogger::recover(node));
-            let (life, logged) = logged.unzip();
-            found = life;
-            let known = knowledge::gather(node, reduction).and_then(|known| {
-                let begun = known.begin(causal, rank, logged);
-                begun.map_err(|contradiction| contradiction.to_string())
-            });
-            match known {
-                Ok(known) => (causal, collected) = known,
-                Err(reason) => node.report(&format!("rank {rank} cannot be recovered: {reason}")),
-            }
-        }
-        // It reads its channels from their beginnings: others must find there what it does not know yet.
-        for source in 0..node.ranks() {
-            node.consumed(source, node.rank).store(0, Ordering::Release);
-        }
-        let knowledge = Knowledge::begin(node, &causal.all());
-        Cursor::clear(node);
+        let causal = Causal::new(rank, size, reduction, spreads);
         let told_logger = several && node.clock_spread != nm::SPREAD_MULTICAST;
-        Causality {
+        let mut causality = Causality {
+            knowledge: Knowledge::new(node, causal.latest()),
             causal,
             reduction,
-            knowledge,
-            collected,
-            found,
+            collected: Vec::new(),
+            found: None,
             outgoing: Vec::new(),
             incoming: Vec::new(),
             piggyback: Piggyback::default(),
@@ -113,7 +92,62 @@ impl Causality {
             exchanged_at: 0,
             carried: (0, 0),
             told_logger: if told_logger { vec![0; size] } else { Vec::new() },
+        };
+        if node.control(node.rank, control::INCARNATION).load(Ordering::Acquire) > 1 {
+            causality.collect(node, 0, &vec![0; size]);
+        } else {
+            causality.knowledge.tell(node, &[]);
         }
+        Cursor::clear(node);
+        causality
+    }
+
+    /// This process has woken up from an image, in which it has made `above` deliveries and read its channels up to these places.
+    pub fn begin_again(&mut self, node: &Node, above: u64, places: &[u64]) {
+        self.knowledge = Knowledge::new(node, self.causal.latest());
+        self.told_logger.fill(0);
+        self.collect(node, above, places);
+    }
+
+    /// A later life, which has made `above` deliveries, takes in all that is known anywhere, and finds what it has to repeat.
+    fn collect(&mut self, node: &Node, above: u64, places: &[u64]) {
+        let fail = |reason: String| -> ! { node.report(&format!("rank {} cannot be recovered: {reason}", node.rank)) };
+        let life = node.control(node.rank, control::INCARNATION).load(Ordering::Acquire);
+        let has_logger = !node.event_logger_ports.is_empty();
+        // Older images may have to be gone back to: the record goes back to them, so that it can be logged again.
+        let covered = node.covered(node.rank);
+        let mut collection = Collection::new(self.causal.clone(), life, has_logger);
+        if has_logger {
+            let (found, records) = EventLogger::recover(node, covered);
+            self.found = Some(found);
+            collection.logged(covered, records);
+        }
+        loop {
+            let found = knowledge::gather(node, self.reduction).unwrap_or_else(|reason| fail(reason));
+            // It reads its channels from there: others must find there what it does not know yet.
+            for (source, place) in places.iter().enumerate() {
+                node.consumed(source, node.rank).store(*place, Ordering::Release);
+            }
+            let begun = found.gathering.clone().begin(collection.clone(), above);
+            let (causal, record) = begun.unwrap_or_else(|contradiction| fail(contradiction.to_string()));
+            self.knowledge.tell(node, &causal.all());
+            if found.is_all(node) {
+                (self.causal, self.collected) = (causal, record);
+                return;
+            }
+            self.knowledge.take_back(node);
+        }
+    }
+
+    /// An image of this rank is taken.
+    pub fn note_image(&mut self, node: &Node) {
+        self.knowledge.note_image(node, self.causal.latest());
+    }
+
+    /// What images cover need not be known by anybody.
+    pub fn hear_images(&mut self, node: &Node) {
+        let covered = (0..node.ranks()).map(|rank| (rank as Rank, node.covered(rank)));
+        self.causal.learn_stable(covered);
     }
 
     /// This rank delivers a message. Returns what the event logger must have before it has this.
@@ -255,7 +289,7 @@ impl Engine {
         clock
     }
 
-    /// Under causal logging nobody waits for the event logger, so it is spoken to now and then.
+    /// Under causal logging nobody waits for the event logger, so it is spoken to now and then; and what images cover is looked at as often.
     #[inline]
     pub(super) fn may_exchange(&mut self) -> bool {
         let Some(causality) = &mut self.causality else {

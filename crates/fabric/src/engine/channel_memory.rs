@@ -46,7 +46,7 @@ impl Engine {
 
     pub(super) fn poll_served(&mut self) {
         if let Some(memories) = &mut self.memories {
-            memories.forget(self.node.deliveries_covered());
+            memories.forget(self.node.covered(self.node.rank));
         }
         if self.replaying
             && let Some(memories) = &mut self.memories

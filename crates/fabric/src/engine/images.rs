@@ -14,7 +14,7 @@ static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(null_mut());
 /// Lets the agent take images of this process; it asks as soon as the phase says that the rank is live, so this comes
 /// before there is an engine.
 pub fn enable(node: &Node) {
-    if node.waves || (node.replays() && !node.tolerate_node) {
+    if node.waves || node.replays() {
         resurgo_image::enable(resurgo_image::Hooks {
             own_memory: || crate::HEAP.used(),
             connections,
@@ -51,8 +51,12 @@ pub fn look_around() {
 }
 
 fn connections(each: &mut dyn FnMut(i32)) {
-    if let Some(memories) = engine().and_then(|engine| engine.memories.as_ref()) {
-        memories.descriptors().for_each(each);
+    let Some(engine) = engine() else { return };
+    if let Some(memories) = &engine.memories {
+        memories.descriptors().for_each(&mut *each);
+    }
+    if let Some(logger) = &engine.logger {
+        logger.descriptors().for_each(each);
     }
 }
 
@@ -69,9 +73,13 @@ fn refuses() -> Option<&'static str> {
     // It may have woken up from an image and not looked around yet.
     if resurgo_image::is_restored()
         || engine.output_gate
-        || !engine.protocol.as_ref().is_some_and(Pessimistic::may_checkpoint)
+        || engine.protocol.as_ref().is_none_or(Pessimistic::is_replaying)
     {
         return Some("it repeats what a former life did");
+    }
+    engine.wait_until_stable();
+    if !engine.protocol.as_ref().is_some_and(Pessimistic::may_checkpoint) {
+        return Some("an event logger does not answer");
     }
     if !engine.waiting.is_empty() {
         return Some("a send waits for room");
@@ -89,14 +97,17 @@ fn note_cursors(number: u64, slot: u64) {
         return engine.note_cut(number);
     }
     let slot = slot as usize;
-    let of_record = engine.node.own(nm::arena::RECORD_CURSORS + slot * 8);
-    if engine.memories.is_some() {
-        let covered = engine.protocol.as_ref().map_or(0, Pessimistic::rclock);
-        return of_record.store(covered, Ordering::Release);
-    }
+    let covered = engine.protocol.as_ref().map_or(0, Pessimistic::rclock);
+    engine
+        .node
+        .own(nm::arena::IMAGE_CLOCKS + slot * 8)
+        .store(covered, Ordering::Release);
     if !engine.node.logs {
         // Channels keep nothing.
         return;
+    }
+    if let Some(causality) = &mut engine.causality {
+        causality.note_image(&engine.node);
     }
     for (source, incoming) in engine.incoming.iter().enumerate().take(engine.node.ranks()) {
         let serial = incoming.as_ref().map_or(0, |incoming| incoming.reader.serial());
@@ -105,6 +116,7 @@ fn note_cursors(number: u64, slot: u64) {
     let inside = |writer: &&mut Box<Writer>| engine.node.is_inside(writer.destination());
     let writers = engine.outgoing.iter_mut().flatten().filter(inside);
     writers.for_each(|writer| writer.cut_inside(number));
+    let of_record = engine.node.own(nm::arena::RECORD_CURSORS + slot * 8);
     of_record.store(engine.record.reference(), Ordering::Release);
 }
 
@@ -298,6 +310,12 @@ impl Engine {
 
     /// Answers how many deliveries of the record are to be repeated.
     fn survey_again(&mut self) -> u64 {
+        if let Some(former) = self.logger.take() {
+            former.abandon();
+        }
+        if self.causality.is_some() {
+            self.collect_again();
+        }
         let protocol = self.protocol.as_mut().expect("only logging protocols have images");
         self.arena = Arena::new(&self.node);
         let writers = std::mem::take(&mut self.outgoing);
@@ -307,9 +325,32 @@ impl Engine {
         self.redo = found.redo;
         self.forgotten = found.forgotten;
         self.record.refresh(&self.node);
+        if let Some(causality) = &mut self.causality {
+            let mut end = self.record.clone();
+            for recorded in causality.collected.drain(..) {
+                end.write(&self.node, &mut self.arena, recorded, 0);
+            }
+            self.record.refresh(&self.node);
+        }
         let behind = self.record.clone().count(&self.node);
-        protocol.restored(protocol.rclock() + behind, found.sent_before);
+        let made = protocol.rclock() + behind;
+        protocol.restored(made, found.sent_before);
+        if !self.node.event_logger_ports.is_empty() {
+            let found = self.causality.as_ref().and_then(|causality| causality.found);
+            self.logger = Some(start_logging(&self.node, protocol, made, found.as_ref()));
+        }
         self.look_at_all();
         behind
+    }
+
+    /// What this rank had recorded since the image counts as lost with its node: the record goes on with what can be collected.
+    fn collect_again(&mut self) {
+        self.record.cut_off(&self.node);
+        let place = |incoming: &Option<Box<Incoming>>| incoming.as_ref().map_or(0, |incoming| incoming.reader.reached());
+        let places: Vec<u64> = self.incoming.iter().map(place).collect();
+        let above = self.protocol.as_ref().map_or(0, Pessimistic::rclock);
+        if let Some(causality) = &mut self.causality {
+            causality.begin_again(&self.node, above, &places);
+        }
     }
 }

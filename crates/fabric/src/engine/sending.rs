@@ -1,6 +1,7 @@
 //! Sends: appended to a channel's log, and what happens when one may not leave yet.
 
 use super::*;
+use crate::channel_memories::STANDSTILL_NS;
 use crate::log::{self, Pieces};
 
 /// How long a rank whose log is full waits for images of others.
@@ -161,19 +162,28 @@ impl Engine {
     /// leave.
     #[inline]
     pub(super) fn pump_logger(&mut self) {
-        if self.logger.as_ref().is_some_and(EventLogger::is_behind) && self.may_exchange() {
+        let is_behind = match &self.logger {
+            Some(logger) => logger.is_behind(),
+            None => self.causality.is_some(),
+        };
+        if is_behind && self.may_exchange() {
             self.exchange();
         }
     }
 
     #[cold]
     pub(super) fn exchange(&mut self) {
+        if let Some(causality) = &mut self.causality {
+            causality.hear_images(&self.node);
+        }
         let (Some(logger), Some(protocol)) = (&mut self.logger, &mut self.protocol) else {
             return;
         };
+        logger.covered(self.node.covered(self.node.rank));
         let news = logger.pump(&self.node);
         if news.replaced {
             protocol.event_logger_lost();
+            protocol.acknowledge(self.node.covered(self.node.rank));
         }
         if let Some(above) = news.wanted_above {
             let made = protocol.rclock().max(protocol.recorded());
@@ -205,6 +215,18 @@ impl Engine {
             self.node.add(Cost::HeldSends, 1);
             self.node.add(Cost::HeldNs, held_ns);
             self.node.most(Cost::MostHeldNs, held_ns);
+        }
+    }
+
+    /// The rank stands still for an image, which must not have sends that are held, nor deliveries that could be lost.
+    pub(super) fn wait_until_stable(&mut self) {
+        let since = monotonic_ns();
+        while self.causality.is_none() && monotonic_ns() - since < STANDSTILL_NS {
+            self.exchange();
+            match &self.logger {
+                Some(logger) if logger.is_behind() => logger.wait(1),
+                _ => return,
+            }
         }
     }
 

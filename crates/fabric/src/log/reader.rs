@@ -17,6 +17,10 @@ pub struct Reader {
     before: usize,
     /// The beginning of the piggyback of the message to come.
     ahead: Vec<u8>,
+    /// What it reads may be forgotten meanwhile, as it is not this reader that is waited for.
+    is_guest: bool,
+    /// That has happened.
+    is_lost: bool,
 }
 
 impl Reader {
@@ -31,6 +35,8 @@ impl Reader {
             copy: None,
             before: 0,
             ahead: Vec::new(),
+            is_guest: false,
+            is_lost: false,
         }
     }
 
@@ -88,9 +94,17 @@ impl Reader {
     /// False when the owner has recycled the slot since: what was read from it must be read again from the file.
     #[inline]
     fn in_memory(&self, node: &Node) -> bool {
-        !node.spill
-            || self.copy.is_some()
-            || node.serial_in(self.source, self.slot).load(Ordering::Acquire) == self.serial + 1
+        (!node.spill && !self.is_guest) || self.copy.is_some() || self.is_still_there(node)
+    }
+
+    fn is_still_there(&self, node: &Node) -> bool {
+        fence(Ordering::Acquire);
+        node.serial_in(self.source, self.slot).load(Ordering::Acquire) == self.serial + 1
+    }
+
+    /// The sender has forgotten what a reader made by [`Self::at`] was reading: what came from it last is not to be used.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
     }
 
     /// The next entry, or None when the sender has published nothing more. What comes ahead of a message is stepped over and
@@ -132,14 +146,21 @@ impl Reader {
         self.before = before;
     }
 
-    /// Where the next entry stands or will stand, in one word: for [`Self::at`].
+    /// Where the next entry stands or will stand, in one word: for [`Self::at`]. 0 before the first.
     pub fn reached(&self) -> u64 {
+        if self.segment.is_null() {
+            return 0;
+        }
         nm::reference(self.serial, self.slot) << 10 | (self.place / ALIGN) as u64
     }
 
-    /// A reader of a channel that goes on at `place`, as [`Self::reached`] gave it; 0: the beginning.
+    /// A reader of any channel, for somebody who is not its receiver, from `place` on, as [`Self::reached`] gave it; 0: the beginning.
+    /// It may be lost ([`Self::is_lost`]).
     pub fn at(source: usize, destination: usize, node: &Node, place: u64) -> Reader {
-        let mut reader = Reader::new(source, destination);
+        let mut reader = Reader {
+            is_guest: true,
+            ..Reader::new(source, destination)
+        };
         if place != 0 {
             reader.enter(node, place >> 10);
             reader.place = (place & 0x3ff) as usize * ALIGN;
@@ -171,6 +192,9 @@ impl Reader {
             };
             if !self.in_memory(node) {
                 self.copy_from_spill(node);
+                if self.is_lost {
+                    return None;
+                }
                 continue;
             }
             if word == 0 {
@@ -234,6 +258,9 @@ impl Reader {
                 return;
             }
             self.copy_from_spill(node);
+            if self.is_lost {
+                return;
+            }
         }
     }
 
@@ -253,6 +280,10 @@ impl Reader {
 
     fn copy_from_spill(&mut self, node: &Node) {
         let number = node.spilled_to(self.source, self.serial).load(Ordering::Acquire);
+        if number == 0 && self.is_guest {
+            self.is_lost = true;
+            return;
+        }
         assert!(number != 0, "a recycled segment is in the spill file");
         let mut copy = vec![0u8; SEGMENT + 8].into_boxed_slice();
         if let Err(error) = crate::arena::read_spilled(number - 1, &mut copy[..SEGMENT]) {

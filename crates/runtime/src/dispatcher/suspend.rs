@@ -49,11 +49,7 @@ enum Phase {
 
 /// Why a job has no images, if so.
 pub(super) fn without_images(job: &Job) -> Option<&'static str> {
-    match (job.images, job.tolerate_node) {
-        (true, _) => None,
-        (_, true) => Some("there are no images with --tolerate node: they would be kept on the node that is lost"),
-        _ => Some("there are no images with --protocol none"),
-    }
+    (!job.images).then_some("there are no images with --protocol none")
 }
 
 /// Why a job cannot be suspended, if so.
@@ -65,6 +61,9 @@ pub(super) fn obstacle(job: &Job) -> Option<&'static str> {
         return Some(
             "what its channel memories hold is in no file; run it with --protocol pessimistic to be able to suspend it",
         );
+    }
+    if job.tolerate_node {
+        return Some("what its event loggers hold is in no file; run it without --tolerate node to be able to suspend it");
     }
     let without = "image files have no place; start it with --checkpoint-dir DIR to be able to suspend it";
     job.checkpoint_directory.is_none().then_some(without)

@@ -32,6 +32,10 @@ pub enum Heard {
         first_rclock: u64,
         deliveries: Vec<Delivery>,
     },
+    Forget {
+        rank: Rank,
+        rclock: u64,
+    },
     Query {
         rank: Rank,
         above_rclock: u64,
@@ -202,6 +206,10 @@ impl Connection {
                     first_rclock,
                     deliveries,
                 })
+            }
+            (Some(Request::Forget { rclock }), Some((rank, _))) if rank < LOGGER => {
+                self.owed = true;
+                Some(Heard::Forget { rank, rclock })
             }
             (Some(Request::Query { above_rclock }), Some((rank, _))) if rank < LOGGER => {
                 Some(Heard::Query { rank, above_rclock })

@@ -6,9 +6,9 @@
 //!
 //! ```text
 //! 8 bytes  epoch
-//! entries  u32 length of what follows, 8 bytes of its BLAKE3, u32 rank, u64 incarnation, a Log frame. With no deliveries the
-//!          rank has been admitted, and its first rclock is 1 + what was acknowledged to it, 0: it did not know. Deliveries wait
-//!          for nothing
+//! entries  u32 length of what follows, 8 bytes of its BLAKE3, u32 rank, u64 incarnation, a Log or a Forget frame. With no
+//!          deliveries the rank has been admitted, and its first rclock is 1 + what was acknowledged to it, 0: it did not know.
+//!          Deliveries wait for nothing
 //! ```
 
 use std::fs::File;
@@ -97,16 +97,24 @@ impl Journal {
         );
     }
 
+    /// Images cover the first `rclock` deliveries of `rank`.
+    pub fn forget(&mut self, rank: Rank, rclock: u64) {
+        self.push_frame(rank, 0, &Frame::Forget { rclock });
+    }
+
     fn push(&mut self, rank: Rank, incarnation: u64, first_rclock: u64, records: &[Recorded]) {
-        let mut entry = Vec::with_capacity(HEAD + 32 + records.len() * 20);
+        let frame = Frame::Log {
+            first_rclock,
+            deliveries: records.iter().map(|record| (*record, 0)).collect(),
+        };
+        self.push_frame(rank, incarnation, &frame);
+    }
+
+    fn push_frame(&mut self, rank: Rank, incarnation: u64, frame: &Frame) {
+        let mut entry = Vec::new();
         entry.extend_from_slice(&rank.to_le_bytes());
         entry.extend_from_slice(&incarnation.to_le_bytes());
-        let deliveries = records.iter().map(|record| (*record, 0)).collect();
-        Frame::Log {
-            first_rclock,
-            deliveries,
-        }
-        .encode(&mut entry);
+        frame.encode(&mut entry);
         self.pending.extend_from_slice(&(entry.len() as u32 + 8).to_le_bytes());
         self.pending.extend_from_slice(&blake3::hash(&entry).as_bytes()[..8]);
         self.pending.extend_from_slice(&entry);
@@ -116,8 +124,10 @@ impl Journal {
     pub fn write(&mut self, logger: &EventLogger) -> io::Result<()> {
         for rank in 0..self.ranks {
             let (now, records) = stored(logger, rank as Rank);
-            let before = self.stored[rank];
-            if now <= before {
+            // What has been forgotten since has an entry that says so.
+            let before = self.stored[rank].max(now - records.len() as u64);
+            self.stored[rank] = before;
+            if now == before {
                 continue;
             }
             let incarnation = logger.incarnation(rank as Rank).unwrap_or(0);
@@ -150,20 +160,17 @@ fn apply(logger: &mut EventLogger, entry: &[u8]) -> Option<Rank> {
     let (rank, entry) = entry.split_first_chunk::<4>()?;
     let (incarnation, entry) = entry.split_first_chunk::<8>()?;
     let (rank, incarnation) = (Rank::from_le_bytes(*rank), u64::from_le_bytes(*incarnation));
-    let Ok(Some((
+    match Frame::decode(entry).ok()??.0 {
         Frame::Log {
             first_rclock,
             deliveries,
-        },
-        _,
-    ))) = Frame::decode(entry)
-    else {
-        return None;
-    };
-    if deliveries.is_empty() {
-        logger.admit(rank, incarnation, first_rclock.checked_sub(1)).ok()?;
-    } else {
-        super::log(logger, rank, incarnation, first_rclock, &deliveries).ok()?;
+        } if deliveries.is_empty() => logger.admit(rank, incarnation, first_rclock.checked_sub(1)).ok()?,
+        Frame::Log {
+            first_rclock,
+            deliveries,
+        } => super::log(logger, rank, incarnation, first_rclock, &deliveries).ok()?,
+        Frame::Forget { rclock } => logger.forget(rank, rclock).map(|_| ()).ok()?,
+        _ => return None,
     }
     Some(rank)
 }
@@ -211,6 +218,31 @@ mod tests {
         journal.write(&after).unwrap();
         let (_, again) = Journal::recover(file, 3).unwrap().unwrap();
         assert_eq!(again.query(1, 0).map(<[Recorded]>::len), Ok(10_003));
+    }
+
+    #[test]
+    fn what_images_cover_is_forgotten_again() {
+        let file = file();
+        let mut logger = EventLogger::new(3);
+        let mut journal = Journal::begin(file.try_clone().unwrap(), &logger).unwrap();
+        logger.admit(1, 4, Some(0)).unwrap();
+        journal.admit(1, 4, Some(0));
+        super::super::log(&mut logger, 1, 4, 1, &records(100)).unwrap();
+        journal.write(&logger).unwrap();
+        // More than has been written, and in the end more than is there.
+        super::super::log(&mut logger, 1, 4, 101, &records(100)).unwrap();
+        for covered in [150, 260] {
+            logger.forget(1, covered).unwrap();
+            journal.forget(1, covered);
+            journal.write(&logger).unwrap();
+            let (_, after) = Journal::recover(file.try_clone().unwrap(), 3).unwrap().unwrap();
+            assert_eq!(after.stored(1), logger.stored(1));
+            assert!(after.query(1, covered - 1).is_err());
+        }
+        super::super::log(&mut logger, 1, 4, 261, &records(5)).unwrap();
+        journal.write(&logger).unwrap();
+        let (_, after) = Journal::recover(file, 3).unwrap().unwrap();
+        assert_eq!(after.query(1, 260).map(<[Recorded]>::len), Ok(5));
     }
 
     #[test]

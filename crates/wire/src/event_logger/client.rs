@@ -126,6 +126,12 @@ impl Client {
         }
     }
 
+    /// Images cover the first `rclock` deliveries: no life asks for them again.
+    pub fn forget(&mut self, rclock: u64) {
+        assert!(self.is_admitted(), "a word about images on a connection that is not up");
+        self.buffers.send(&Frame::Forget { rclock });
+    }
+
     /// Says which deliveries are stable.
     pub fn clocks(&mut self, clocks: &[(Rank, u64)]) {
         assert!(self.is_admitted(), "clocks are told on a connection that is not up");

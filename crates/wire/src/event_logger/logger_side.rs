@@ -20,6 +20,8 @@ pub enum Request {
     },
     /// So many deliveries of these ranks are stable: no answer.
     Clocks { clocks: Vec<(Rank, u64)> },
+    /// No life asks for the first so many deliveries again: answer with [`LoggerSide::ack`].
+    Forget { rclock: u64 },
     /// Give back what is stored: answer with [`LoggerSide::answer`] or [`LoggerSide::not_whole`].
     Query { above_rclock: u64 },
 }
@@ -163,6 +165,7 @@ impl LoggerSide {
                     }));
                 }
                 (Stage::Admitted, Frame::Clocks { clocks }) => return Ok(Some(Request::Clocks { clocks })),
+                (Stage::Admitted, Frame::Forget { rclock }) => return Ok(Some(Request::Forget { rclock })),
                 (Stage::Admitted, Frame::Query { above_rclock }) => return Ok(Some(Request::Query { above_rclock })),
                 (_, frame) => return Err(Error::Unexpected { frame: frame.name() }),
             }

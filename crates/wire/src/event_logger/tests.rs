@@ -122,6 +122,7 @@ fn every_frame_survives_encoding() {
             records: records(3),
         },
         Frame::NotWhole { stored: 2 },
+        Frame::Forget { rclock: 6 },
     ];
     let mut bytes = Vec::new();
     frames.iter().for_each(|frame| frame.encode(&mut bytes));
@@ -269,6 +270,7 @@ fn nothing_is_taken_before_the_proof() {
             deliveries: vec![],
         },
         Frame::Clocks { clocks: vec![] },
+        Frame::Forget { rclock: 1 },
     ] {
         let mut side = LoggerSide::new(4, 1, KEY, [2; 32]);
         let mut bytes = Vec::new();
