@@ -150,11 +150,11 @@ def again_as_soon_as_back(jobs, program, rng, victims, length, options=()):
     assert began_from_images(result), result.describe()
 
 
-def input_and_output_exactly_once(jobs, program, rng, blows, how):
+def input_and_output_exactly_once(jobs, program, rng, blows, how, options=()):
     """A program that reads all of its input and prints much, under kills and with images."""
     command = [*program("output"), "400", "1000"]
     calm = feed(jobs, 3, command, TEXT, how).wait().ok()
-    job = feed(jobs, 3, command, TEXT, how, options=[*MANY, *every("50ms")])
+    job = feed(jobs, 3, command, TEXT, how, options=[*MANY, *options, *every("50ms")])
     print(storm(job, rng, blows, calm.seconds))
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
@@ -192,9 +192,9 @@ def fillers(agent):
     return named("resurgo-filler", children_of(agent))
 
 
-def without_the_one_or_the_other(jobs, program, who, images, **more):
+def without_the_one_or_the_other(jobs, program, who, images, options=(), **more):
     """The agent or the dispatcher is killed: nothing stays behind, sleeping images neither."""
-    job = ring(jobs, program, 3, images, options=every("50ms"), **more)
+    job = ring(jobs, program, 3, images, options=[*options, *every("50ms")], **more)
     job.until(lambda: len(snapshots(job)) >= 3)
     ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
     agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]

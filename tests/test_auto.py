@@ -28,7 +28,7 @@ def test_the_choice_is_told(jobs, program, tmp_path):
     assert "--protocol auto: message logging alone, as pessimistic: logs that have been spilled" in told.errors
     assert told.of("job_started")[0]["protocol"] == "pessimistic"
     told = jobs.run(2, *program("hello"), protocol="auto", options=["--tolerate", "node"]).ok()
-    assert "--protocol auto: message logging alone, as pessimistic: images are kept on the node" in told.errors
+    assert "--protocol auto: message logging alone, as pessimistic: what event loggers have" in told.errors
     # It is the default, and says when it is not what it usually is.
     assert "--protocol auto" not in jobs.resurgo("run", "-n", "2", *program("hello")).ok().errors
     told = jobs.resurgo("run", "-n", "2", "--tolerate", "node", *program("hello")).ok()

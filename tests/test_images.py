@@ -122,10 +122,8 @@ print("rank", world.rank, total)
 
 
 def test_the_log_stays_bounded(jobs):
-    """50 MiB a rank through a log of 4 MiB: where there are no images that ends with an error, with them it goes on."""
+    """50 MiB a rank through a log of 4 MiB."""
     command, bound = [harness.PYTHON, "-c", SENDER], ["--log-memory", "4M"]
-    result = jobs.run(2, *command, options=[*bound, "--tolerate", "node"])
-    assert result.code == 119 and "the message log of rank" in result.errors, result.describe()
     calm = jobs.calm(2, *command)
     job = jobs.start(2, *command, options=[*bound, *every("20ms")])
     job.until(lambda: len(job.events) > 20)

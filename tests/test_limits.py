@@ -12,12 +12,35 @@ from harness import by_rank
 BUSY = ["64", "200"]
 
 
-def test_the_bound_is_reached(jobs, program):
-    """With --tolerate node there are no images that would let the log forget."""
-    options = ["--log-memory", "4M", "--tolerate", "node"]
-    result = jobs.run(4, *program("transpose"), *BUSY, options=options, timeout=60)
-    assert result.code != 0
+# A socket to itself: there can be no image of this rank, and what it is sent is kept.
+NO_IMAGE = """
+import socket
+from mpi4py import MPI
+import numpy
+world = MPI.COMM_WORLD
+both = socket.socketpair() if world.rank else None
+buffer = numpy.zeros(32768)
+for number in range(200):
+    world.Send(buffer, 1) if world.rank == 0 else world.Recv(buffer, 0)
+"""
+
+
+@pytest.mark.parametrize("tolerate", ["process", "node"])
+def test_the_bound_is_reached(jobs, tolerate):
+    """Where there are no images that would let the log forget."""
+    options = ["--log-memory", "4M", "--tolerate", tolerate]
+    result = jobs.run(2, harness.PYTHON, "-c", NO_IMAGE, protocol="pessimistic", options=options, timeout=60)
+    assert result.code == 119, result.describe()
     assert "--log-memory" in result.errors and "--spill-dir" in result.errors, result.describe()
+
+
+@pytest.mark.parametrize("protocol", ["pessimistic", "causal"])
+def test_images_let_the_log_forget_where_nodes_may_be_lost(jobs, program, protocol):
+    calm = jobs.calm(4, *program("transpose"), *BUSY)
+    options = ["--log-memory", "4M", "--tolerate", "node", "--fault", "random,seed=5,mean=200ms,count=4"]
+    result = jobs.run(4, *program("transpose"), *BUSY, protocol=protocol, options=options, timeout=60).ok()
+    assert result.out == calm.out
+    assert result.of("log_fills") and result.of("checkpointed"), result.describe()
 
 
 def test_images_let_the_log_forget(jobs, program):

@@ -650,7 +650,7 @@ def test_the_limit_of_slurm(chain, program):
         ("suspend 1 2", "the number of one job"),
         ("run --resume-if-any x", "needs --checkpoint-dir"),
         ("run --time-limit 1h x", "needs --checkpoint-dir"),
-        ("run --time-limit 1h --checkpoint-dir x --protocol none x", "neither --protocol none nor --tolerate node has images"),
+        ("run --time-limit 1h --checkpoint-dir x --protocol none x", "--protocol none has no images"),
     ],
 )
 def test_wrong_words(chain, words, said):

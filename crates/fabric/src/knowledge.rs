@@ -118,7 +118,8 @@ impl Knowledge {
             self.write(node, word, event);
             word += 1;
         }
-        node.own(known_to_image(half(word))).store(word & COUNT, Ordering::Release);
+        node.own(known_to_image(half(word)))
+            .store(word & COUNT, Ordering::Release);
         for event in events.iter().filter(|event| !is_in_image(event)) {
             self.write(node, word, event);
             word += 1;

@@ -239,6 +239,7 @@ impl World {
 
     /// Others can read what this life will know, and so what it depends on. It begins when nobody has died or begun meanwhile.
     fn publish_gathered(&mut self, rank: Rank, mut looking: Box<Looking>) -> Result<(), Violation> {
+        let size = self.ranks.len();
         let process = &mut self.ranks[rank as usize];
         let Some(recovery) = process.recovery() else {
             return Ok(());
@@ -247,7 +248,12 @@ impl World {
             return Ok(());
         };
         let image = recovery.image.as_ref().map(|image| image.cursor());
-        let from = image.unwrap_or_else(|| Cursor::beginning(process.logs.len()));
+        let from = image.unwrap_or_else(|| Cursor::beginning(size));
+        let in_image = recovery
+            .image
+            .as_ref()
+            .and_then(|image| image.life.subject.causal.as_ref());
+        let noted = in_image.map_or_else(|| vec![0; size], |causal| causal.latest().to_vec());
         let found = std::mem::replace(&mut looking.found, Gathering::new(0));
         let (causal, record) = match found.begin(collection, from.rclock) {
             Ok(begun) => begun,
@@ -255,7 +261,7 @@ impl World {
             Err(contradiction) => return violation(NO_ORPHAN, contradiction.to_string()),
         };
         // It reads its channels from there: others must find there what it does not know yet.
-        process.consumed = from.delivered;
+        (process.consumed, process.noted) = (from.delivered, noted);
         process.left_behind = causal.all();
         (process.has_told, process.told) = (true, process.told + 1);
         if self.is(Mutation::PublishAndBegin) {

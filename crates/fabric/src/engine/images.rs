@@ -346,7 +346,8 @@ impl Engine {
     /// What this rank had recorded since the image counts as lost with its node: the record goes on with what can be collected.
     fn collect_again(&mut self) {
         self.record.cut_off(&self.node);
-        let place = |incoming: &Option<Box<Incoming>>| incoming.as_ref().map_or(0, |incoming| incoming.reader.reached());
+        let place =
+            |incoming: &Option<Box<Incoming>>| incoming.as_ref().map_or(0, |incoming| incoming.reader.reached());
         let places: Vec<u64> = self.incoming.iter().map(place).collect();
         let above = self.protocol.as_ref().map_or(0, Pessimistic::rclock);
         if let Some(causality) = &mut self.causality {

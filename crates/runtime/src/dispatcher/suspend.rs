@@ -63,7 +63,9 @@ pub(super) fn obstacle(job: &Job) -> Option<&'static str> {
         );
     }
     if job.tolerate_node {
-        return Some("what its event loggers hold is in no file; run it without --tolerate node to be able to suspend it");
+        return Some(
+            "what its event loggers hold is in no file; run it without --tolerate node to be able to suspend it",
+        );
     }
     let without = "image files have no place; start it with --checkpoint-dir DIR to be able to suspend it";
     job.checkpoint_directory.is_none().then_some(without)

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images with `--tolerate node`: what a killed rank had delivered since its newest image is collected from event loggers and from
+whoever depends on it; what images cover is forgotten by senders, event loggers and antecedence graphs."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from catalogue import BY_NAME, arguments
+from harness import MANY, by_rank, slow
+from survival import (
+    PROGRAMS,
+    again_as_soon_as_back,
+    every,
+    goes_on_from_newest_image,
+    input_and_output_exactly_once,
+    of_catalogue,
+    ring,
+    soak,
+    survive,
+    undisturbed,
+    without_the_one_or_the_other,
+)
+from test_causal import SPREADS, WAYS, journal_of, kill_logger, logger_of, node
+from test_image_files import HEAT, begins_again, damage_bit, from_files, kill_with_snapshots, passes_over, start, until_written
+
+PESSIMISTIC = ["--protocol", "pessimistic", "--tolerate", "node"]
+# All reductions and numbers of event loggers, with the ways to spread clocks among several.
+ALL = [
+    PESSIMISTIC,
+    [*PESSIMISTIC, "--event-loggers", "2"],
+    *(node(reduction, loggers) for reduction in ("vcausal", "manetho", "logon") for loggers in (0, 1)),
+    *(node("manetho", 2, spread) for spread in SPREADS),
+]
+TWO = [PESSIMISTIC, node("manetho", 1)]
+THREE = [*TWO, node("logon", 0)]
+
+
+def short(options):
+    """An id for a test."""
+    return "-".join(str(option) for option in options if not option.startswith("--") and option != "node")
+
+
+def in_ways(ways):
+    return pytest.mark.parametrize("way", ways, ids=short)
+
+
+@pytest.mark.parametrize("reduction, loggers, name", [*WAYS, ("pessimistic", 1, "rma_halo"), ("pessimistic", 2, "master_worker")])
+def test_random_kills(jobs, program, rng, kills, reduction, loggers, name):
+    entry, command = of_catalogue(program, name)
+    expected = undisturbed(jobs, command, entry, 4)
+    way = PESSIMISTIC if reduction == "pessimistic" else node(reduction, loggers)
+    result = survive(jobs, rng, command, entry, 4, kills or 4, expected, [*way, *every("60ms")])
+    assert result.of("checkpointed"), result.describe()
+
+
+@in_ways([PESSIMISTIC, node("vcausal", 0), node("manetho", 1)])
+@pytest.mark.parametrize("name", ["cg", slow("lu"), slow("mpiio"), slow("futures_pi.py")])
+def test_kills_while_images_are_taken(jobs, program, rng, kills, way, name):
+    """So often that most kills fall into one."""
+    entry, command = of_catalogue(program, name)
+    expected = undisturbed(jobs, command, entry, 3)
+    result = survive(jobs, rng, command, entry, 3, kills or 8, expected, [*way, *every("20ms")])
+    assert result.of("checkpointed"), result.describe()
+
+
+@in_ways(THREE)
+def test_a_rank_goes_on_from_its_newest_image(jobs, program, way):
+    goes_on_from_newest_image(jobs, program, way)
+
+
+@in_ways([PESSIMISTIC, node("vcausal", 0), node("logon", 1)])
+@pytest.mark.parametrize("victims", [[1], [0, 1, 2]], ids=["one", "all"])
+def test_again_as_soon_as_they_are_back(jobs, program, rng, way, victims):
+    """Also all at once: what only the images of the dead know is known."""
+    again_as_soon_as_back(jobs, program, rng, victims, "30000", way)
+
+
+@in_ways(TWO)
+def test_input_and_output_exactly_once(jobs, program, rng, kills, way):
+    input_and_output_exactly_once(jobs, program, rng, kills or 4, "pipe", way)
+
+
+def test_images_keep_graphs_small(jobs, program):
+    """Without event loggers nothing else does."""
+    file = jobs.directory / "stats"
+    kept = {}
+    for images in ([], every("50ms")):
+        options = [*node("manetho", 0), *images, "--stats-json", file]
+        jobs.run(4, *program("crash"), "99", "kill", "0", "always", "20000", options=options).ok()
+        total = json.loads(file.read_text())["total"]
+        kept[bool(images)] = total["largest_graph"] / total["deliveries"]
+    assert kept[False] > 0.9 and kept[True] < 0.5, kept
+
+
+@in_ways(TWO)
+def test_a_new_event_logger_is_not_told_what_images_cover(jobs, program, way):
+    """It begins empty, as its file is lost, and a rank is killed when all have told it."""
+    job = ring(jobs, program, 3, "checkpointed", options=[*MANY, *way, *every("100ms")])
+    time.sleep(0.5)
+    before = logger_of(job)
+    os.truncate(journal_of(job), 0)
+    kill_logger(job)
+    job.until(lambda: logger_of(job) != before, what="another event logger")
+    # Until all have told it what it has not, a rank that is lost ends the job.
+    time.sleep(1)
+    for victims in ([1], [0, 2]):
+        job.kill(victims)
+        for rank in victims:
+            job.until_event("caught_up", rank=rank)
+    job.process.terminate()
+    result = job.wait(20)
+    assert "started again, empty" in result.errors, result.describe()
+    assert {event["rank"] for event in result.of("started") if event["image"] > 0} == {0, 1, 2}, result.describe()
+
+
+@in_ways(TWO)
+def test_event_loggers_and_ranks_are_killed(jobs, program, rng, way):
+    entry, command = of_catalogue(program, "master_worker")
+    calm, _ = undisturbed(jobs, command, entry, 4)
+    job = jobs.start(4, *command, *arguments(entry, True, None), options=[*MANY, *way, *every("60ms")])
+    for _ in range(3):
+        time.sleep(rng.uniform(0.05, calm.seconds / 3))
+        before = logger_of(job)
+        kill_logger(job)
+        job.kill([rng.randrange(4)])
+        if not job.until(lambda before=before: logger_of(job) != before, what="another event logger"):
+            break
+    assert by_rank(job.wait().ok().out) == by_rank(calm.out)
+
+
+@in_ways(TWO)
+def test_a_damaged_file_is_passed_over(jobs, program, tmp_path, way):
+    """The one before it is still good: what came after that has not been forgotten."""
+    calm = jobs.calm(2, *program("heat"), *HEAT)
+    job = start(jobs, tmp_path / "images", 2, *program("heat"), *HEAT, every="200ms", options=way)
+    assert until_written(job, 0, 3)
+    assert passes_over(job, tmp_path / "images", damage_bit, "checksum of its memory").out == calm.out
+
+
+@in_ways(TWO)
+def test_before_two_files_the_program_begins_again(jobs, program, tmp_path, way):
+    """Nothing has been forgotten yet."""
+    calm = jobs.calm(2, *program("heat"), *HEAT)
+    job = start(jobs, tmp_path / "images", 2, *program("heat"), *HEAT, every="900ms", options=way)
+    assert begins_again(job, tmp_path / "images").out == calm.out
+
+
+@in_ways(THREE)
+@pytest.mark.parametrize("name", ["master_worker", slow("messages"), slow("numpy_cg.py")])
+def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, way, name):
+    entry = BY_NAME[name]
+    calm_file, file = tmp_path / "calm", tmp_path / "disturbed"
+    calm = jobs.calm(3, *program(name), *arguments(entry, True, calm_file))
+    options = [*MANY, *way, *every("50ms"), "--checkpoint-dir", tmp_path / "images"]
+    job = jobs.start(3, *program(name), *arguments(entry, True, file), options=options)
+    for rank in (0, 2, 0):
+        before = job.lives().get(rank, (0, 1))[1]
+        if until_written(job, rank):
+            kill_with_snapshots(job, rank)
+            job.until(lambda rank=rank, before=before: job.lives().get(rank, (0, 0))[1] > before, what="the next life")
+    result = job.wait().ok()
+    assert sorted(result.out.splitlines()) == sorted(calm.out.splitlines())
+    assert not entry.result or file.read_bytes() == calm_file.read_bytes()
+    assert result.restarts == 0 or from_files(result), result.describe()
+
+
+def test_an_event_logger_that_stands_still_stops_no_rank_for_long(jobs, program):
+    """What a rank has delivered does not become stable: there is no image, the rank goes on, and has one later."""
+    # The ranks compute for a while between two messages.
+    job = jobs.start(2, *program("crash"), "99", "kill", "0", "always", "100000000", options=PESSIMISTIC)
+    job.until(lambda: len(job.lives()) == 2)
+    time.sleep(0.3)
+    pid = logger_of(job)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.2)
+    job.process.send_signal(signal.SIGUSR1)
+    try:
+        job.until_event("not_checkpointed")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    job.process.send_signal(signal.SIGUSR1)
+    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1})
+    job.process.terminate()
+    refused = [event["reason"] for event in job.wait(20).of("not_checkpointed")]
+    assert "an event logger does not answer" in refused
+
+
+@in_ways(TWO)
+def test_images_on_request(jobs, program, way):
+    job = ring(jobs, program, 2, "started", options=way)
+    time.sleep(0.3)
+    answer = jobs.resurgo("checkpoint", str(job.process.pid)).ok()
+    assert "every rank has a new image" in answer.text, answer.describe()
+    refused = jobs.resurgo("suspend", str(job.process.pid))
+    assert refused.code != 0 and "what its event loggers hold is in no file" in refused.errors, refused.describe()
+    job.kill([1])
+    job.until_event("caught_up", rank=1)
+    job.process.terminate()
+    (life,) = [event for event in job.wait(20).of("started") if event["image"] > 0]
+    assert life["rank"] == 1
+
+
+@in_ways(TWO)
+def test_without_the_dispatcher(jobs, program, way):
+    """Nothing stays behind, sleeping images and event loggers neither (the fixture sees to it)."""
+    without_the_one_or_the_other(jobs, program, "dispatcher", "checkpointed", options=way)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("period", ["50ms", "300ms"])
+@in_ways(ALL)
+@pytest.mark.parametrize("size", [3, 8])
+@pytest.mark.parametrize("entry", PROGRAMS, ids=str)
+def test_soak(jobs, program, rng, kills, request, entry, size, way, period):
+    soak(jobs, program, rng, request, entry, size, kills or 8, [*way, *every(period)])
