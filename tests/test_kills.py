@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, slow
 from survival import PROGRAMS, soak, survive, undisturbed
@@ -80,6 +81,35 @@ def test_kills_in_the_first_moments(jobs, program, rng, kills):
         time.sleep(rng.uniform(0, 0.08))
         job.kill([rank])
         assert by_rank(job.wait().ok().out) == by_rank(calm.out)
+
+
+# Rank 0 answers and computes at once; rank 1 tells how long it waited for the answer at most, in milliseconds.
+ANSWERS = """
+import time
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+longest = 0
+for number in range(10):
+    if comm.rank == 0:
+        comm.send(comm.recv(source=1), 1)
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            pass
+    else:
+        began = time.monotonic()
+        comm.send(number, 0)
+        assert comm.recv(source=0) == number
+        longest = max(longest, time.monotonic() - began)
+        time.sleep(0.6)
+if comm.rank:
+    print(int(longest * 1000))
+"""
+
+
+def test_what_a_rank_holds_leaves_also_while_it_computes(jobs):
+    """As soon as the event logger has what was delivered before, or the agent sees that it does not leave by itself."""
+    result = jobs.run(2, harness.PYTHON, "-c", ANSWERS, protocol="pessimistic", options=["--tolerate", "node"]).ok()
+    assert int(result.out) < 250, result.describe()
 
 
 @pytest.mark.soak

@@ -160,6 +160,8 @@ pub struct Engine {
     memories: Option<Box<ChannelMemories>>,
     /// With the ticks at which each was held.
     held: VecDeque<(u32, HeldMark, u64)>,
+    /// How many have been.
+    held_so_far: u64,
     waiting: VecDeque<Waiting>,
     /// Waits in the replay so far.
     waits: u32,
@@ -310,6 +312,7 @@ impl Engine {
             logger,
             memories,
             held: VecDeque::new(),
+            held_so_far: 0,
             waiting: VecDeque::new(),
             waits: 0,
             owed: (0, 0),

@@ -7,6 +7,7 @@
 
 mod files;
 mod groups;
+mod held;
 mod images;
 mod in_transit;
 mod life;
@@ -124,6 +125,7 @@ struct Work {
     spool: Option<Spool>,
     /// Of each unit of ranks that have their waves together.
     waves: Vec<waves::Waves>,
+    held: held::Held,
     /// Where images are written into files, if they are.
     store: Option<Store>,
     halt: suspend::Halt,
@@ -222,7 +224,11 @@ impl Agent {
         let wait = match (self.ending, ticking) {
             (Some(deadline), _) => deadline.saturating_duration_since(now).min(TICK) + Duration::from_millis(1),
             (None, true) => TICK,
-            (None, false) => match self.work.as_ref().and_then(Work::looks_at_buffers) {
+            (None, false) => match self
+                .work
+                .as_ref()
+                .and_then(|work| work.looks_at_buffers().or(work.looks_at_held()))
+            {
                 Some(at) => at.saturating_duration_since(now) + Duration::from_millis(1),
                 None => return EpollTimeout::NONE,
             },
@@ -404,6 +410,7 @@ impl Agent {
             ranks,
             spool,
             waves,
+            held: held::Held::new(),
             store,
             halt: suspend::Halt::No,
             is_resumed: false,

@@ -184,6 +184,10 @@ pub mod control {
     /// `u64` nanoseconds since 1970 (CLOCK_REALTIME) at which the life was begun. Written by the agent.
     pub const BEGAN_NS: usize = 872;
 
+    /// `u64` while the rank holds sends until the event logger has its deliveries, 0 otherwise: how many this life had held before the
+    /// oldest of them, plus 1.
+    pub const HELD: usize = 880;
+
     /// `u64` what the agent has forwarded of the rank's standard output in earlier lives and not yet seen again in this one,
     /// in bytes: the rank makes no new delivery before it is 0. Written by the agent.
     pub const OUTPUT_BEHIND: usize = 896;
@@ -455,6 +459,6 @@ mod tests {
         const { assert!(arena::IMAGE_CLOCKS + arena::IMAGE_SLOTS * 8 <= arena::CHANNELS) };
         const { assert!(header::CHANNEL_MEMORY_PORTS + MAX_CHANNEL_MEMORIES * 4 <= header::TURN) };
         const { assert!(header::TURN + 64 <= header::BYTES && header::TURN.is_multiple_of(64)) };
-        const { assert!(control::GROUP + 8 <= control::REPORT) };
+        const { assert!(control::GROUP + 8 <= control::REPORT && control::HELD + 8 <= control::OUTPUT_BEHIND) };
     }
 }

@@ -164,11 +164,15 @@ fn is_drained() -> bool {
     engine.node.logs || (0..engine.node.size).all(|source| engine.taken[source] == announced(source))
 }
 
-/// Whose turn it is has changed.
+/// Whose turn it is has changed, or there are sends that may leave.
 fn notice() {
     let Some(engine) = engine() else { return };
-    engine.progress_sends();
-    announce();
+    if engine.node.in_groups {
+        engine.progress_sends();
+        announce();
+    } else if !resurgo_image::is_restored() {
+        engine.exchange();
+    }
 }
 
 /// A woken process, before any thread of the program runs. True when it must wait for all others that return.
@@ -276,6 +280,7 @@ impl Engine {
         self.yields_from = 0;
         self.node.control_u32(own, control::SLEEPING).store(0, Ordering::SeqCst);
         doorbell::begin_life(&self.node);
+        self.show_held();
         self.node.set(control::DELIVERIES, self.deliveries);
         self.node.set(control::DELIVERED_BYTES, self.delivered_bytes);
         (0..counters::CLASSES).for_each(|class| self.show_sizes(class));

@@ -71,6 +71,10 @@ impl Engine {
                 let held = self.append(destination, message, &mut progress, true).1;
                 self.held
                     .push_back((destination as u32, held.expect("the first mark is held"), ticks()));
+                self.held_so_far += 1;
+                if self.held.len() == 1 {
+                    self.show_held();
+                }
             }
             Some(Sending::Now { .. }) if self.causality.is_some() => {
                 let piggyback = self.piggyback(destination);
@@ -204,6 +208,7 @@ impl Engine {
             Some(causality) => causality.hear(&self.node, logger, &news.clocks),
             None => protocol.acknowledge(logger.acknowledged()),
         }
+        let held = self.held.len();
         while protocol.release().is_some() {
             let (destination, mark, since) = self
                 .held
@@ -216,6 +221,16 @@ impl Engine {
             self.node.add(Cost::HeldNs, held_ns);
             self.node.most(Cost::MostHeldNs, held_ns);
         }
+        if self.held.len() < held {
+            self.show_held();
+        }
+    }
+
+    /// So that the agent can make this rank go on with them when it computes.
+    pub(super) fn show_held(&self) {
+        let held = self.held.len() as u64;
+        self.node
+            .set(control::HELD, if held == 0 { 0 } else { 1 + self.held_so_far - held });
     }
 
     /// The rank stands still for an image, which must not have sends that are held, nor deliveries that could be lost.

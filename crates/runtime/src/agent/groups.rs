@@ -19,8 +19,8 @@ use super::{Agent, Work};
 const FORCED: Duration = Duration::from_millis(100);
 
 impl Rank {
-    /// Makes the running process see whose turn it is.
-    fn notice(&self, turn: Turn) -> io::Result<()> {
+    /// Makes the running process see whose turn it is, and go on with what it has deferred or held.
+    pub(super) fn notice(&self, turn: Turn) -> io::Result<()> {
         let Some((life, socket)) = self.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?))) else {
             return Err(io::ErrorKind::Unsupported.into());
         };

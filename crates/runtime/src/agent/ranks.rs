@@ -566,6 +566,7 @@ impl Agent {
         }
         self.mind_halt()?;
         self.mind_buffers()?;
+        self.mind_held()?;
         if let Some(deadline) = self.ending {
             let running = self
                 .work

@@ -310,6 +310,7 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
         ranks,
         spool,
         waves,
+        held: super::held::Held::new(),
         store: Some(store),
         halt: Halt::No,
         is_resumed: true,

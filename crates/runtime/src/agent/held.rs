@@ -1,0 +1,67 @@
+//! Sends that are held until an event logger has the deliveries before them (pessimistic logging, where nodes may be lost). A rank
+//! lets them go when it calls MPI; one that computes is made to. In MPICH-V2 another process of the node does it.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use resurgo_protocol::group::Turn;
+use resurgo_wire::node_memory as nm;
+
+use super::node::NodeMemory;
+use super::{Agent, Work};
+
+/// How often the agent looks who holds sends. One that was held then, too, belongs to a rank that computes, or to an event logger that
+/// does not answer.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What was seen when it was looked last.
+pub(super) struct Held {
+    at: Instant,
+    /// Per rank, [`nm::control::HELD`].
+    oldest: Vec<u64>,
+}
+
+impl Held {
+    pub fn new() -> Held {
+        Held {
+            at: Instant::now(),
+            oldest: Vec::new(),
+        }
+    }
+}
+
+impl Work {
+    /// When the next look is due, if ranks can hold sends.
+    pub(super) fn looks_at_held(&self) -> Option<Instant> {
+        let holds = self.job.tolerate_node && !self.job.piggybacks() && self.job.images;
+        holds.then_some(self.held.at)
+    }
+}
+
+impl Agent {
+    /// Ranks that compute go on with what they hold.
+    pub(super) fn mind_held(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        let Some(work) = &mut self.work else { return Ok(()) };
+        if work.looks_at_held().is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        work.held.at = now + LOOK;
+        work.held.oldest.resize(work.ranks.len(), 0);
+        for (rank, this) in work.ranks.iter().enumerate() {
+            let oldest = work.memory.oldest_held(rank)?;
+            let before = std::mem::replace(&mut work.held.oldest[rank], oldest);
+            if oldest > 0 && oldest == before && this.life.is_some() {
+                // Whoever has died meanwhile goes on elsewhere; the turn is for groups.
+                let _ = this.notice(Turn { wave: 0, group: 0 });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl NodeMemory {
+    fn oldest_held(&self, rank: usize) -> io::Result<u64> {
+        self.read_u64(self.layout.control(rank) + nm::control::HELD)
+    }
+}
