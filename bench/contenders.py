@@ -319,12 +319,16 @@ def distance():
     return [int(line) for line in answer.stdout.split()]
 
 
-def have_memory_at_hand():
-    """Takes 2 GiB, or a quarter of what is free, and gives it back. A virtual machine returns what is free to its host, and who needs it
-    next waits for the host: which contender that is must not depend on what the one before has left free."""
+def have_memory_at_hand(mib):
+    """Takes so much, or a quarter of what is free, and gives it back, in large pages, which become small ones for who needs those. A virtual
+    machine returns what is free to its host, and who needs it next waits for the host: which contender that is must not depend on what the
+    one before has left free, nor on the size of its pages. Not much more than is needed: to return it takes the host's time."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
-    mmap.mmap(-1, max(mmap.PAGESIZE, min(2 << 30, free // 4)), flags=kind).close()
+    memory = mmap.mmap(-1, max(mmap.PAGESIZE, min(mib << 20, free // 4)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    for page in range(0, len(memory), mmap.PAGESIZE):
+        memory[page] = 0
+    memory.close()
 
 
 class Rounds:
@@ -333,7 +337,9 @@ class Rounds:
 
     PATIENCE = 45.0  # seconds for one measurement
 
-    def __init__(self, quick):
+    def __init__(self, quick, mib=640):
+        """`mib`: of memory that every contender finds at hand."""
+        self.mib = mib
         self.patience = 0.0 if quick else self.PATIENCE
         self.disturbances = []
         self.distances = []
@@ -348,7 +354,7 @@ class Rounds:
             self.distances += distance()
             for contender in contenders[:: -1 if repetition % 2 else 1]:
                 while contender.name not in left_out:
-                    have_memory_at_hand()
+                    have_memory_at_hand(self.mib)
                     start = time.monotonic()
                     measured = measure(contender)
                     if measured is None:

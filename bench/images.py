@@ -228,7 +228,8 @@ def measure_restart(section, rounds, quick):
 
 def measure(quick):
     section = Section("images", "Process images", quick)
-    rounds = Rounds(quick)
+    # A heap, its image and the file.
+    rounds = Rounds(quick, 3 * MIB)
     measured = rounds.go((OFTEN,), 1 if quick else 3, lambda _: stalls(quick))[OFTEN.name]
     images = [stall for stood, _ in measured for stall in stood]
     forks = [fork for _, forked in measured for fork in forked]

@@ -5,7 +5,7 @@
 //! With retention every segment is kept until the bound of the log memory; then the oldest full ones go to the spill file, if
 //! there is one.
 
-use crate::node::Node;
+use crate::node::{Large, Node};
 use resurgo_wire::counters::Cost;
 use resurgo_wire::node_memory::{self as nm, BLOCK, SEGMENT, arena};
 use std::collections::VecDeque;
@@ -26,6 +26,7 @@ pub struct Arena {
     serial: u64,
     taken: usize,
     populated: usize,
+    large: Large,
     /// Those that hold nothing any more, since the longest time first.
     free: VecDeque<usize>,
     /// What every entry carries that is written from now on: see [`resurgo_protocol::chandy_lamport`].
@@ -53,6 +54,7 @@ impl Arena {
             serial: node.own(arena::NEXT_SERIAL).load(Ordering::Acquire),
             taken,
             populated: taken,
+            large: Large::default(),
             free: VecDeque::new(),
             mark: 0,
             full: VecDeque::new(),
@@ -60,7 +62,7 @@ impl Arena {
             told_ns: 0,
         };
         let ahead = taken + node.prefault_segments;
-        node.populate(taken, ahead);
+        node.populate(taken, ahead, &mut arena.large);
         arena.populated = ahead.min(node.layout.log_segments);
         arena.count(node);
         arena
@@ -152,7 +154,7 @@ impl Arena {
             let slot = self.taken;
             if slot >= self.populated {
                 self.populated = (slot + 1).next_multiple_of(BLOCK);
-                node.populate(slot, self.populated);
+                node.populate(slot, self.populated, &mut self.large);
             }
             self.taken += 1;
             node.own(arena::SLOTS_TAKEN).store(self.taken as u64, Ordering::Release);

@@ -6,6 +6,33 @@ use resurgo_wire::counters::Cost;
 use resurgo_wire::node_memory::{self as nm, BLOCK, CutTable, Layout, SEGMENT, arena, control, header};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+/// Whether large pages are at hand. Where they were not, some small ones are taken before the next, twice as many each time.
+#[derive(Default)]
+pub struct Large {
+    /// Blocks to go.
+    small: u32,
+    pause: u32,
+}
+
+impl Large {
+    const FIRST_PAUSE: u32 = 8;
+    const LONGEST_PAUSE: u32 = 128;
+
+    fn are_worth_it(&mut self) -> bool {
+        let now = self.small == 0;
+        self.small = self.small.saturating_sub(1);
+        now
+    }
+
+    fn have_been_made(&mut self, were_at_hand: bool) {
+        self.pause = match were_at_hand {
+            true => 0,
+            false => (self.pause * 2).clamp(Self::FIRST_PAUSE, Self::LONGEST_PAUSE),
+        };
+        self.small = self.pause;
+    }
+}
+
 /// The mapped node memory and what the agent wrote into its header.
 pub struct Node {
     base: *mut u8,
@@ -407,7 +434,7 @@ impl Node {
     /// Gives the rank's own segments `from..to` their memory now. Whole blocks get a large page each, if the kernel has any
     /// (MADV_COLLAPSE, Linux 6.1; nobody needs to allow it): that takes a tenth of the time of as many small ones, and the processor finds
     /// its way in it faster.
-    pub fn populate(&self, from: usize, to: usize) {
+    pub fn populate(&self, from: usize, to: usize, large: &mut Large) {
         let to = to.min(self.layout.log_segments);
         if from >= to {
             return;
@@ -418,9 +445,9 @@ impl Node {
         // the thread that captures the process, of which libc knows nothing.
         // SAFETY: own, writable part of the mapping, whose content stays. Failure only means small pages, or page faults later.
         unsafe {
-            if !blocks.is_empty() {
+            if !blocks.is_empty() && large.are_worth_it() {
                 let first = self.segment(self.rank, blocks.start) as usize;
-                let _ = resurgo_image::make_large_pages(first, blocks.len() * SEGMENT);
+                large.have_been_made(resurgo_image::make_large_pages(first, blocks.len() * SEGMENT) != Ok(false));
             }
             libc::syscall(libc::SYS_madvise, start, bytes, libc::MADV_POPULATE_WRITE);
         }
@@ -501,8 +528,8 @@ pub mod tests {
             // SAFETY: an own segment.
             unsafe { one.segment(0, slot).write(slot as u8 + 1) };
         }
-        one.populate(3, 2 * BLOCK + 1);
-        one.populate(0, usize::MAX);
+        one.populate(3, 2 * BLOCK + 1, &mut Large::default());
+        one.populate(0, usize::MAX, &mut Large::default());
         let bytes = (3 * BLOCK - 5) * SEGMENT;
         let mut there = vec![0u8; bytes / 4096];
         // SAFETY: of as many pages.

@@ -62,17 +62,23 @@ impl LargePages {
             if wanted.end > to {
                 return None;
             }
-            if self.make(from..to).is_err() {
-                // Not asked for again: it would be tried again and again.
-                self.whole = 0;
-                return None;
+            match self.make(from..to) {
+                Ok(true) => {}
+                // These are there, and are the last.
+                Ok(false) => self.whole = to,
+                Err(_) => {
+                    // Not asked for again: it would be tried again and again.
+                    self.whole = 0;
+                    return None;
+                }
             }
             self.made = from..to;
         }
         Some(work::FILE.start + offset as usize)
     }
 
-    fn make(&mut self, range: Range<u64>) -> Result<(), Errno> {
+    /// See [`sys::make_large_pages`].
+    fn make(&mut self, range: Range<u64>) -> Result<bool, Errno> {
         if range.end > self.length {
             // SAFETY: about the file. It is cut to its length in the end.
             unsafe { call!(libc::SYS_ftruncate, self.file, range.end)? };
