@@ -12,6 +12,8 @@ use resurgo_wire::piggyback;
 /// carried no more, which matters when events are carried to more than one.
 const EXCHANGE_US: u64 = 1000;
 const EXCHANGE_SOON_US: u64 = 300;
+/// Of two ranks each tells the other of an event once, stable or not.
+const EXCHANGE_OF_TWO_US: u64 = 10_000;
 const MUCH: usize = 2048;
 /// A bound of what a message carries beside what events take: the clock and three counts.
 const HEAD: usize = 64;
@@ -298,10 +300,10 @@ impl Engine {
         let now = ticks();
         let much = self.logger.as_ref().is_some_and(|logger| logger.pending() >= MUCH);
         let (messages, events) = causality.carried;
-        let pause = if events > messages {
-            EXCHANGE_SOON_US
-        } else {
-            EXCHANGE_US
+        let pause = match self.node.ranks() {
+            ..=2 => EXCHANGE_OF_TWO_US,
+            _ if events > messages => EXCHANGE_SOON_US,
+            _ => EXCHANGE_US,
         };
         if !much && now - causality.exchanged_at < self.ticks_per_us * pause {
             return false;
