@@ -294,12 +294,14 @@ fn coming(
     let (mut bytes, mut carried) = (Vec::new(), Piggyback::default());
     while let Some(entry) = reader.peek(node) {
         if entry.envelope.kind != Kind::More {
-            reader.piggyback(node, &entry, &mut bytes);
+            let is_whole = reader.piggyback(node, &entry, &mut bytes);
             if reader.is_lost() {
                 return Err(Miss::Gone);
             }
-            clock = decode(reduction, source as Rank, &bytes, &mut carried)?;
-            add(gathering, carried.events.iter().copied())?;
+            if is_whole {
+                clock = decode(reduction, source as Rank, &bytes, &mut carried)?;
+                add(gathering, carried.events.iter().copied())?;
+            }
         }
         reader.advance(entry.bytes);
     }

@@ -110,7 +110,7 @@ fn note_cursors(number: u64, slot: u64) {
         causality.note_image(&engine.node);
     }
     for (source, incoming) in engine.incoming.iter().enumerate().take(engine.node.ranks()) {
-        let serial = incoming.as_ref().map_or(0, |incoming| incoming.reader.serial());
+        let serial = incoming.as_ref().map_or(0, |incoming| incoming.reader.needs_from());
         engine.node.image_cursor(slot, source).store(serial, Ordering::Release);
     }
     let inside = |writer: &&mut Box<Writer>| engine.node.is_inside(writer.destination());

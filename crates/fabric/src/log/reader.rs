@@ -15,8 +15,11 @@ pub struct Reader {
     pub(super) copy: Option<Box<[u8]>>,
     /// Bytes between the header and the payload of the entry that was found last.
     before: usize,
-    /// The beginning of the piggyback of the message to come.
+    /// The beginning of the piggyback of the message to come, and where that stands ([`Self::reached`]).
     ahead: Vec<u8>,
+    ahead_at: u64,
+    /// The beginning of that has been forgotten: its receiver has the message, or an image of it does.
+    is_cut: bool,
     /// What it reads may be forgotten meanwhile, as it is not this reader that is waited for.
     is_guest: bool,
     /// That has happened.
@@ -35,6 +38,8 @@ impl Reader {
             copy: None,
             before: 0,
             ahead: Vec::new(),
+            ahead_at: 0,
+            is_cut: false,
             is_guest: false,
             is_lost: false,
         }
@@ -123,6 +128,12 @@ impl Reader {
     fn take_ahead(&mut self, node: &Node, entry: Entry) {
         let (from, bytes) = (entry.total as usize, entry.bytes);
         let mut ahead = std::mem::take(&mut self.ahead);
+        if from == 0 {
+            // What stood before belongs to nothing.
+            ahead.clear();
+            (self.ahead_at, self.is_cut) = (self.place_word(), false);
+        }
+        self.is_cut |= from != ahead.len();
         ahead.resize(from + bytes, 0);
         // SAFETY: room was just made.
         unsafe { self.copy_payload(node, 0, ahead[from..].as_mut_ptr(), bytes) };
@@ -130,13 +141,17 @@ impl Reader {
         self.advance(bytes);
     }
 
-    /// Replaces `bytes` by the piggyback of the message whose first entry `peek` returned.
+    /// Replaces `bytes` by the piggyback of the message whose first entry `peek` returned. False: a reader made by [`Self::at`] came too late
+    /// for the beginning of that; whoever is to know it does.
     #[inline]
-    pub fn piggyback(&mut self, node: &Node, entry: &Entry, bytes: &mut Vec<u8>) {
+    pub fn piggyback(&mut self, node: &Node, entry: &Entry, bytes: &mut Vec<u8>) -> bool {
         bytes.clear();
         if entry.began_ahead {
             bytes.append(&mut self.ahead);
+        } else {
+            self.ahead.clear();
         }
+        let is_whole = !(entry.began_ahead && std::mem::take(&mut self.is_cut));
         let from = bytes.len();
         bytes.resize(from + entry.piggyback, 0);
         // It stands between the header and what is the payload otherwise.
@@ -144,14 +159,28 @@ impl Reader {
         // SAFETY: room was just made.
         unsafe { self.copy_payload(node, 0, bytes[from..].as_mut_ptr(), entry.piggyback) };
         self.before = before;
+        is_whole
     }
 
-    /// Where the next entry stands or will stand, in one word: for [`Self::at`]. 0 before the first.
+    /// Where the next message begins or will begin, with what stands ahead of it, in one word: for [`Self::at`]. 0 before the first.
     pub fn reached(&self) -> u64 {
-        if self.segment.is_null() {
-            return 0;
+        match () {
+            () if self.segment.is_null() => 0,
+            () if !self.ahead.is_empty() => self.ahead_at,
+            () => self.place_word(),
         }
+    }
+
+    fn place_word(&self) -> u64 {
         nm::reference(self.serial, self.slot) << 10 | (self.place / ALIGN) as u64
+    }
+
+    /// Serial of the first segment that a reader needs which goes on where this one is ([`Self::reached`]).
+    pub fn needs_from(&self) -> u64 {
+        match self.reached() {
+            0 => 0,
+            place => nm::dereference(place >> 10).0,
+        }
     }
 
     /// A reader of any channel, for somebody who is not its receiver, from `place` on, as [`Self::reached`] gave it; 0: the beginning.

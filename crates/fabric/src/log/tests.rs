@@ -150,6 +150,37 @@ fn piggybacks_of_every_size_come_out_with_their_messages() {
         place = reader.reached();
     }
     assert!(reader.peek(&receiver).is_none());
+    // The sender forgets one segment after the other: what began in them is not taken for anything.
+    let segments: Vec<_> = writer.outstanding.iter().copied().collect();
+    let mut cut = 0;
+    for (serial, slot) in segments {
+        sender
+            .channel(0, 1)
+            .store(nm::reference(serial, slot), Ordering::Release);
+        let mut guest = Reader::at(0, 1, &receiver, 0);
+        let mut found = Vec::new();
+        while let Some(entry) = guest.peek(&receiver) {
+            let is_whole = guest.piggyback(&receiver, &entry, &mut piggyback);
+            found.push(is_whole.then(|| piggyback.clone()));
+            guest.advance(entry.bytes);
+        }
+        cut += found.iter().filter(|piggyback| piggyback.is_none()).count();
+        assert!(found.iter().skip(1).all(Option::is_some));
+        for (seed, found) in (sizes.len() - found.len()..).zip(&found) {
+            assert!(found.as_ref().is_none_or(|found| *found == pattern(sizes[seed], seed)));
+        }
+    }
+    assert!(cut > 2, "{cut}");
+    // One that waits behind the beginning of a piggyback needs that again.
+    let mut waiting = Reader::new(0, 1);
+    while let Some(entry) = waiting.peek(&receiver) {
+        waiting.piggyback(&receiver, &entry, &mut piggyback);
+        waiting.advance(entry.bytes);
+    }
+    let before = (waiting.reached(), waiting.needs_from());
+    assert!(writer.append_ahead(&mut arena, &sender, &pattern(150_000, 7)));
+    assert!(waiting.peek(&receiver).is_none() && waiting.serial() > before.1);
+    assert_eq!((waiting.reached(), waiting.needs_from()), before);
 }
 
 #[test]
