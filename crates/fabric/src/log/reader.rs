@@ -146,12 +146,13 @@ impl Reader {
     #[inline]
     pub fn piggyback(&mut self, node: &Node, entry: &Entry, bytes: &mut Vec<u8>) -> bool {
         bytes.clear();
+        let mut is_whole = true;
         if entry.began_ahead {
+            is_whole = !std::mem::take(&mut self.is_cut) && !self.ahead.is_empty();
             bytes.append(&mut self.ahead);
         } else {
             self.ahead.clear();
         }
-        let is_whole = !(entry.began_ahead && std::mem::take(&mut self.is_cut));
         let from = bytes.len();
         bytes.resize(from + entry.piggyback, 0);
         // It stands between the header and what is the payload otherwise.

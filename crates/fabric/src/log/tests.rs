@@ -113,7 +113,9 @@ fn piggybacks_of_every_size_come_out_with_their_messages() {
         iov_base: payload.as_ptr().cast_mut().cast(),
         iov_len: payload.len(),
     }];
-    let sizes = [0, 3, 8, 1000, 1024, 1025, 70_000, 2, 200_000, 0, 64_300, 65_400];
+    let mut sizes = vec![0, 3, 8, 1000, 1024, 1025, 70_000, 2, 200_000, 0, 64_300, 65_400];
+    // So that some message begins with a segment, and what stands ahead of it ends with the one before.
+    sizes.extend((50_000..66_000).step_by(100));
     for (seed, &size) in sizes.iter().enumerate() {
         if size == 200_000 {
             // A former life was killed when only the beginning of its piggyback was there.
