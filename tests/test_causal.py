@@ -35,7 +35,7 @@ def node(reduction="manetho", loggers=1, spread=None):
     return options + (["--clock-spread", spread] if spread else [])
 
 
-@pytest.mark.parametrize("reduction, loggers, name", WAYS)
+@pytest.mark.parametrize("reduction, loggers, name", [*WAYS[1::2], *(slow(*way) for way in WAYS[::2])])
 def test_random_kills(jobs, program, rng, kills, reduction, loggers, name):
     entry, command = BY_NAME[name], program(name)
     expected = undisturbed(jobs, command, entry, 4)

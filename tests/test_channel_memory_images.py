@@ -51,7 +51,7 @@ def memories(count):
     return ["--channel-memories", str(count)]
 
 
-@pytest.mark.parametrize("name, count", SOME)
+@pytest.mark.parametrize("name, count", [*SOME[::2], *(slow(*one) for one in SOME[1::2])])
 def test_random_kills(jobs, program, rng, kills, name, count):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)

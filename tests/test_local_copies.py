@@ -175,7 +175,7 @@ def being_rebuilt(job, known):
                     yield pid
 
 
-@pytest.mark.parametrize("protocol", ["blocking", "hierarchical", slow("chandy-lamport"), slow("group")])
+@pytest.mark.parametrize("protocol", [slow("blocking"), "hierarchical", "chandy-lamport", slow("group")])
 def test_kills_of_processes_that_are_being_rebuilt(jobs, program, rng, protocol):
     """Before anybody has been told of them: half of the memory is there, or nothing."""
     command = [*program("crash"), "99", "kill", "0", "always", "500000"]

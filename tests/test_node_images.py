@@ -48,7 +48,8 @@ def in_ways(ways):
     return pytest.mark.parametrize("way", ways, ids=short)
 
 
-@pytest.mark.parametrize("reduction, loggers, name", [*WAYS, ("pessimistic", 1, "rma_halo"), ("pessimistic", 2, "master_worker")])
+@pytest.mark.parametrize("reduction, loggers, name", [*WAYS[::2], *(slow(*way) for way in WAYS[1::2]), ("pessimistic", 1, "rma_halo"),
+                                                      slow("pessimistic", 2, "master_worker")])
 def test_random_kills(jobs, program, rng, kills, reduction, loggers, name):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -72,8 +73,8 @@ def test_a_rank_goes_on_from_its_newest_image(jobs, program, way):
     goes_on_from_newest_image(jobs, program, way)
 
 
-@in_ways([PESSIMISTIC, node("vcausal", 0), node("logon", 1)])
-@pytest.mark.parametrize("victims", [[1], [0, 1, 2]], ids=["one", "all"])
+@in_ways([PESSIMISTIC, node("vcausal", 0), slow(node("logon", 1))])
+@pytest.mark.parametrize("victims", [pytest.param([1], id="one", marks=pytest.mark.slow), pytest.param([0, 1, 2], id="all")])
 def test_again_as_soon_as_they_are_back(jobs, program, rng, way, victims):
     """Also all at once: what only the images of the dead know is known."""
     again_as_soon_as_back(jobs, program, rng, victims, "30000", way)

@@ -76,6 +76,7 @@ def test_random_kills(jobs, program, rng, kills, name, protocol):
     survive(jobs, rng, command, entry, 4, kills or 3, expected, every(period), protocol=protocol)
 
 
+@pytest.mark.slow
 def test_random_kills_of_eight_ranks(jobs, program, rng, kills, protocol):
     command = [*program("comm_churn"), *arguments(BY_NAME["comm_churn"], True, None)]
     calm = jobs.calm(8, *command)
@@ -444,7 +445,7 @@ world.barrier()
 
 
 @pytest.mark.parametrize("kept", ["asleep", "in files"])
-@pytest.mark.parametrize("kilobytes", [1, 100, 3000])
+@pytest.mark.parametrize("kilobytes", [slow(1), 100, slow(3000)])
 def test_who_computes_delays_no_wave_and_receives_what_was_in_transit(jobs, rng, kilobytes, kept):
     """A rank without MPI calls is copied in its computation. What had been sent to it is delivered after the return, be it
     more than a channel holds; it had been received by nobody."""
