@@ -192,6 +192,38 @@ def fillers(agent):
     return named("resurgo-filler", children_of(agent))
 
 
+def has_images_on_request(jobs, job, servers):
+    """A ring of two ranks has images when it is asked to, and cannot be suspended, as `servers` hold what is in no file."""
+    job.until(lambda: len(job.lives()) == 2)
+    time.sleep(0.3)
+    answer = jobs.resurgo("checkpoint", str(job.process.pid)).ok()
+    assert "every rank has a new image" in answer.text, answer.describe()
+    refused = jobs.resurgo("suspend", str(job.process.pid))
+    assert refused.code != 0 and f"what its {servers} hold is in no file" in refused.errors, refused.describe()
+    assert job.kill([1]) == [1]
+    job.until_event("caught_up", rank=1)
+    job.process.terminate()
+    (life,) = began_from_images(job.wait(20))
+    assert life["rank"] == 1
+
+
+def has_images_when_a_server_goes_on(job, pid, why):
+    """A ring of two ranks can have no image while a server stands still, goes on, and has one later."""
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.2)
+    job.process.send_signal(signal.SIGUSR1)
+    try:
+        job.until_event("not_checkpointed")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    job.process.send_signal(signal.SIGUSR1)
+    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1})
+    before = len(job.out.read_bytes())
+    job.until(lambda: len(job.out.read_bytes()) > before + 100, what="the ring to go on")
+    job.process.terminate()
+    assert why in [event["reason"] for event in job.wait(20).of("not_checkpointed")]
+
+
 def without_the_one_or_the_other(jobs, program, who, images, options=(), **more):
     """The agent or the dispatcher is killed: nothing stays behind, sleeping images neither."""
     job = ring(jobs, program, 3, images, options=[*options, *every("50ms")], **more)

@@ -3,7 +3,6 @@
 up what no life will ask for again."""
 
 import json
-import os
 import signal
 import time
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import harness
-from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, slow
 from survival import (
     LONG,
@@ -20,6 +18,8 @@ from survival import (
     began_from_images,
     every,
     goes_on_from_newest_image,
+    has_images_on_request,
+    has_images_when_a_server_goes_on,
     input_and_output_exactly_once,
     kill_snapshots,
     of_catalogue,
@@ -30,7 +30,7 @@ from survival import (
     without_the_one_or_the_other,
 )
 from test_channel_memory import SLOW, SUM
-from test_image_files import HEAT, begins_again, damage_bit, from_files, kill_with_snapshots, passes_over, start, until_written
+from test_image_files import survives_by_files, survives_damage, survives_without_two_files
 
 pytestmark = pytest.mark.protocol("channel-memory")
 
@@ -172,36 +172,16 @@ def test_a_memory_that_fills_asks_for_images(jobs, tmp_path):
 
 
 def test_a_damaged_file_is_passed_over(jobs, program, tmp_path):
-    """The one before it is still good: what came after that has not been forgotten."""
-    calm = jobs.calm(2, *program("heat"), *HEAT)
-    job = start(jobs, tmp_path / "images", 2, *program("heat"), *HEAT, every="200ms", options=memories(2))
-    assert until_written(job, 0, 3)
-    assert passes_over(job, tmp_path / "images", damage_bit, "checksum of its memory").out == calm.out
+    survives_damage(jobs, program, tmp_path / "images", memories(2))
 
 
 def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):
-    """Nothing has been forgotten yet."""
-    calm = jobs.calm(2, *program("heat"), *HEAT)
-    job = start(jobs, tmp_path / "images", 2, *program("heat"), *HEAT, every="900ms", options=memories(2))
-    assert begins_again(job, tmp_path / "images").out == calm.out
+    survives_without_two_files(jobs, program, tmp_path / "images", memories(2))
 
 
 @pytest.mark.parametrize("name", ["master_worker", "messages", "numpy_cg.py"])
 def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, name):
-    entry = BY_NAME[name]
-    calm_file, file = tmp_path / "calm", tmp_path / "disturbed"
-    calm = jobs.calm(3, *program(name), *arguments(entry, True, calm_file))
-    options = [*MANY, *memories(2), *every("50ms"), "--checkpoint-dir", tmp_path / "images"]
-    job = jobs.start(3, *program(name), *arguments(entry, True, file), options=options)
-    for rank in (0, 2, 0):
-        before = job.lives().get(rank, (0, 1))[1]
-        if until_written(job, rank):
-            kill_with_snapshots(job, rank)
-            job.until(lambda rank=rank, before=before: job.lives().get(rank, (0, 0))[1] > before, what="the next life")
-    result = job.wait().ok()
-    assert sorted(result.out.splitlines()) == sorted(calm.out.splitlines())
-    assert not entry.result or file.read_bytes() == calm_file.read_bytes()
-    assert result.restarts == 0 or from_files(result), result.describe()
+    survives_by_files(jobs, program, tmp_path, name, memories(2))
 
 
 def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
@@ -218,40 +198,17 @@ def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
 
 
 def test_a_channel_memory_that_stands_still_stops_no_rank_for_long(jobs, program):
-    """It cannot say that it has everything: there is no image, the rank goes on, and has one later."""
+    """It cannot say that it has everything."""
     job = jobs.start(2, *program("crash"), *LONG, options=memories(1))
     job.until(lambda: len(job.lives()) == 2)
     time.sleep(0.3)
     assert job.until_event("channel_memory_started")
     pid = next(event["pid"] for event in job.events if event["event"] == "channel_memory_started")
-    os.kill(pid, signal.SIGSTOP)
-    job.process.send_signal(signal.SIGUSR1)
-    try:
-        job.until_event("not_checkpointed")
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    job.process.send_signal(signal.SIGUSR1)
-    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1})
-    before = len(job.out.read_bytes())
-    job.until(lambda: len(job.out.read_bytes()) > before + 100, what="the ring to go on")
-    job.process.terminate()
-    refused = [event["reason"] for event in job.wait(20).of("not_checkpointed")]
-    assert "a channel memory does not answer" in refused
+    has_images_when_a_server_goes_on(job, pid, "a channel memory does not answer")
 
 
 def test_images_on_request(jobs, program):
-    job = jobs.start(2, *program("crash"), *LONG)
-    job.until(lambda: len(job.lives()) == 2)
-    time.sleep(0.3)
-    answer = jobs.resurgo("checkpoint", str(job.process.pid)).ok()
-    assert "every rank has a new image" in answer.text, answer.describe()
-    refused = jobs.resurgo("suspend", str(job.process.pid))
-    assert refused.code != 0 and "what its channel memories hold is in no file" in refused.errors, refused.describe()
-    assert job.kill([1]) == [1]
-    job.until_event("caught_up", rank=1)
-    job.process.terminate()
-    (life,) = began_from_images(job.wait(20))
-    assert life["rank"] == 1
+    has_images_on_request(jobs, jobs.start(2, *program("crash"), *LONG), "channel memories")
 
 
 def test_spawned_ranks(jobs, program, rng):

@@ -151,6 +151,39 @@ def begins_again(job, directory):
     return result
 
 
+def survives_damage(jobs, program, directory, options):
+    """The file before the newest is still good: what came after that has not been forgotten."""
+    calm = jobs.calm(2, *program("heat"), *HEAT)
+    job = start(jobs, directory, 2, *program("heat"), *HEAT, every="200ms", options=options)
+    assert until_written(job, 0, 3)
+    assert passes_over(job, directory, damage_bit, "checksum of its memory").out == calm.out
+
+
+def survives_without_two_files(jobs, program, directory, options=(), length=HEAT):
+    """Nothing has been forgotten yet."""
+    calm = jobs.calm(2, *program("heat"), *length)
+    job = start(jobs, directory, 2, *program("heat"), *length, every="900ms", options=options)
+    assert begins_again(job, directory).out == calm.out
+
+
+def survives_by_files(jobs, program, tmp_path, name, options):
+    """Ranks die with all of their snapshots."""
+    entry = BY_NAME[name]
+    calm_file, file = tmp_path / "calm", tmp_path / "disturbed"
+    calm = jobs.calm(3, *program(name), *arguments(entry, True, calm_file))
+    options = [*MANY, *options, "--checkpoint-every", "50ms", "--checkpoint-dir", tmp_path / "images"]
+    job = jobs.start(3, *program(name), *arguments(entry, True, file), options=options)
+    for rank in (0, 2, 0):
+        before = job.lives().get(rank, (0, 1))[1]
+        if until_written(job, rank):
+            kill_with_snapshots(job, rank)
+            job.until(lambda rank=rank, before=before: job.lives().get(rank, (0, 0))[1] > before, what="the next life")
+    result = job.wait().ok()
+    assert sorted(result.out.splitlines()) == sorted(calm.out.splitlines())
+    assert not entry.result or file.read_bytes() == calm_file.read_bytes()
+    assert result.restarts == 0 or from_files(result), result.describe()
+
+
 @pytest.mark.parametrize(
     "name, options",
     [
@@ -421,11 +454,7 @@ def test_without_any_good_file_the_job_ends_with_the_reason(jobs, program, tmp_p
 
 
 def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):
-    """Nothing has been forgotten yet."""
-    calm = jobs.calm(2, *program("heat"), *LONG)
-    directory = tmp_path / "images"
-    job = start(jobs, directory, 2, *program("heat"), *LONG, every="900ms")
-    assert begins_again(job, directory).out == calm.out
+    survives_without_two_files(jobs, program, tmp_path / "images", length=LONG)
 
 
 # Asks the kernel's own code for the time as often as it can.

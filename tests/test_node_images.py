@@ -4,18 +4,20 @@ whoever depends on it; what images cover is forgotten by senders, event loggers 
 
 import json
 import os
-import signal
 import time
 
 import pytest
 
-from catalogue import BY_NAME, arguments
+from catalogue import arguments
 from harness import MANY, by_rank, slow
 from survival import (
+    LONG,
     PROGRAMS,
     again_as_soon_as_back,
     every,
     goes_on_from_newest_image,
+    has_images_on_request,
+    has_images_when_a_server_goes_on,
     input_and_output_exactly_once,
     of_catalogue,
     ring,
@@ -25,7 +27,7 @@ from survival import (
     without_the_one_or_the_other,
 )
 from test_causal import SPREADS, WAYS, journal_of, kill_logger, logger_of, node
-from test_image_files import HEAT, begins_again, damage_bit, from_files, kill_with_snapshots, passes_over, start, until_written
+from test_image_files import survives_by_files, survives_damage, survives_without_two_files
 
 PESSIMISTIC = ["--protocol", "pessimistic", "--tolerate", "node"]
 # All reductions and numbers of event loggers, with the ways to spread clocks among several.
@@ -135,74 +137,31 @@ def test_event_loggers_and_ranks_are_killed(jobs, program, rng, way):
 
 @in_ways(TWO)
 def test_a_damaged_file_is_passed_over(jobs, program, tmp_path, way):
-    """The one before it is still good: what came after that has not been forgotten."""
-    calm = jobs.calm(2, *program("heat"), *HEAT)
-    job = start(jobs, tmp_path / "images", 2, *program("heat"), *HEAT, every="200ms", options=way)
-    assert until_written(job, 0, 3)
-    assert passes_over(job, tmp_path / "images", damage_bit, "checksum of its memory").out == calm.out
+    survives_damage(jobs, program, tmp_path / "images", way)
 
 
 @in_ways(TWO)
 def test_before_two_files_the_program_begins_again(jobs, program, tmp_path, way):
-    """Nothing has been forgotten yet."""
-    calm = jobs.calm(2, *program("heat"), *HEAT)
-    job = start(jobs, tmp_path / "images", 2, *program("heat"), *HEAT, every="900ms", options=way)
-    assert begins_again(job, tmp_path / "images").out == calm.out
+    survives_without_two_files(jobs, program, tmp_path / "images", way)
 
 
 @in_ways(THREE)
 @pytest.mark.parametrize("name", ["master_worker", slow("messages"), slow("numpy_cg.py")])
 def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, way, name):
-    entry = BY_NAME[name]
-    calm_file, file = tmp_path / "calm", tmp_path / "disturbed"
-    calm = jobs.calm(3, *program(name), *arguments(entry, True, calm_file))
-    options = [*MANY, *way, *every("50ms"), "--checkpoint-dir", tmp_path / "images"]
-    job = jobs.start(3, *program(name), *arguments(entry, True, file), options=options)
-    for rank in (0, 2, 0):
-        before = job.lives().get(rank, (0, 1))[1]
-        if until_written(job, rank):
-            kill_with_snapshots(job, rank)
-            job.until(lambda rank=rank, before=before: job.lives().get(rank, (0, 0))[1] > before, what="the next life")
-    result = job.wait().ok()
-    assert sorted(result.out.splitlines()) == sorted(calm.out.splitlines())
-    assert not entry.result or file.read_bytes() == calm_file.read_bytes()
-    assert result.restarts == 0 or from_files(result), result.describe()
+    survives_by_files(jobs, program, tmp_path, name, way)
 
 
 def test_an_event_logger_that_stands_still_stops_no_rank_for_long(jobs, program):
-    """What a rank has delivered does not become stable: there is no image, the rank goes on, and has one later."""
-    # The ranks compute for a while between two messages.
-    job = jobs.start(2, *program("crash"), "99", "kill", "0", "always", "100000000", options=PESSIMISTIC)
+    """What a rank has delivered does not become stable."""
+    job = jobs.start(2, *program("crash"), *LONG, options=PESSIMISTIC)
     job.until(lambda: len(job.lives()) == 2)
     time.sleep(0.3)
-    pid = logger_of(job)
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(0.2)
-    job.process.send_signal(signal.SIGUSR1)
-    try:
-        job.until_event("not_checkpointed")
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    job.process.send_signal(signal.SIGUSR1)
-    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1})
-    job.process.terminate()
-    refused = [event["reason"] for event in job.wait(20).of("not_checkpointed")]
-    assert "an event logger does not answer" in refused
+    has_images_when_a_server_goes_on(job, logger_of(job), "an event logger does not answer")
 
 
 @in_ways(TWO)
 def test_images_on_request(jobs, program, way):
-    job = ring(jobs, program, 2, "started", options=way)
-    time.sleep(0.3)
-    answer = jobs.resurgo("checkpoint", str(job.process.pid)).ok()
-    assert "every rank has a new image" in answer.text, answer.describe()
-    refused = jobs.resurgo("suspend", str(job.process.pid))
-    assert refused.code != 0 and "what its event loggers hold is in no file" in refused.errors, refused.describe()
-    job.kill([1])
-    job.until_event("caught_up", rank=1)
-    job.process.terminate()
-    (life,) = [event for event in job.wait(20).of("started") if event["image"] > 0]
-    assert life["rank"] == 1
+    has_images_on_request(jobs, jobs.start(2, *program("crash"), *LONG, options=way), "event loggers")
 
 
 @in_ways(TWO)

@@ -154,7 +154,7 @@ impl EventLogger {
             made,
             acknowledged: 0,
             said: found.map_or(made, |found| found.stored),
-            covered: node.covered(node.rank),
+            covered: 0,
             forgets: 0,
             heard: Vec::new(),
         }
@@ -169,11 +169,6 @@ impl EventLogger {
     /// Descriptors of the connections.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
         self.links.iter().flatten().map(|link| link.socket.descriptor())
-    }
-
-    /// Images cover so many deliveries.
-    pub fn covered(&mut self, deliveries: u64) {
-        self.covered = deliveries;
     }
 
     /// What the logger has of former lives of this rank, after its first `above` deliveries; ends the job when that is lost.
@@ -272,6 +267,7 @@ impl EventLogger {
     /// Sends what is to be sent and takes what has come, without waiting.
     pub fn pump(&mut self, node: &Node) -> News {
         let mut news = News::default();
+        self.covered = node.covered(node.rank);
         for at in 0..self.links.len() {
             if let Err(broken) = self.pump_link(node, at, &mut news) {
                 self.links[at] = None;

@@ -174,29 +174,20 @@ impl Standing {
     }
 }
 
-/// Of all ranks but this one, which is looking.
-fn lives_beside(node: &Node) -> Vec<Standing> {
-    let standing = |rank: usize| Standing {
-        life: node.control(rank, control::INCARNATION).load(Ordering::SeqCst),
-        told: match rank {
-            own if own == node.rank => 0,
-            _ => node.of(rank, arena::KNOWLEDGE_LIFE).load(Ordering::SeqCst),
-        },
-    };
-    (0..node.ranks()).map(standing).collect()
-}
+/// Where all ranks are but this one, which is looking.
+#[derive(PartialEq, Eq)]
+pub struct Lives(Vec<Standing>);
 
-/// What has been found, and who lived then.
-pub struct Found {
-    pub gathering: Gathering,
-    lives: Vec<Standing>,
-}
-
-impl Found {
-    /// Nobody has died or begun since. To be asked once more when others can read what this life will know: of two that begin at the
-    /// same time one sees the other.
-    pub fn is_all(&self, node: &Node) -> bool {
-        self.lives == lives_beside(node)
+impl Lives {
+    pub fn now(node: &Node) -> Lives {
+        let standing = |rank: usize| Standing {
+            life: node.control(rank, control::INCARNATION).load(Ordering::SeqCst),
+            told: match rank {
+                own if own == node.rank => 0,
+                _ => node.of(rank, arena::KNOWLEDGE_LIFE).load(Ordering::SeqCst),
+            },
+        };
+        Lives((0..node.ranks()).map(standing).collect())
     }
 }
 
@@ -217,20 +208,23 @@ impl From<String> for Miss {
 /// taken in, and what came before all that the agent has passed on of this rank's, and that it has sent to itself: both will be there.
 /// Not what else a former life of it knew, nor what one of others did that have not begun again, but for what their images know: they may
 /// have lost their nodes.
-pub fn gather(node: &Node, reduction: Reduction) -> Result<Found, String> {
+///
+/// And who lived then: to be compared once more when others can read what this life will know. Of two that begin at the same time one
+/// sees the other.
+pub fn gather(node: &Node, reduction: Reduction) -> Result<(Gathering, Lives), String> {
     loop {
-        let lives = lives_beside(node);
-        let found = on_their_way(node, reduction, &lives).and_then(|(mut gathering, to_itself)| {
-            add_known(node, &lives, to_itself, &mut gathering)?;
+        let lives = Lives::now(node);
+        let found = on_their_way(node, reduction, &lives.0).and_then(|(mut gathering, to_itself)| {
+            add_known(node, &lives.0, to_itself, &mut gathering)?;
             Ok(gathering)
         });
         // Of who has died meanwhile too little has been looked at; and who has begun again may have taken another way than lives knew that
         // have ended since.
-        if lives != lives_beside(node) {
+        if lives != Lives::now(node) {
             continue;
         }
         match found {
-            Ok(gathering) => return Ok(Found { gathering, lives }),
+            Ok(gathering) => return Ok((gathering, lives)),
             Err(Miss::Contradiction(reason)) => return Err(reason),
             Err(Miss::Gone) => {}
         }

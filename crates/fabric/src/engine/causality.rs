@@ -2,7 +2,7 @@
 //! new life begins.
 
 use super::*;
-use crate::knowledge::{self, Knowledge};
+use crate::knowledge::{self, Knowledge, Lives};
 use resurgo_protocol::causal::{Causal, Collection, Event, Piggyback, Reduction};
 use resurgo_protocol::{Determinant, Rank};
 use resurgo_wire::event_logger::Delivery;
@@ -125,15 +125,15 @@ impl Causality {
             collection.logged(covered, records);
         }
         loop {
-            let found = knowledge::gather(node, self.reduction).unwrap_or_else(|reason| fail(reason));
+            let (gathering, lives) = knowledge::gather(node, self.reduction).unwrap_or_else(|reason| fail(reason));
             // It reads its channels from there: others must find there what it does not know yet.
             for (source, place) in places.iter().enumerate() {
                 node.consumed(source, node.rank).store(*place, Ordering::Release);
             }
-            let begun = found.gathering.clone().begin(collection.clone(), above);
+            let begun = gathering.begin(collection.clone(), above);
             let (causal, record) = begun.unwrap_or_else(|contradiction| fail(contradiction.to_string()));
             self.knowledge.tell(node, &causal.all());
-            if found.is_all(node) {
+            if lives == Lives::now(node) {
                 (self.causal, self.collected) = (causal, record);
                 return;
             }

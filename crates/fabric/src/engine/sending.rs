@@ -183,7 +183,6 @@ impl Engine {
         let (Some(logger), Some(protocol)) = (&mut self.logger, &mut self.protocol) else {
             return;
         };
-        logger.covered(self.node.covered(self.node.rank));
         let news = logger.pump(&self.node);
         if news.replaced {
             protocol.event_logger_lost();

@@ -33,7 +33,7 @@ impl Held {
 impl Work {
     /// When the next look is due, if ranks can hold sends.
     pub(super) fn looks_at_held(&self) -> Option<Instant> {
-        let holds = self.job.tolerate_node && !self.job.piggybacks() && self.job.images;
+        let holds = self.job.tolerate_node && !self.job.piggybacks();
         holds.then_some(self.held.at)
     }
 }
