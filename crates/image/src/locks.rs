@@ -66,13 +66,17 @@ pub fn rename(renamed: &[Renamed], memory: &Where) -> Result<(), Errno> {
 /// Bytes before and behind the word that begins a lock's owner, or that the owner is in, to which the lock may extend.
 pub const REACH: usize = 64;
 
-/// Whether a lock that `owner` holds may be in these bytes, or begin or end in them; they are in place at a multiple of 8.
+/// Whether a lock that `owner` holds may be in these bytes, or begin or end in them: whole pages.
 pub fn may_hold(bytes: &[u8], owner: i32) -> bool {
-    let words = bytes.chunks_exact(8);
-    // Without an early end, so that several are compared at once.
-    words.fold(false, |any, word| {
-        any | (u32::from_le_bytes([word[0], word[1], word[2], word[3]]) & OWNER_BITS == owner as u32)
-    })
+    let (lines, _) = bytes.as_chunks::<64>();
+    // The second half of every word too, and without an early end, so that several are compared at once.
+    let found = lines.iter().fold([0; 16], |found: [u32; 16], line| {
+        let (halves, _) = line.as_chunks();
+        std::array::from_fn(|at| {
+            found[at] | u32::from(u32::from_le_bytes(halves[at]) & OWNER_BITS == owner as u32)
+        })
+    });
+    found.iter().step_by(2).any(|found| *found != 0)
 }
 
 /// As [`rename`], in a copy of some memory. What lies in its first and last [`REACH`] bytes may be wrong.
