@@ -120,6 +120,20 @@ def test_a_new_event_logger_is_not_told_what_images_cover(jobs, program, way):
     assert {event["rank"] for event in result.of("started") if event["image"] > 0} == {0, 1, 2}, result.describe()
 
 
+def test_what_images_cover_takes_no_room_in_an_event_loggers_file(jobs, program):
+    """It has been appended in full, and is whole still."""
+    job = jobs.start(2, *program("crash"), "99", "kill", "0", "always", "700000", options=[*MANY, *node("manetho", 1), *every("100ms")])
+    job.until_event("event_logger_started")
+    logger, file = logger_of(job), journal_of(job)
+    job.until(lambda: os.stat(file).st_size > 24 << 20, what="a long journal", timeout=60)
+    job.until(lambda: os.stat(file).st_blocks * 512 < 20 << 20, what="a file that takes less room", timeout=10)
+    kill_logger(job)
+    job.until(lambda: logger_of(job) != logger, what="another event logger")
+    job.kill([0, 1])
+    result = job.wait(60).ok()
+    assert "empty" not in result.errors, result.describe()
+
+
 @in_ways(TWO)
 def test_event_loggers_and_ranks_are_killed(jobs, program, rng, way):
     entry, command = of_catalogue(program, "master_worker")

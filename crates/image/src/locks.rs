@@ -72,9 +72,7 @@ pub fn may_hold(bytes: &[u8], owner: i32) -> bool {
     // The second half of every word too, and without an early end, so that several are compared at once.
     let found = lines.iter().fold([0; 16], |found: [u32; 16], line| {
         let (halves, _) = line.as_chunks();
-        std::array::from_fn(|at| {
-            found[at] | u32::from(u32::from_le_bytes(halves[at]) & OWNER_BITS == owner as u32)
-        })
+        std::array::from_fn(|at| found[at] | u32::from(u32::from_le_bytes(halves[at]) & OWNER_BITS == owner as u32))
     });
     found.iter().step_by(2).any(|found| *found != 0)
 }

@@ -316,6 +316,11 @@ impl EventLogger {
         Ok(self.history(receiver)?.incarnation)
     }
 
+    /// Deliveries of `receiver` that must be here before its history is whole; `None`: that is not known.
+    pub fn required(&self, receiver: Rank) -> Result<Option<u64>, Error> {
+        Ok(self.history(receiver)?.required)
+    }
+
     fn history(&self, rank: Rank) -> Result<&History, Error> {
         let size = self.size();
         self.histories

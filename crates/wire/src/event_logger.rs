@@ -35,7 +35,7 @@ const MAGIC: [u8; 4] = *b"RSEL";
 pub const MAX_RECORDS: usize = 4096;
 /// Bytes of one delivery in an Answer, and in a Log, which also says what it depends on.
 const RECORD_BYTES: usize = 12;
-const DELIVERY_BYTES: usize = RECORD_BYTES + 8;
+pub const DELIVERY_BYTES: usize = RECORD_BYTES + 8;
 /// Bytes of one clock.
 const CLOCK_BYTES: usize = 12;
 /// What says Hello with this bit is event logger number `rank - LOGGER`.

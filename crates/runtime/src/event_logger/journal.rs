@@ -4,25 +4,40 @@
 //! The file belongs to the dispatcher and has no name, so it needs no syncing: it is for the case that the logger's process
 //! dies. A machine that goes down takes dispatcher and file along.
 //!
+//! Images let the logger forget. When most of the file is about what has been forgotten, all that the logger knows is appended once more,
+//! the file begins there from then on, and the room before is given back.
+//!
 //! ```text
-//! 8 bytes  epoch
+//! u64      epoch
+//! u64      where the first entry is
 //! entries  u32 length of what follows, 8 bytes of its BLAKE3, u32 rank, u64 incarnation, a Log or a Forget frame. With no
 //!          deliveries the rank has been admitted, and its first rclock is 1 + what was acknowledged to it, 0: it did not know.
 //!          Deliveries wait for nothing
 //! ```
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io;
+use std::os::unix::fs::FileExt;
 
+use nix::fcntl::{FallocateFlags, fallocate};
 use resurgo_protocol::{EventLogger, Rank, Recorded};
-use resurgo_wire::event_logger::{Frame, MAX_FRAME, MAX_RECORDS};
+use resurgo_wire::event_logger::{DELIVERY_BYTES, Frame, MAX_FRAME, MAX_RECORDS};
 
+/// Bytes before the first entry of a new file.
+const FIRST: u64 = 16;
 /// Bytes before the frame, after the length.
 const HEAD: usize = 8 + 4 + 8;
+/// Bytes of entries that are too few to be worth less.
+const LEAST: u64 = 16 << 20;
 
 /// The file of a running event logger.
 pub struct Journal {
     file: File,
+    /// Where the entries are.
+    start: u64,
+    end: u64,
+    /// Bytes of entries from which on it is worth while to see whether they can be fewer.
+    least: u64,
     pending: Vec<u8>,
     /// Per rank, the deliveries that are in it, with those that are pending.
     stored: Vec<u64>,
@@ -31,29 +46,45 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Begins an empty journal.
-    pub fn begin(mut file: File, logger: &EventLogger) -> io::Result<Journal> {
-        file.set_len(0)?;
-        file.seek(SeekFrom::Start(0))?;
-        file.write_all(&logger.epoch().to_le_bytes())?;
-        Ok(Journal {
+    fn new(file: File, (start, end): (u64, u64), logger: &EventLogger, ranks: usize) -> Journal {
+        let size = logger.size() as Rank;
+        Journal {
             file,
+            start,
+            end,
+            least: LEAST,
             pending: Vec::new(),
-            stored: vec![0; logger.size()],
-            ranks: 0,
-        })
+            stored: (0..size).map(|rank| stored(logger, rank).0).collect(),
+            ranks,
+        }
+    }
+
+    /// Begins an empty journal.
+    pub fn begin(file: File, logger: &EventLogger) -> io::Result<Journal> {
+        file.set_len(0)?;
+        file.write_all_at(&logger.epoch().to_le_bytes(), 0)?;
+        file.write_all_at(&FIRST.to_le_bytes(), 8)?;
+        Ok(Journal::new(file, (FIRST, FIRST), logger, 0))
     }
 
     /// Goes on with what a logger has left: the same logger again. `None`: it is not to be read. An entry that is not whole at
     /// the end was never acknowledged.
-    pub fn recover(mut file: File, size: usize) -> io::Result<Option<(Journal, EventLogger)>> {
-        let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(0))?;
-        file.read_to_end(&mut bytes)?;
-        let Some((epoch, mut rest)) = bytes.split_first_chunk::<8>() else {
+    pub fn recover(file: File, size: usize) -> io::Result<Option<(Journal, EventLogger)>> {
+        let length = file.metadata()?.len();
+        if length < FIRST {
             return Ok(None);
-        };
-        let mut logger = match u64::from_le_bytes(*epoch) {
+        }
+        let (mut epoch, mut start) = ([0; 8], [0; 8]);
+        file.read_exact_at(&mut epoch, 0)?;
+        file.read_exact_at(&mut start, 8)?;
+        let start = u64::from_le_bytes(start);
+        if start < FIRST || start > length {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; (length - start) as usize];
+        file.read_exact_at(&mut bytes, start)?;
+        let mut rest = bytes.as_slice();
+        let mut logger = match u64::from_le_bytes(epoch) {
             0 => return Ok(None),
             1 => EventLogger::new(size),
             epoch => EventLogger::replacement(size, epoch),
@@ -73,17 +104,10 @@ impl Journal {
             ranks = ranks.max(rank as usize + 1);
             rest = after;
         }
-        let whole = (bytes.len() - rest.len()) as u64;
-        file.set_len(whole)?;
-        file.seek(SeekFrom::Start(whole))?;
-        let stored = (0..size as Rank).map(|rank| stored(&logger, rank).0).collect();
-        let journal = Journal {
-            file,
-            pending: Vec::new(),
-            stored,
-            ranks,
-        };
-        Ok(Some((journal, logger)))
+        let end = length - rest.len() as u64;
+        file.set_len(end)?;
+        give_back(&file, start);
+        Ok(Some((Journal::new(file, (start, end), &logger, ranks), logger)))
     }
 
     /// Earlier lives of `rank` are not heard any more.
@@ -100,6 +124,12 @@ impl Journal {
     /// Images cover the first `rclock` deliveries of `rank`.
     pub fn forget(&mut self, rank: Rank, rclock: u64) {
         self.push_frame(rank, 0, &Frame::Forget { rclock });
+    }
+
+    fn push_all(&mut self, rank: Rank, incarnation: u64, first_rclock: u64, records: &[Recorded]) {
+        for (part, records) in records.chunks(MAX_RECORDS).enumerate() {
+            self.push(rank, incarnation, first_rclock + (part * MAX_RECORDS) as u64, records);
+        }
     }
 
     fn push(&mut self, rank: Rank, incarnation: u64, first_rclock: u64, records: &[Recorded]) {
@@ -132,17 +162,63 @@ impl Journal {
             }
             let incarnation = logger.incarnation(rank as Rank).unwrap_or(0);
             let new = &records[records.len() - (now - before) as usize..];
-            for (part, records) in new.chunks(MAX_RECORDS).enumerate() {
-                let first_rclock = before + 1 + (part * MAX_RECORDS) as u64;
-                self.push(rank as Rank, incarnation, first_rclock, records);
-            }
+            self.push_all(rank as Rank, incarnation, before + 1, new);
             self.stored[rank] = now;
         }
-        if !self.pending.is_empty() {
-            self.file.write_all(&self.pending)?;
-            self.pending.clear();
-        }
+        self.append()?;
+        self.shorten(logger)
+    }
+
+    fn append(&mut self) -> io::Result<()> {
+        self.file.write_all_at(&self.pending, self.end)?;
+        self.end += self.pending.len() as u64;
+        self.pending.clear();
         Ok(())
+    }
+
+    /// Begins it anew with all that the logger knows, if that is half of it at most.
+    fn shorten(&mut self, logger: &EventLogger) -> io::Result<()> {
+        let used = self.end - self.start;
+        if used < self.least {
+            return Ok(());
+        }
+        let histories = (0..self.ranks as Rank).map(|rank| (rank, stored(logger, rank)));
+        let kept: usize = histories.clone().map(|(_, (_, records))| records.len()).sum();
+        if used < 2 * (kept * DELIVERY_BYTES) as u64 {
+            return Ok(());
+        }
+        for (rank, (now, records)) in histories {
+            let forgotten = now - records.len() as u64;
+            let incarnation = logger.incarnation(rank).unwrap_or(0);
+            self.forget(rank, forgotten);
+            self.admit(rank, incarnation, logger.required(rank).unwrap_or_default());
+            self.push_all(rank, incarnation, forgotten + 1, records);
+        }
+        let start = self.end;
+        if let Err(error) = self.append() {
+            // The disk is full: it stays as it is, for a while.
+            self.pending.clear();
+            self.file.set_len(self.end)?;
+            self.least = 2 * used;
+            return if error.kind() == io::ErrorKind::StorageFull {
+                Ok(())
+            } else {
+                Err(error)
+            };
+        }
+        // Entries that are done again, or some of them, change nothing: it may end here.
+        self.file.write_all_at(&start.to_le_bytes(), 8)?;
+        (self.start, self.least) = (start, LEAST);
+        give_back(&self.file, start);
+        Ok(())
+    }
+}
+
+/// Gives the room of what was before the first entry back, where the file system can do that.
+fn give_back(file: &File, start: u64) {
+    let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    if start > FIRST {
+        let _ = fallocate(file, hole, FIRST as i64, (start - FIRST) as i64);
     }
 }
 
@@ -178,7 +254,7 @@ fn apply(logger: &mut EventLogger, entry: &[u8]) -> Option<Rank> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Seek;
+    use std::io::{Seek, SeekFrom, Write};
 
     fn file() -> File {
         crate::agent::open_nameless(std::env::temp_dir().as_os_str()).unwrap()
@@ -243,6 +319,68 @@ mod tests {
         journal.write(&logger).unwrap();
         let (_, after) = Journal::recover(file, 3).unwrap().unwrap();
         assert_eq!(after.query(1, 260).map(<[Recorded]>::len), Ok(5));
+    }
+
+    #[test]
+    fn what_has_been_forgotten_takes_no_room() {
+        let file = file();
+        let mut logger = EventLogger::new(3);
+        let mut journal = Journal::begin(file.try_clone().unwrap(), &logger).unwrap();
+        journal.least = 100_000;
+        logger.admit(0, 2, None).unwrap();
+        journal.admit(0, 2, None);
+        logger.admit(1, 4, Some(0)).unwrap();
+        journal.admit(1, 4, Some(0));
+        for round in 0..100 {
+            super::super::log(&mut logger, 1, 4, round * 10_000 + 1, &records(10_000)).unwrap();
+            logger.forget(1, round * 10_000 + 7_000).unwrap();
+            journal.forget(1, round * 10_000 + 7_000);
+            journal.write(&logger).unwrap();
+            journal.least = 100_000;
+            let (_, after) = Journal::recover(file.try_clone().unwrap(), 3).unwrap().unwrap();
+            for rank in 0..3 {
+                assert_eq!(after.stored(rank), logger.stored(rank));
+                assert_eq!(after.incarnation(rank), logger.incarnation(rank));
+                assert_eq!(after.required(rank), logger.required(rank));
+            }
+        }
+        let metadata = file.metadata().unwrap();
+        assert!(journal.start > FIRST && metadata.len() - journal.start < 1_000_000);
+        let room = std::os::unix::fs::MetadataExt::blocks(&metadata) * 512;
+        assert!(room < 1_000_000, "{room} bytes");
+    }
+
+    #[test]
+    fn a_new_beginning_that_was_not_finished_changes_nothing() {
+        let file = file();
+        let mut logger = EventLogger::replacement(3, 2);
+        let mut journal = Journal::begin(file.try_clone().unwrap(), &logger).unwrap();
+        for rank in [0, 2] {
+            logger.admit(rank, 4, Some(9)).unwrap();
+            journal.admit(rank, 4, Some(9));
+            super::super::log(&mut logger, rank, 4, 1, &records(9000)).unwrap();
+        }
+        journal.write(&logger).unwrap();
+        logger.forget(2, 6000).unwrap();
+        journal.forget(2, 6000);
+        journal.write(&logger).unwrap();
+        let mut before = vec![0; journal.end as usize];
+        file.read_exact_at(&mut before, 0).unwrap();
+        journal.least = 0;
+        logger.forget(0, 5000).unwrap();
+        journal.shorten(&logger).unwrap();
+        assert_eq!(journal.start as usize, before.len());
+        let mut entries = vec![0; (journal.end - journal.start) as usize];
+        file.read_exact_at(&mut entries, journal.start).unwrap();
+        for written in [0, 3, 100, 90_000, entries.len()] {
+            file.set_len(0).unwrap();
+            file.write_all_at(&before, 0).unwrap();
+            file.write_all_at(&entries[..written], before.len() as u64).unwrap();
+            let (_, after) = Journal::recover(file.try_clone().unwrap(), 3).unwrap().unwrap();
+            assert_eq!(after.query(0, 5000), logger.query(0, 5000));
+            assert_eq!(after.stored(2), logger.stored(2));
+            assert_eq!((after.incarnation(2), after.required(2)), (Ok(4), Ok(Some(9))));
+        }
     }
 
     #[test]
