@@ -28,7 +28,12 @@ LONG = ("400", "400", "24000")  # more than two seconds
 
 def start(jobs, directory, n, *program, every="100ms", options=(), **more):
     options = ["--checkpoint-every", every, "--checkpoint-dir", directory, "--max-restarts", "100", *options]
-    return jobs.start(n, *program, options=options, **more)
+    return jobs.start(n, *program, options=options, env=unhurried(jobs), **more)
+
+
+def unhurried(jobs):
+    """For the programs in image/: files may take long to be written, and the job should be there until then."""
+    return harness.environment(AWAITED=jobs.directory / f"awaited{jobs.number + 1}")
 
 
 def files(directory, rank):
@@ -237,8 +242,10 @@ def test_images_go_first_when_memory_is_used_up(jobs, program, tmp_path):
     jobs.before = ["sh", "-c", 'echo 300 > /proc/self/oom_score_adj && exec "$@"', "sh"]
     calm = jobs.calm(2, *program("heat"), *LONG)
     job = start(jobs, tmp_path / "images", 2, *program("heat"), *LONG)
+    sleeps = lambda: written(job, 1)[-1]["image"] == [event["image"] for event in of_rank(job, "checkpointed", 1) if event["copy"] == "forked"][-1]
     for life, kill in ((2, job.kill), (3, lambda ranks: kill_with_snapshots(job, *ranks))):
         until_written(job, 1, 2 * life)
+        job.until(sleeps, what="a newest image that sleeps")
         assert oom_scores(snapshots(job)) == {1000}
         kill([1])
         job.until(lambda life=life: job.lives().get(1, (0, 0))[1] >= life, what="the next life")
@@ -257,7 +264,7 @@ def killed_after_changes(jobs, rng, directory, kills=3, before=(), options=(), i
     events = jobs.directory / f"changed{jobs.number + 1}.json"
     options = ["--checkpoint-every", f"{rng.choice([20, 30, 50])}ms", "--checkpoint-dir", directory, "--json-events", events, *options]
     command = [harness.RESURGO, "run", "-n", 2, "--protocol", "pessimistic", *MANY, *options, CHANGED]
-    job = jobs.command([*before, *command], events=events)
+    job = jobs.command([*before, *command], events=events, env=unhurried(jobs))
     partly = []
     for _ in range(kills):
         rank, count = rng.randrange(2), rng.randint(*images)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the programs about process images share. Each uses one thing of the kernel for 2 or 3 seconds, in rounds: some
-// state of that thing lives from round to round, and every round ends with messages. Two ranks.
+// state of that thing lives from round to round, and every round ends with messages. Two ranks. With AWAITED=FILE a round takes longer
+// until there is that file: whoever waits for something of the job lets it go on to its end then.
 #ifndef IMAGE_H
 #define IMAGE_H
 
@@ -31,12 +32,17 @@ static inline void start(int *argc, char ***argv)
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 }
 
+#define AWAITED_SECONDS 0.05
+
 // All ranks have come to the same state; then some computation.
 static inline void step(uint64_t state, double seconds)
 {
     uint64_t least[2] = {state, ~state}, all[2];
     MPI_Allreduce(least, all, 2, MPI_UINT64_T, MPI_MIN, MPI_COMM_WORLD);
     CHECK(all[0] == state && all[1] == ~state, "the ranks differ: %llx", (unsigned long long)state);
+    const char *awaited = getenv("AWAITED");
+    if (awaited && access(awaited, F_OK) != 0)
+        seconds += AWAITED_SECONDS;
     for (double end = now() + seconds; now() < end;)
         ;
 }
