@@ -36,7 +36,7 @@ def test_the_choice_is_told(jobs, program, tmp_path):
     assert jobs.run(2, *program("hello"), protocol="auto", options=["-q"]).ok().errors == ""
 
 
-@pytest.mark.parametrize("name", ["cg", "master_worker", "rma_halo", "comm_churn", "messages", "numpy_cg.py"])
+@pytest.mark.parametrize("name", ["cg", slow("master_worker"), "rma_halo", "comm_churn", slow("messages"), "numpy_cg.py"])
 def test_ranks_recover_alone(jobs, program, rng, kills, name):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)

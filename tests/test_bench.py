@@ -105,6 +105,7 @@ def test_faults_with_and_without_local_copies(jobs, tmp_path):
         assert float(seconds["0"]) > 0 and "120" in seconds, rows
 
 
+@pytest.mark.slow
 def test_a_simulated_figure(jobs, tmp_path):
     bench(jobs, "paper", "causal-10", "--quick", "--ranks", "4,16", "--out", tmp_path, timeout=300).ok()
     rows, text = outcome(tmp_path, "causal-10")

@@ -59,7 +59,7 @@ def test_random_kills(jobs, program, rng, kills, name, count):
     assert result.of("checkpointed"), result.describe()
 
 
-@pytest.mark.parametrize("name, count", [("cg", 2), ("master_worker", 1)])
+@pytest.mark.parametrize("name, count", [("cg", 2), slow("master_worker", 1)])
 def test_kills_while_images_are_taken(jobs, program, rng, kills, name, count):
     """So often that most kills fall into one."""
     entry, command = of_catalogue(program, name)
@@ -83,7 +83,7 @@ def test_a_rank_goes_on_from_its_newest_image(jobs, program, count):
     goes_on_from_newest_image(jobs, program, memories(count))
 
 
-@pytest.mark.parametrize("victims", [[1], [0, 1, 2]], ids=["one", "all"])
+@pytest.mark.parametrize("victims", [pytest.param([1], id="one", marks=pytest.mark.slow), pytest.param([0, 1, 2], id="all")])
 def test_again_as_soon_as_they_are_back(jobs, program, rng, victims):
     again_as_soon_as_back(jobs, program, rng, victims, "30000", memories(2))
 
@@ -179,7 +179,7 @@ def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):
     survives_without_two_files(jobs, program, tmp_path / "images", memories(2))
 
 
-@pytest.mark.parametrize("name", ["master_worker", "messages", "numpy_cg.py"])
+@pytest.mark.parametrize("name", [slow("master_worker"), slow("messages"), "numpy_cg.py"])
 def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, name):
     survives_by_files(jobs, program, tmp_path, name, memories(2))
 

@@ -47,7 +47,7 @@ def written(job):
 
 
 @pytest.mark.intel
-@pytest.mark.parametrize("protocol", ["pessimistic", "blocking", slow("auto"), slow("hierarchical")])
+@pytest.mark.parametrize("protocol", [slow("pessimistic"), "blocking", slow("auto"), slow("hierarchical")])
 @pytest.mark.parametrize("name", ["cg", slow("master_worker")])
 def test_images_on_intel_mpi(jobs, program, rng, kills, name, protocol, tmp_path):
     """In memory, and in files: a rank is also killed with all that sleeps."""

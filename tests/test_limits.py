@@ -6,7 +6,7 @@ import os
 import pytest
 
 import harness
-from harness import by_rank
+from harness import by_rank, slow
 
 # transpose: rounds of all-to-all, 64 x 64 blocks of 8 bytes between each pair: 4 ranks send some 25 MB in all.
 BUSY = ["64", "200"]
@@ -25,7 +25,7 @@ for number in range(200):
 """
 
 
-@pytest.mark.parametrize("tolerate", ["process", "node"])
+@pytest.mark.parametrize("tolerate", [slow("process"), "node"])
 def test_the_bound_is_reached(jobs, tolerate):
     """Where there are no images that would let the log forget."""
     options = ["--log-memory", "4M", "--tolerate", tolerate]

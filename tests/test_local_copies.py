@@ -90,7 +90,7 @@ def test_otherwise_every_rank_has_one(jobs, program, protocol):
     job.wait(10)
 
 
-@pytest.mark.parametrize("what, lost", [("on", "process"), ("on", "process and copy"), ("off", "process"), slow("off", "process and copy")])
+@pytest.mark.parametrize("what, lost", [slow("on", "process"), ("on", "process and copy"), ("off", "process"), slow("off", "process and copy")])
 @with_waves
 def test_who_reads_a_file(jobs, program, protocol, what, lost):
     """A process and its copy are what is lost together with a node."""
@@ -127,7 +127,7 @@ def test_a_rank_that_returns_alone_reads_its_own(jobs, program, protocol):
     assert not result.of("image_lost")
 
 
-@pytest.mark.parametrize("protocol, what", [("blocking", "on"), ("chandy-lamport", "off"), ("group", "on"), slow("blocking", "off"), slow("chandy-lamport", "on"), slow("group", "off")])
+@pytest.mark.parametrize("protocol, what", [slow("blocking", "on"), ("chandy-lamport", "off"), ("group", "on"), slow("blocking", "off"), slow("chandy-lamport", "on"), slow("group", "off")])
 def test_kills_of_nodes(jobs, program, rng, kills, protocol, what):
     """A rank and its copy are killed at any moment: while a wave is taken or written, in the middle of a return."""
     command = [*program("heat"), "400", "400", "12000"]
@@ -148,7 +148,7 @@ def test_kills_of_nodes(jobs, program, rng, kills, protocol, what):
     assert any(event["from_file"] for event in result.of("started")), result.describe()
 
 
-@pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport", "group"])
+@pytest.mark.parametrize("protocol", [slow("blocking"), "chandy-lamport", slow("group")])
 def test_kills_of_rebuilt_processes_while_all_return(jobs, program, rng, kills, protocol):
     command = [*program("heat"), "400", "400", "12000"]
     calm = jobs.calm(4, *command)
@@ -175,7 +175,7 @@ def being_rebuilt(job, known):
                     yield pid
 
 
-@pytest.mark.parametrize("protocol", [slow("blocking"), "hierarchical", "chandy-lamport", slow("group")])
+@pytest.mark.parametrize("protocol", [*map(slow, ("blocking", "hierarchical", "group")), "chandy-lamport"])
 def test_kills_of_processes_that_are_being_rebuilt(jobs, program, rng, protocol):
     """Before anybody has been told of them: half of the memory is there, or nothing."""
     command = [*program("crash"), "99", "kill", "0", "always", "500000"]
@@ -232,7 +232,7 @@ def test_a_damaged_file_takes_all_to_the_wave_before(jobs, program, protocol):
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize("protocol", ["blocking", "group", "pessimistic", "channel-memory", *map(slow, ("chandy-lamport", "hierarchical", "causal", "auto"))])
+@pytest.mark.parametrize("protocol", ["group", "channel-memory", *map(slow, ("blocking", "pessimistic", "chandy-lamport", "hierarchical", "causal", "auto"))])
 def test_a_full_disk_leaves_the_images_asleep(jobs, program, protocol):
     """What is not in files cannot be read from there."""
     command = seconds_of_crash(program, protocol)

@@ -164,7 +164,7 @@ def test_again_and_again(jobs, chain, program, rng, name, protocol):
 
 @pytest.mark.parametrize(
     "name, words, protocol",
-    [slow("heat", LONG_HEAT, "pessimistic"), slow("heat", LONG_HEAT, "blocking"), ("numpy_cg.py", ("400", "4000"), "pessimistic")],
+    [slow("heat", LONG_HEAT, "pessimistic"), slow("heat", LONG_HEAT, "blocking"), ("numpy_cg.py", ("400", "1500"), "pessimistic")],
 )
 def test_from_compressed_files(jobs, chain, program, rng, name, words, protocol):
     calm = jobs.calm(2, *program(name), *words)
@@ -273,7 +273,7 @@ def test_the_first_suspension_can_be_resumed_until_there_is_another(jobs, chain,
 
 @pytest.mark.parametrize(
     "victim, protocol",
-    [("dispatcher", "pessimistic"), slow("agent", "pessimistic"), slow("user", "pessimistic"), ("user", "blocking")],
+    [("dispatcher", "pessimistic"), slow("agent", "pessimistic"), slow("user", "pessimistic"), slow("user", "blocking")],
 )
 def test_whatever_dies_in_the_middle(jobs, chain, program, long_calm, rng, victim, protocol):
     """Of a second suspension: the job is what it was at the first one, or at the second. Or it goes on."""
