@@ -166,7 +166,7 @@ def test_an_event_loop_of_python_begins_again(jobs, program):
 
 
 def test_the_user_is_told_once_why_there_are_no_images(jobs):
-    result = jobs.run(2, *command("refused socket 800"), options=["--checkpoint-every", "300ms"]).ok()
+    result = jobs.run(2, *command("refused socket 1200"), options=["--checkpoint-every", "300ms"]).ok()
     for rank in range(2):
         warning = f"resurgo: warning: no image of rank {rank} can be taken: it has an open socket: descriptor "
         assert result.errors.count(warning) == 1, result.describe()
