@@ -242,7 +242,11 @@ def test_images_go_first_when_memory_is_used_up(jobs, program, tmp_path):
     jobs.before = ["sh", "-c", 'echo 300 > /proc/self/oom_score_adj && exec "$@"', "sh"]
     calm = jobs.calm(2, *program("heat"), *LONG)
     job = start(jobs, tmp_path / "images", 2, *program("heat"), *LONG)
-    sleeps = lambda: written(job, 1)[-1]["image"] == [event["image"] for event in of_rank(job, "checkpointed", 1) if event["copy"] == "forked"][-1]
+
+    def sleeps():
+        newest = of_rank(job, "checkpointed", 1)[-1]
+        return newest["copy"] == "forked" and newest["image"] == written(job, 1)[-1]["image"]
+
     for life, kill in ((2, job.kill), (3, lambda ranks: kill_with_snapshots(job, *ranks))):
         until_written(job, 1, 2 * life)
         job.until(sleeps, what="a newest image that sleeps")

@@ -76,7 +76,7 @@ def test_a_rank_goes_on_from_its_newest_image(jobs, program, way):
 
 
 @in_ways([PESSIMISTIC, node("vcausal", 0), slow(node("logon", 1))])
-@pytest.mark.parametrize("victims", [pytest.param([1], id="one", marks=pytest.mark.slow), pytest.param([0, 1, 2], id="all")])
+@pytest.mark.parametrize("victims", [slow([1]), [0, 1, 2]], ids=["one", "all"])
 def test_again_as_soon_as_they_are_back(jobs, program, rng, way, victims):
     """Also all at once: what only the images of the dead know is known."""
     again_as_soon_as_back(jobs, program, rng, victims, "30000", way)

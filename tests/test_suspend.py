@@ -164,7 +164,7 @@ def test_again_and_again(jobs, chain, program, rng, name, protocol):
 
 @pytest.mark.parametrize(
     "name, words, protocol",
-    [slow("heat", LONG_HEAT, "pessimistic"), slow("heat", LONG_HEAT, "blocking"), ("numpy_cg.py", ("400", "1500"), "pessimistic")],
+    [slow("heat", LONG_HEAT, "pessimistic"), slow("heat", LONG_HEAT, "blocking"), ("numpy_cg.py", ("400", "4000"), "pessimistic")],
 )
 def test_from_compressed_files(jobs, chain, program, rng, name, words, protocol):
     calm = jobs.calm(2, *program(name), *words)
