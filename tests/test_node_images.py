@@ -141,12 +141,15 @@ def test_event_loggers_and_ranks_are_killed(jobs, program, rng, way):
     job = jobs.start(4, *command, *arguments(entry, True, None), options=[*MANY, *way, *every("60ms")])
     for _ in range(3):
         time.sleep(rng.uniform(0.05, calm.seconds / 3))
+        if job.over():  # and its event logger with it
+            break
         before = logger_of(job)
         kill_logger(job)
         job.kill([rng.randrange(4)])
         if not job.until(lambda before=before: logger_of(job) != before, what="another event logger"):
             break
-    assert by_rank(job.wait().ok().out) == by_rank(calm.out)
+    result = job.wait().ok()
+    assert result.of("event_logger_lost") and by_rank(result.out) == by_rank(calm.out), result.describe()
 
 
 @in_ways(TWO)
