@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use resurgo_wire::image::{Datagram, Kind};
@@ -97,10 +97,9 @@ pub fn fill(
     };
     let filled = std::thread::scope(|scope| {
         let (sender, pieces) = sync_channel(AHEAD);
-        let (giver, used) = channel();
         // Without this thread the other one does it all.
-        let _ = std::thread::Builder::new().spawn_scoped(scope, || source.read_ahead(&missing, sender, used));
-        filling.run(pieces, giver)
+        let _ = std::thread::Builder::new().spawn_scoped(scope, || source.read_ahead(&missing, sender));
+        filling.run(pieces)
     });
     let said = match filled {
         Ok(()) => Datagram::new(Kind::Filled, 0, 0, 0),
@@ -127,16 +126,15 @@ impl Source<'_> {
         rename(self.image, origin, bytes, self.renamed)
     }
 
-    /// Reads everything, as long as it is taken; into memory that was `used` for it before, as new memory takes as long as reading.
-    fn read_ahead(&self, extents: &[Extent], sender: SyncSender<Piece>, used: Receiver<Vec<u8>>) {
+    /// Reads everything, as long as it is taken.
+    fn read_ahead(&self, extents: &[Extent], sender: SyncSender<Piece>) {
         for extent in extents {
             for at in (0..extent.length).step_by(AT_ONCE as usize) {
                 if at % FROM_DISK == 0 {
                     self.image
                         .expect(extent.offset + at..extent.offset + extent.length.min(at + 2 * FROM_DISK));
                 }
-                let mut bytes = used.try_recv().unwrap_or_default();
-                bytes.resize(AT_ONCE.min(extent.length - at) as usize, 0);
+                let mut bytes = vec![0; AT_ONCE.min(extent.length - at) as usize];
                 let origin = extent.address + at;
                 let piece = self.read(origin, &mut bytes).map(|()| (origin, bytes));
                 if sender.send(piece).is_err() {
@@ -218,7 +216,7 @@ enum Brought {
 }
 
 impl Filling<'_> {
-    fn run(&mut self, pieces: Receiver<Piece>, used: Sender<Vec<u8>>) -> Result<(), Defect> {
+    fn run(&mut self, pieces: Receiver<Piece>) -> Result<(), Defect> {
         while let Some((memory, whole)) = self.rest() {
             self.listen();
             let (memory, brought) = if let Some((memory, page)) = self.waited_for.pop_front() {
@@ -232,10 +230,7 @@ impl Filling<'_> {
                 match pieces.recv_timeout(PAUSE) {
                     Ok(piece) => {
                         let (origin, bytes) = piece?;
-                        let brought = self.bring_unmoved(memory, origin, &bytes)?;
-                        // Nobody wants it when all has been read.
-                        let _ = used.send(bytes);
-                        (memory, brought)
+                        (memory, self.bring_unmoved(memory, origin, &bytes)?)
                     }
                     Err(RecvTimeoutError::Timeout) => continue,
                     // What has been moved, and copies.
