@@ -83,7 +83,8 @@ def test_a_rank_goes_on_from_its_newest_image(jobs, program, count):
     goes_on_from_newest_image(jobs, program, memories(count))
 
 
-@pytest.mark.parametrize("victims", [slow([1]), [0, 1, 2]], ids=["one", "all"])
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", [[1], [0, 1, 2]], ids=["one", "all"])
 def test_again_as_soon_as_they_are_back(jobs, program, rng, victims):
     again_as_soon_as_back(jobs, program, rng, victims, "30000", memories(2))
 

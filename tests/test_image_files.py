@@ -301,7 +301,7 @@ def test_compressed_files_are_written_in_full(jobs, rng, tmp_path, level):
 HELD = harness.PROGRAMS / "image" / "held"
 
 
-@pytest.mark.parametrize("mib", ["8", "200"])
+@pytest.mark.parametrize("mib", ["8", slow("200")])
 def test_locks_know_their_owner_wherever_they_lie(jobs, tmp_path, mib):
     """The main thread of a rebuilt process has a new number."""
     calm = jobs.calm(2, HELD, mib)
@@ -328,7 +328,7 @@ def test_compressed_files_are_small(jobs, program, tmp_path):
         assert re.search(r"\ncompressed \d+ KiB, by zstd\n", shown), shown
 
 
-@pytest.mark.parametrize("what", ["userfaultfd", "scan"])
+@pytest.mark.parametrize("what", ["userfaultfd", slow("scan")])
 def test_a_kernel_that_keeps_no_track_gets_whole_files(jobs, rng, tmp_path, what):
     calm = jobs.calm(2, CHANGED)
     result, partly = killed_after_changes(jobs, rng, tmp_path / "images", before=[harness.PROGRAMS / "denied", what])

@@ -165,6 +165,7 @@ def test_an_event_loop_of_python_begins_again(jobs, program):
     assert any(event["reason"].startswith(REFUSED["socket"]) for event in result.of("not_checkpointed"))
 
 
+@pytest.mark.slow
 def test_the_user_is_told_once_why_there_are_no_images(jobs):
     result = jobs.run(2, *command("refused socket 1200"), options=["--checkpoint-every", "300ms"]).ok()
     for rank in range(2):

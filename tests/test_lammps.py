@@ -41,7 +41,7 @@ def test_as_plain_mpich(jobs, name, size, protocol):
     assert files(jobs.directory, "ours") == files(jobs.directory, "theirs")
 
 
-@pytest.mark.parametrize("name, size", [("melt", 2), slow("melt", 4), slow("ions", 2), ("ions", 4)])
+@pytest.mark.parametrize("name, size", [("melt", 2), slow("melt", 4), ("ions", 2), slow("ions", 4)])
 def test_with_kills(jobs, rng, kills, name, size):
     """In the first two thirds: at its end LAMMPS sends measured times, which no replay repeats."""
     calm = jobs.calm(size, *command(name, jobs.directory / "calm", 600))

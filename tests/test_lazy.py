@@ -49,6 +49,7 @@ def test_what_a_rank_does_meanwhile_makes_no_difference(jobs, rng, tmp_path):
     assert result.out == calm.out and any(seen), result.describe()
 
 
+@pytest.mark.slow
 def test_a_rank_dies_again_meanwhile(jobs, rng, tmp_path):
     calm = jobs.calm(2, *CHANGED)
     job = start(jobs, tmp_path / "images", 2, *CHANGED)
@@ -109,6 +110,7 @@ print("rank", world.rank, "total", total)
 """
 
 
+@pytest.mark.slow
 def test_a_rank_ends_meanwhile(jobs, tmp_path):
     python = [harness.PYTHON, "-c", ENDS, "200000"]
     job = start(jobs, tmp_path / "images", 2, *python)

@@ -90,7 +90,7 @@ def test_otherwise_every_rank_has_one(jobs, program, protocol):
     job.wait(10)
 
 
-@pytest.mark.parametrize("what, lost", [slow("on", "process"), ("on", "process and copy"), ("off", "process"), slow("off", "process and copy")])
+@pytest.mark.parametrize("what, lost", [slow("on", "process"), ("on", "process and copy"), slow("off", "process"), slow("off", "process and copy")])
 @with_waves
 def test_who_reads_a_file(jobs, program, protocol, what, lost):
     """A process and its copy are what is lost together with a node."""

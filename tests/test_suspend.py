@@ -313,12 +313,12 @@ def test_whatever_dies_in_the_middle(jobs, chain, program, long_calm, rng, victi
     "size, why, protocol",
     [("5m", "the image of rank", "pessimistic"), ("7m", "images/", "pessimistic"), ("5m", "the image of rank", "blocking")],
 )
-def test_a_full_disk(jobs, chain, program, calm, size, why, protocol):
+def test_a_full_disk(jobs, chain, program, long_calm, size, why, protocol):
     """There is no room for the images, or there is room for them only. The job goes on."""
     chain.images.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", chain.images], check=True)
     try:
-        job = chain.start(2, *program("heat"), *HEAT, protocol=protocol)
+        job = chain.start(2, *program("heat"), *LONG_HEAT, protocol=protocol)
         ready(job)
         time.sleep(0.3)
         told = chain.resurgo("suspend", job.process.pid)
@@ -332,7 +332,7 @@ def test_a_full_disk(jobs, chain, program, calm, size, why, protocol):
         result = chain.end()
     finally:
         subprocess.run(["umount", "-l", chain.images], check=True)
-    assert result.out == calm.out and result.restarts == 1, result.describe()
+    assert result.out == long_calm.out and result.restarts == 1, result.describe()
     assert len(result.of("not_suspended")) == 1
 
 
@@ -588,6 +588,7 @@ def test_spawned_ranks(jobs, chain, program):
     assert len(chain.runs) > 1 and sorted(chain.out.splitlines()) == sorted(calm.out.splitlines())
 
 
+@pytest.mark.slow
 def test_as_a_script_does_that_is_started_again(jobs, chain, program):
     """The same command each time: it begins, goes on and comes to its end; then it begins again."""
     words = [*program("heat"), "400", "400", "24000"]

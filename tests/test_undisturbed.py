@@ -32,7 +32,7 @@ def compare(jobs, plain, entry, size, command, protocol, options=()):
     return got
 
 
-@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("protocol", [slow("none"), "pessimistic"])
 @pytest.mark.parametrize("entry, size", QUICK, ids=lambda value: str(value))
 def test_same_answer_as_plain_mpich(jobs, program, plain, entry, size, protocol):
     compare(jobs, plain, entry, size, program(entry.name), protocol)
