@@ -45,7 +45,7 @@ def test_ranks_recover_alone(jobs, program, rng, kills, name):
     assert not result.of("returned"), result.describe()
 
 
-NONDETERMINISTIC = ["time", "random", "pid", "length", "tag", "destination", "threads", "multiple"]
+NONDETERMINISTIC = ["time", "random", "threads", "multiple", *map(slow, ("pid", "length", "tag", "destination"))]
 
 
 @pytest.mark.parametrize("period", [None, "20ms"], ids=["without waves", "with waves"])
@@ -83,7 +83,7 @@ def test_a_rank_that_aborts_while_it_repeats_does_not_end_the_job(jobs, program)
     assert jobs.run(3, *command, options=MANY, protocol="pessimistic").code == 7
 
 
-@pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
+@pytest.mark.parametrize("victims", [slow([1]), [0, 2], slow([0, 1, 2])], ids=["one", "two", "all"])
 def test_kills_while_all_return(jobs, program, rng, victims):
     """Whoever is killed again on the way back, or just before."""
     marker = jobs.directory / "marker"
@@ -102,7 +102,7 @@ def test_kills_while_all_return(jobs, program, rng, victims):
     assert any(event["wave"] > 0 for event in result.of("returned")), result.describe()
 
 
-@pytest.mark.parametrize("name, variant", [("heat", None), ("nondeterministic", "random"), ("nondeterministic", "multiple")])
+@pytest.mark.parametrize("name, variant", [slow("heat", None), ("nondeterministic", "random"), slow("nondeterministic", "multiple")])
 def test_images_in_files(jobs, program, rng, name, variant):
     """Ranks are killed with all that sleeps, alone or together: they go on from files."""
     if variant:

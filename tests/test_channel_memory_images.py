@@ -182,7 +182,7 @@ def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):
     survives_without_two_files(jobs, program, tmp_path / "images", memories(2))
 
 
-@pytest.mark.parametrize("name", [slow("master_worker"), slow("messages"), "numpy_cg.py"])
+@pytest.mark.parametrize("name", ["master_worker", slow("messages"), slow("numpy_cg.py")])
 def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, name):
     survives_by_files(jobs, program, tmp_path, name, memories(2))
 

@@ -53,7 +53,7 @@ def test_with_kills(jobs, rng, kills, name, size):
 
 
 @pytest.mark.parametrize("protocol", ["blocking", "auto", slow("chandy-lamport"), slow("group")])
-@pytest.mark.parametrize("name, size", [("melt", 4), ("ions", 2)])
+@pytest.mark.parametrize("name, size", [slow("melt", 4), ("ions", 2)])
 def test_with_images(jobs, rng, kills, name, size, protocol):
     """At any moment, and so often that most kills fall into a wave or a return. Its files are put back with it."""
     calm = jobs.calm(size, *command(name, jobs.directory / "calm", 600, PROGRAM))

@@ -175,7 +175,8 @@ def being_rebuilt(job, known):
                     yield pid
 
 
-@pytest.mark.parametrize("protocol", [*map(slow, ("blocking", "hierarchical", "group")), "chandy-lamport"])
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["blocking", "hierarchical", "group", "chandy-lamport"])
 def test_kills_of_processes_that_are_being_rebuilt(jobs, program, rng, protocol):
     """Before anybody has been told of them: half of the memory is there, or nothing."""
     command = [*program("crash"), "99", "kill", "0", "always", "500000"]
@@ -232,7 +233,7 @@ def test_a_damaged_file_takes_all_to_the_wave_before(jobs, program, protocol):
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize("protocol", ["group", "channel-memory", *map(slow, ("blocking", "pessimistic", "chandy-lamport", "hierarchical", "causal", "auto"))])
+@pytest.mark.parametrize("protocol", ["group", *map(slow, ("channel-memory", "blocking", "pessimistic", "chandy-lamport", "hierarchical", "causal", "auto"))])
 def test_a_full_disk_leaves_the_images_asleep(jobs, program, protocol):
     """What is not in files cannot be read from there."""
     command = seconds_of_crash(program, protocol)

@@ -50,7 +50,7 @@ def in_ways(ways):
     return pytest.mark.parametrize("way", ways, ids=short)
 
 
-@pytest.mark.parametrize("reduction, loggers, name", [*WAYS[::2], *(slow(*way) for way in WAYS[1::2]), ("pessimistic", 1, "rma_halo"),
+@pytest.mark.parametrize("reduction, loggers, name", [*WAYS[::2], *(slow(*way) for way in WAYS[1::2]), slow("pessimistic", 1, "rma_halo"),
                                                       slow("pessimistic", 2, "master_worker")])
 def test_random_kills(jobs, program, rng, kills, reduction, loggers, name):
     entry, command = of_catalogue(program, name)
@@ -60,7 +60,7 @@ def test_random_kills(jobs, program, rng, kills, reduction, loggers, name):
     assert result.of("checkpointed"), result.describe()
 
 
-@in_ways([PESSIMISTIC, node("vcausal", 0), node("manetho", 1)])
+@in_ways([slow(PESSIMISTIC), node("vcausal", 0), node("manetho", 1)])
 @pytest.mark.parametrize("name", ["cg", slow("lu"), slow("mpiio"), slow("futures_pi.py")])
 def test_kills_while_images_are_taken(jobs, program, rng, kills, way, name):
     """So often that most kills fall into one."""
@@ -75,7 +75,7 @@ def test_a_rank_goes_on_from_its_newest_image(jobs, program, way):
     goes_on_from_newest_image(jobs, program, way)
 
 
-@in_ways([PESSIMISTIC, node("vcausal", 0), slow(node("logon", 1))])
+@in_ways([slow(PESSIMISTIC), node("vcausal", 0), slow(node("logon", 1))])
 @pytest.mark.parametrize("victims", [slow([1]), [0, 1, 2]], ids=["one", "all"])
 def test_again_as_soon_as_they_are_back(jobs, program, rng, way, victims):
     """Also all at once: what only the images of the dead know is known."""
@@ -162,7 +162,7 @@ def test_before_two_files_the_program_begins_again(jobs, program, tmp_path, way)
     survives_without_two_files(jobs, program, tmp_path / "images", way)
 
 
-@in_ways(THREE)
+@in_ways([slow(THREE[0]), *THREE[1:]])
 @pytest.mark.parametrize("name", ["master_worker", slow("messages"), slow("numpy_cg.py")])
 def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, way, name):
     survives_by_files(jobs, program, tmp_path, name, way)

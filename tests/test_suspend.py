@@ -126,13 +126,13 @@ def ready(job):
         slow("cg", "blocking"),
         slow("messages", "blocking"),
         slow("numpy_cg.py", "blocking"),
-        ("heat", "auto"),
+        slow("heat", "auto"),
         slow("master_worker", "auto"),
         slow("messages", "auto"),
         slow("heat", "chandy-lamport"),
         ("messages", "chandy-lamport"),
         slow("master_worker", "chandy-lamport"),
-        ("messages", "group"),
+        slow("messages", "group"),
         ("master_worker", "hierarchical"),
     ],
 )
@@ -164,7 +164,7 @@ def test_again_and_again(jobs, chain, program, rng, name, protocol):
 
 @pytest.mark.parametrize(
     "name, words, protocol",
-    [slow("heat", LONG_HEAT, "pessimistic"), slow("heat", LONG_HEAT, "blocking"), ("numpy_cg.py", ("400", "4000"), "pessimistic")],
+    [slow("heat", LONG_HEAT, "pessimistic"), slow("heat", LONG_HEAT, "blocking"), slow("numpy_cg.py", ("400", "4000"), "pessimistic")],
 )
 def test_from_compressed_files(jobs, chain, program, rng, name, words, protocol):
     calm = jobs.calm(2, *program(name), *words)
@@ -311,7 +311,7 @@ def test_whatever_dies_in_the_middle(jobs, chain, program, long_calm, rng, victi
 @ROOT_ONLY
 @pytest.mark.parametrize(
     "size, why, protocol",
-    [("5m", "the image of rank", "pessimistic"), ("7m", "images/", "pessimistic"), ("5m", "the image of rank", "blocking")],
+    [("5m", "the image of rank", "pessimistic"), slow("7m", "images/", "pessimistic"), slow("5m", "the image of rank", "blocking")],
 )
 def test_a_full_disk(jobs, chain, program, long_calm, size, why, protocol):
     """There is no room for the images, or there is room for them only. The job goes on."""

@@ -241,7 +241,7 @@ def strike(struck, life):
         os.kill(life[1], signal.SIGKILL)
 
 
-@with_group
+@pytest.mark.parametrize("protocol", [slow("blocking"), "chandy-lamport", slow("group")])
 def test_kills_of_new_processes_while_all_return(jobs, program, rng, kills, protocol):
     command = program("heat")
     calm = jobs.calm(8, *command, "256", "1500")
