@@ -228,8 +228,8 @@ def measure_restart(section, rounds, quick):
 
 def measure(quick):
     section = Section("images", "Process images", quick)
-    # A heap, its image and the file.
-    rounds = Rounds(quick, 3 * MIB)
+    # A heap, what the two newest images alone have of it, and two of three files: as much as `have_memory_at_hand` takes of 24 GiB.
+    rounds = Rounds(quick, 5 * MIB)
     measured = rounds.go((OFTEN,), 1 if quick else 3, lambda _: stalls(quick))[OFTEN.name]
     images = [stall for stood, _ in measured for stall in stood]
     forks = [fork for _, forked in measured for fork in forked]
