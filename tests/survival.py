@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from catalogue import BY_NAME, CATALOGUE, arguments
-from harness import MANY, by_rank, storm
+from harness import MANY, by_rank, slow, storm
 
 PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
 
@@ -19,6 +19,8 @@ PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi"
 TEXT = b"".join(b"input line %d\n" % i for i in range(5000)) + b"no newline at the end"
 # Arguments of crash: a ring that goes round for minutes and prints every 50th iteration.
 LONG = ["99", "kill", "0", "always", "100000000"]
+# Ways of the program nondeterministic not to repeat what it did.
+NONDETERMINISTIC = ["time", "random", "threads", "multiple", *map(slow, ("pid", "length", "tag", "destination"))]
 # What undisturbed jobs have given and written, by size, length and program.
 UNDISTURBED = {}
 

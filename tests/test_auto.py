@@ -11,7 +11,7 @@ import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, slow, storm
 from survival import (
-    PROGRAMS, TEXT, began_from_images, every, feed, kill_snapshots, of_catalogue, soak, survive, undisturbed,
+    NONDETERMINISTIC, PROGRAMS, TEXT, began_from_images, every, feed, kill_snapshots, of_catalogue, soak, survive, undisturbed,
 )
 
 OFTEN = every("20ms")
@@ -43,9 +43,6 @@ def test_ranks_recover_alone(jobs, program, rng, kills, name):
     period = rng.choice(["20ms", "50ms", "200ms"])
     result = survive(jobs, rng, command, entry, 4, kills or 4, expected, every(period), protocol="auto")
     assert not result.of("returned"), result.describe()
-
-
-NONDETERMINISTIC = ["time", "random", "threads", "multiple", *map(slow, ("pid", "length", "tag", "destination"))]
 
 
 @pytest.mark.parametrize("period", [None, "20ms"], ids=["without waves", "with waves"])

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.protocol("pessimistic")
 LOCKS = ["recursive", "errorcheck", "robust", "pi", "rwlock", "condition"]
 MORE_LOCKS = ["normal", "recursive_robust", "errorcheck_robust", "recursive_pi", "errorcheck_pi", "robust_pi",
               "recursive_robust_pi", "shared", "recursive_shared", "condition_timed", "semaphore", "barrier", "spin"]
-WAITS = ["poll"]
-MORE_WAITS = ["nanosleep", "sem_timedwait", "epoll", "ppoll", "select", "pselect", "nanosleep_rest", "clock_nanosleep", "usleep", "sigtimedwait", "futex"]
+WAITS = ["poll", *map(slow, ("nanosleep", "sem_timedwait", "epoll", "ppoll", "select", "pselect", "nanosleep_rest", "clock_nanosleep", "usleep",
+                              "sigtimedwait", "futex"))]
 PROGRAMS = [
     *("files signals altstack place threads_kept churn openmp memory changed registers children users".split()),
     *(f"timers {kind}" for kind in ("interval", "posix", "posix_thread")),
@@ -105,7 +105,7 @@ def test_threads_with_new_numbers(jobs, rng, kills, words):
     survives(jobs, rng, words, kills, RIGHTS if os.geteuid() == 0 else ())
 
 
-@pytest.mark.parametrize("kind", [*WAITS, *map(slow, MORE_WAITS)])
+@pytest.mark.parametrize("kind", WAITS)
 def test_waiting(jobs, rng, kills, kind):
     """A wait of 150 ms ends on time, whatever is done to the process."""
     calm = jobs.calm(2, *command(f"waits {kind} 300"))

@@ -15,6 +15,7 @@ from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, slow, storm
 from survival import (
     LONG,
+    NONDETERMINISTIC,
     PROGRAMS,
     TEXT,
     began_from_images,
@@ -165,9 +166,6 @@ def test_waves_that_follow_a_return_at_once(jobs, program, rng, protocol):
             process.wait()
     assert result.out == calm.out and began_from_images(result), result.describe()
     assert {failed["cause"] for failed in result.of("failed")} == {"killed by SIGKILL"}, result.describe()
-
-
-NONDETERMINISTIC = ["time", "random", "threads", "multiple", *map(slow, ("pid", "length", "tag", "destination"))]
 
 
 @pytest.mark.parametrize("variant", NONDETERMINISTIC)

@@ -122,12 +122,17 @@ pub fn exit(code: i32) -> ! {
     }
 }
 
-/// To give back what only this process has takes 0.1 s of a processor for a GiB, which the rank, and who writes the next image to a
-/// file, need more.
-fn give_way() {
-    const NICE: i32 = 10;
-    // SAFETY: about the calling process only. Nobody needs rights to be nicer.
-    let _ = unsafe { call!(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, NICE) };
+/// Nobody wants the image any more. To give back what only this process has takes 0.1 s of a processor for a GiB, which the rank,
+/// and who writes the next image to a file, need more: so it takes a low priority first.
+fn end() -> ! {
+    const NICE: i64 = 10;
+    // SAFETY: about the calling process only. The kernel tells 20 less the nice value.
+    unsafe {
+        if call!(libc::SYS_getpriority, libc::PRIO_PROCESS, 0).is_ok_and(|told| 20 - (told as i64) < NICE) {
+            let _ = call!(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, NICE);
+        }
+    }
+    exit(0)
 }
 
 /// Copies the process for image `number`: the copy sleeps. `own` and `others` are the ends of its socket: the first stays
@@ -188,8 +193,7 @@ pub fn sync(socket: i32, request: &Received) {
 fn sleep(socket: i32, agent: i32) -> ! {
     loop {
         let Ok(Some(request)) = talk::receive(socket, 0) else {
-            give_way();
-            exit(0)
+            end()
         };
         match request.datagram.kind {
             Kind::Write if request.count > 0 => write(socket, agent, &request),
@@ -247,8 +251,7 @@ fn write(socket: i32, agent: i32, request: &Received) {
             answer(socket, agent, &request, &own);
             close_all(&request);
         }
-        // Nobody wants the image any more.
-        Ok(None) => exit(0),
+        Ok(None) => end(),
         Err(_) => {}
     };
     let about = about(number, request.datagram.b as u8);
