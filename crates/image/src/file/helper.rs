@@ -3,7 +3,7 @@
 //! has its memory.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::checksum::{self, PAGE, Sum};
 use super::tables::Trouble;
@@ -168,19 +168,37 @@ impl Step {
     pub unsafe fn take(self) -> Result<usize, Errno> {
         // SAFETY: as required.
         unsafe {
-            let sums = std::slice::from_raw_parts_mut(self.sums, self.pages);
-            if let Some(to) = self.mapped {
-                return Ok(checksum::stream_and_sum(
-                    self.from,
-                    to as *mut u8,
-                    sums,
-                    self.skip_zeros,
-                ));
+            let pages = self.sum();
+            match self.mapped {
+                Some(_) => Ok(pages),
+                None => self.write(pages).map(|()| pages),
             }
-            let pages = checksum::sum_each(self.from, sums, self.skip_zeros, |_, _| ());
-            let part = part(self.from, pages * PAGE);
-            Batch::of(self.file, &part, self.offset).write().map(|()| pages)
         }
+    }
+
+    /// Sums them up, on the way to their place if that is mapped. Returns how many pages.
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn sum(self) -> usize {
+        // SAFETY: as required.
+        unsafe {
+            let sums = std::slice::from_raw_parts_mut(self.sums, self.pages);
+            match self.mapped {
+                Some(to) => checksum::stream_and_sum(self.from, to as *mut u8, sums, self.skip_zeros),
+                None => checksum::sum_each(self.from, sums, self.skip_zeros, |_, _| ()),
+            }
+        }
+    }
+
+    /// Writes the first `pages`.
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn write(self, pages: usize) -> Result<(), Errno> {
+        let part = part(self.from, pages * PAGE);
+        // SAFETY: as required.
+        unsafe { Batch::of(self.file, &part, self.offset).write() }
     }
 }
 
@@ -212,6 +230,8 @@ const STACK: usize = 64 << 10;
 
 /// Pages of a shared step that one of both takes at once.
 const PART: usize = (256 << 10) / PAGE;
+/// Pages that a shared step may have: a bit for each part.
+pub const MOST_SHARED: usize = PART * u64::BITS as usize;
 
 /// What both use, and the thread's stack. Nothing of it may lie in memory that is being written to the file: it changes
 /// meanwhile.
@@ -228,6 +248,10 @@ struct Shared {
     next: AtomicUsize,
     /// The step ends here.
     end: AtomicUsize,
+    /// Its parts that have been summed up and are to be written: a bit for each.
+    summed: AtomicU64,
+    /// One of both writes them.
+    writing: AtomicBool,
     stack: [u8; STACK],
 }
 
@@ -256,11 +280,38 @@ impl Shared {
             }
             let part = step.part(at);
             // SAFETY: as required; nobody else has this part.
-            let taken = unsafe { part.take()? };
+            let taken = unsafe { part.sum() };
             if taken < part.pages {
                 self.end.fetch_min(at + taken, Ordering::Relaxed);
             }
+            if step.mapped.is_none() {
+                self.summed.fetch_or(1 << (at / PART), Ordering::SeqCst);
+                // SAFETY: as required.
+                unsafe { self.write_summed(step)? };
+            }
         }
+    }
+
+    /// Writes what has been summed up by either, unless the other one does so: the kernel lets only one write to a file, and who comes second
+    /// would use his processor to wait.
+    ///
+    /// # Safety
+    /// See [`Step::take`].
+    unsafe fn write_summed(&self, step: Step) -> Result<(), Errno> {
+        // Who has left a part to the other one has done so before that one looks for the last time.
+        while self.summed.load(Ordering::SeqCst) != 0 && !self.writing.swap(true, Ordering::SeqCst) {
+            let mut parts = self.summed.swap(0, Ordering::SeqCst);
+            while parts != 0 {
+                let at = parts.trailing_zeros() as usize * PART;
+                parts &= parts - 1;
+                let part = step.part(at);
+                let pages = self.end.load(Ordering::Relaxed).saturating_sub(at).min(part.pages);
+                // SAFETY: as required; nobody else writes this part.
+                unsafe { part.write(pages)? };
+            }
+            self.writing.store(false, Ordering::SeqCst);
+        }
+        Ok(())
     }
 }
 
@@ -317,13 +368,16 @@ impl Helper {
         unsafe { self.hand(Task::Write(batch)) };
     }
 
-    /// Takes a step together with it: whoever has time takes the next part. Returns how many pages. It has nothing else to do.
+    /// Takes a step of at most [`MOST_SHARED`] pages together with it: whoever has time takes the next part. Returns how many pages. It has
+    /// nothing else to do.
     ///
     /// # Safety
     /// See [`Step::take`].
     pub unsafe fn share(&self, step: Step) -> Result<usize, Errno> {
         self.shared.next.store(0, Ordering::Relaxed);
         self.shared.end.store(step.pages, Ordering::Relaxed);
+        self.shared.summed.store(0, Ordering::Relaxed);
+        self.shared.writing.store(false, Ordering::Relaxed);
         // SAFETY: as required, and it is waited for.
         let (here, there) = unsafe {
             self.hand(Task::Share(step));

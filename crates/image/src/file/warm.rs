@@ -45,8 +45,9 @@ struct State {
     /// What finding the pages took the last times, nanoseconds, 0: not known. It may have to wait for file systems, and for a
     /// processor: the least counts.
     find: [u64; 4],
-    /// Processor time of copying a MiB, nanoseconds.
-    copy: u64,
+    /// Processor time of copying a MiB the last times, nanoseconds. The least counts here, too: a virtual machine that its host
+    /// lets wait takes ten times as long now and then.
+    copy: [u64; 4],
     buffers: [Buffer; BUFFERS],
     /// [`Shared`].
     shared: Area,
@@ -59,7 +60,7 @@ unsafe impl Sync for Place {}
 const UNKNOWN: State = State {
     fork: 0,
     find: [0; 4],
-    copy: USUAL_COPY,
+    copy: [USUAL_COPY; 4],
     buffers: [buffer(0), buffer(1), buffer(2)],
     shared: Area::new(work::WARM.start),
 };
@@ -122,7 +123,7 @@ pub fn forked(nanoseconds: u64) {
     state.fork = nanoseconds;
     // Measurements that were disturbed must not keep it from being tried ever again.
     state.find = state.find.map(|find| (7 * find + usual_find(nanoseconds)) / 8);
-    state.copy = (7 * state.copy + USUAL_COPY) / 8;
+    state.copy = state.copy.map(|copy| (7 * copy + USUAL_COPY) / 8);
     for buffer in &mut state.buffers {
         buffer.number = 0;
         buffer.index.release();
@@ -141,7 +142,8 @@ impl State {
     /// What an image takes for which so many bytes are copied, nanoseconds.
     fn expected(&self, bytes: u64) -> u64 {
         let find = self.find.iter().copied().filter(|find| *find > 0).min();
-        find.unwrap_or(usual_find(self.fork)) + (u128::from(bytes) * u128::from(self.copy) / u128::from(MIB)) as u64
+        let copy = self.copy.iter().copied().min().unwrap_or(USUAL_COPY);
+        find.unwrap_or(usual_find(self.fork)) + (u128::from(bytes) * u128::from(copy) / u128::from(MIB)) as u64
     }
 
     /// By a clear margin: see docs/internals/image.md for what it costs when the rank fails.
@@ -281,7 +283,8 @@ fn copy_pages(state: &mut State, tables: &Tables, number: u64, start: u64) -> Re
     state.find.rotate_right(1);
     state.find[0] = found - start;
     if bytes >= MIB / 4 {
-        state.copy = (state.copy + (sys::spent_ns() - begin) * MIB / bytes) / 2;
+        state.copy.rotate_right(1);
+        state.copy[0] = (sys::spent_ns() - begin) * MIB / bytes;
     }
     Ok(Some(parts))
 }

@@ -4,7 +4,7 @@
 use super::checksum::{PAGE, Sum, copy_and_sum, sum_of};
 use super::format::{self, DATA_OFFSET, FORMAT_VERSION, Header, MAGIC, MappingKind, Name, Part, Table};
 use super::format::{bytes_of, page_up};
-use super::helper::Pipe;
+use super::helper::{self, Pipe};
 use super::layout::{self, Former, Layout, Piece};
 use super::output::{Expected, Output};
 use super::packer::{self, Packer};
@@ -18,6 +18,7 @@ use crate::threads;
 
 /// Bytes between two looks at what the agent wants, and with them their checksums; fewer where they are compressed.
 const STEP: usize = 4 << 20;
+const _: () = assert!(STEP / PAGE <= helper::MOST_SHARED, "a step can be shared");
 pub const CHUNK: usize = 256 << 10;
 
 /// What the writer has to know of the process besides its memory.
