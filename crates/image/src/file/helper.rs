@@ -169,10 +169,10 @@ impl Step {
         // SAFETY: as required.
         unsafe {
             let pages = self.sum();
-            match self.mapped {
-                Some(_) => Ok(pages),
-                None => self.write(pages).map(|()| pages),
+            if self.mapped.is_none() {
+                self.write(pages)?;
             }
+            Ok(pages)
         }
     }
 

@@ -39,15 +39,33 @@ struct Buffer {
 
 const BUFFERS: usize = 3;
 
+/// What something took the last times, nanoseconds, the newest first; 0: not known. The least counts: it may have to wait for file systems
+/// and for a processor, and a virtual machine that its host lets wait takes ten times as long now and then.
+struct Measured([u64; 4]);
+
+impl Measured {
+    fn note(&mut self, nanoseconds: u64) {
+        self.0.rotate_right(1);
+        self.0[0] = nanoseconds;
+    }
+
+    /// Measurements that were disturbed must not keep it from being tried ever again.
+    fn bring_towards(&mut self, usual: u64) {
+        self.0 = self.0.map(|nanoseconds| (7 * nanoseconds + usual) / 8);
+    }
+
+    fn least(&self) -> Option<u64> {
+        self.0.into_iter().filter(|nanoseconds| *nanoseconds > 0).min()
+    }
+}
+
 struct State {
     /// Processor time of the last fork, nanoseconds; 0: not known. (A fork waits for nothing but a processor.)
     fork: u64,
-    /// What finding the pages took the last times, nanoseconds, 0: not known. It may have to wait for file systems, and for a
-    /// processor: the least counts.
-    find: [u64; 4],
-    /// Processor time of copying a MiB the last times, nanoseconds. The least counts here, too: a virtual machine that its host
-    /// lets wait takes ten times as long now and then.
-    copy: [u64; 4],
+    /// What finding the pages took.
+    find: Measured,
+    /// Processor time of copying a MiB.
+    copy: Measured,
     buffers: [Buffer; BUFFERS],
     /// [`Shared`].
     shared: Area,
@@ -59,8 +77,8 @@ unsafe impl Sync for Place {}
 
 const UNKNOWN: State = State {
     fork: 0,
-    find: [0; 4],
-    copy: [USUAL_COPY; 4],
+    find: Measured([0; 4]),
+    copy: Measured([USUAL_COPY; 4]),
     buffers: [buffer(0), buffer(1), buffer(2)],
     shared: Area::new(work::WARM.start),
 };
@@ -121,9 +139,8 @@ pub fn forget() {
 pub fn forked(nanoseconds: u64) {
     let state = state();
     state.fork = nanoseconds;
-    // Measurements that were disturbed must not keep it from being tried ever again.
-    state.find = state.find.map(|find| (7 * find + usual_find(nanoseconds)) / 8);
-    state.copy = state.copy.map(|copy| (7 * copy + USUAL_COPY) / 8);
+    state.find.bring_towards(usual_find(nanoseconds));
+    state.copy.bring_towards(USUAL_COPY);
     for buffer in &mut state.buffers {
         buffer.number = 0;
         buffer.index.release();
@@ -141,9 +158,9 @@ fn usual_find(fork: u64) -> u64 {
 impl State {
     /// What an image takes for which so many bytes are copied, nanoseconds.
     fn expected(&self, bytes: u64) -> u64 {
-        let find = self.find.iter().copied().filter(|find| *find > 0).min();
-        let copy = self.copy.iter().copied().min().unwrap_or(USUAL_COPY);
-        find.unwrap_or(usual_find(self.fork)) + (u128::from(bytes) * u128::from(copy) / u128::from(MIB)) as u64
+        let find = self.find.least().unwrap_or(usual_find(self.fork));
+        let copy = self.copy.least().unwrap_or(USUAL_COPY);
+        find + (u128::from(bytes) * u128::from(copy) / u128::from(MIB)) as u64
     }
 
     /// By a clear margin: see docs/internals/image.md for what it costs when the rank fails.
@@ -280,11 +297,9 @@ fn copy_pages(state: &mut State, tables: &Tables, number: u64, start: u64) -> Re
         to += bytes;
     }
     buffer.number = number;
-    state.find.rotate_right(1);
-    state.find[0] = found - start;
+    state.find.note(found - start);
     if bytes >= MIB / 4 {
-        state.copy.rotate_right(1);
-        state.copy[0] = (sys::spent_ns() - begin) * MIB / bytes;
+        state.copy.note((sys::spent_ns() - begin) * MIB / bytes);
     }
     Ok(Some(parts))
 }
