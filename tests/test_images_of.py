@@ -21,7 +21,7 @@ MORE_LOCKS = ["normal", "recursive_robust", "errorcheck_robust", "recursive_pi",
 WAITS = ["poll", *map(slow, ("nanosleep", "sem_timedwait", "epoll", "ppoll", "select", "pselect", "nanosleep_rest", "clock_nanosleep", "usleep",
                               "sigtimedwait", "futex"))]
 PROGRAMS = [
-    *("files signals altstack place threads_kept churn openmp memory changed registers children users".split()),
+    *("files signals altstack place threads_kept churn openmp memory changed registers children users guards".split()),
     *(f"timers {kind}" for kind in ("interval", "posix", "posix_thread")),
     *(f"events {kind}" for kind in ("eventfd", "pipe", "epoll", "timerfd", "signalfd")),
     *(f"locks {kind}" for kind in LOCKS),
@@ -61,7 +61,7 @@ def test_feature(jobs, rng, kills, words):
     survives(jobs, rng, words, kills)
 
 
-FROM_FILES = ["files", "place", "memory", "timers posix", "events epoll"]
+FROM_FILES = ["files", "place", "memory", "guards", "timers posix", "events epoll"]
 
 
 @pytest.mark.parametrize("words", [words if words in FROM_FILES or not isinstance(words, str) else slow(words) for words in PROGRAMS])
@@ -96,7 +96,7 @@ def test_feature_suspended(jobs, rng, words, protocol, options):
     assert all(run.result(0).program_errors == b"" for run in chain.runs), result.describe()
 
 
-@pytest.mark.parametrize("words", ["threads_kept", "timers posix_thread", *(f"locks {kind}" for kind in LOCKS),
+@pytest.mark.parametrize("words", ["threads_kept", "guards", "timers posix_thread", *(f"locks {kind}" for kind in LOCKS),
                                    *(slow(f"locks {kind}") for kind in MORE_LOCKS)])
 def test_threads_with_new_numbers(jobs, rng, kills, words):
     """Without rights the threads of a woken rank have other numbers, and locks know their owner by it."""
@@ -120,6 +120,7 @@ REFUSED = {
     "inotify": "it watches files (inotify): descriptor",
     "fifo": "it has an open descriptor of an unknown kind: descriptor",
     "dontfork": "some of its memory is not copied (MADV_DONTFORK)",
+    "guarded": "it has guard pages in shared memory (MADV_GUARD_INSTALL)",
     "shared_file": "it shares writable memory with a file, a device or other processes",
     "memfd": "it shares writable memory with a file, a device or other processes",
     "sysv": "it shares writable memory with a file, a device or other processes",
@@ -140,6 +141,8 @@ OFTEN = ["socket", "shared_file", "child", "file_lock", "queued", "robust_wait"]
 @pytest.mark.parametrize("kind", [kind if kind in OFTEN else slow(kind) for kind in REFUSED])
 def test_refused(jobs, kind):
     """No image as long as the thing is there; the program does not notice, and has images afterwards."""
+    if kind == "guarded" and tuple(map(int, os.uname().release.split(".")[:2])) < (6, 15):
+        pytest.skip("before Linux 6.15 only private memory has guard pages")
     calm = jobs.calm(2, *command(f"refused {kind}"))
     result = jobs.run(2, *command(f"refused {kind}"), options=["--checkpoint-every", "20ms"]).ok()
     assert result.out == calm.out and result.program_errors == b"", result.describe()

@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use crate::file::pages::is_guard;
 use crate::mappings::{Lines, Mapping};
 use crate::sys::{self, Errno, call};
 use crate::{calls, threads};
@@ -108,6 +109,9 @@ fn search(pagemap: i32, (start, end): (usize, usize), renamed: &[Renamed]) -> Re
                 continue;
             }
             let first = at + index * PAGE;
+            if page & PRESENT == 0 && is_guard(first) {
+                continue;
+            }
             // SAFETY: mapped and readable, and nobody else runs.
             let words = unsafe { std::slice::from_raw_parts(first as *const u64, PAGE / 8) };
             let mut any = false;
@@ -115,6 +119,13 @@ fn search(pagemap: i32, (start, end): (usize, usize), renamed: &[Renamed]) -> Re
                 any |= (*word as u32).wrapping_sub(lowest) <= span;
             }
             if any {
+                let behind = first + PAGE;
+                let start = if first > start && is_guard(first - PAGE) {
+                    first
+                } else {
+                    start
+                };
+                let end = if behind < end && is_guard(behind) { behind } else { end };
                 for offset in (0..PAGE).step_by(8) {
                     // SAFETY: inside of the mapping.
                     unsafe { look(first + offset, start, end, renamed) };

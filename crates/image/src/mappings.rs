@@ -3,7 +3,7 @@
 use resurgo_wire::node_memory::{NODE_MEMORY_FD, SPILL_FD};
 
 use crate::descriptors;
-use crate::file::pages::{self, AT_ONCE, IS_PRESENT, IS_SWAPPED, Scan};
+use crate::file::pages::{self, AT_ONCE, IS_GUARD, IS_PRESENT, IS_SWAPPED, Scan};
 use crate::file::work;
 use crate::sys::{self, Errno, call};
 
@@ -44,12 +44,36 @@ pub fn make_private() -> Result<(), &'static str> {
     }
     sys::close(file);
     result?;
+    if found[..count].iter().any(|&(start, end, _)| has_guards(start, end)) {
+        return Err("it has guard pages in shared memory (MADV_GUARD_INSTALL)");
+    }
     for &(start, end, protection) in &found[..count] {
         // SAFETY: the mapping was just listed, and nobody runs.
         unsafe { privatise(start, end, protection) }
             .map_err(|_| "there is not enough memory to copy its shared memory")?;
     }
     Ok(())
+}
+
+/// There are none in shared memory before Linux 6.15.
+fn has_guards(start: usize, end: usize) -> bool {
+    let Ok(pages) = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC) else {
+        return false;
+    };
+    let has = has_pages(pages, (start, end), IS_GUARD);
+    sys::close(pages);
+    has
+}
+
+/// Whether there are such pages of any of these categories.
+fn has_pages(pages: i32, range: (usize, usize), categories: u64) -> bool {
+    let mut scan = Scan::new(range);
+    scan.most_pages = 1;
+    scan.any_of = categories;
+    scan.returned = categories;
+    let mut found = [pages::Range::NONE; AT_ONCE];
+    let found = scan.next(pages, &mut found);
+    found.is_ok_and(|found| found.is_some_and(|found| !found.is_empty()))
 }
 
 fn inode_of(fd: i32) -> Option<u64> {
@@ -139,13 +163,7 @@ impl Joined {
         if known || self.count == self.parts.len() || protection | ALL != ALL || protection == ALL {
             return;
         }
-        let mut scan = Scan::new((start, start + bytes));
-        scan.most_pages = 1;
-        scan.any_of = IS_PRESENT | IS_SWAPPED;
-        scan.returned = IS_PRESENT;
-        let mut found = [pages::Range::NONE; AT_ONCE];
-        let is_used = scan.next(pages, &mut found);
-        let is_used = is_used.is_ok_and(|found| found.is_some_and(|found| !found.is_empty()));
+        let is_used = has_pages(pages, (start, start + bytes), IS_PRESENT | IS_SWAPPED);
         // SAFETY: memory of the program, which does not run.
         if is_used && unsafe { call!(libc::SYS_mprotect, start, bytes, ALL) }.is_ok() {
             self.parts[self.count] = part;

@@ -122,7 +122,7 @@ int main(int argc, char **argv)
         struct region *this = &regions[region];
         this->pages = region == 0 ? PAGES : PAGES / 2;
         this->written = calloc(PAGES, sizeof *this->written);
-        this->start = map(NULL, PAGES, region == 1 ? MAP_NORESERVE : 0);
+        this->start = region == 0 ? map_guarded(PAGES * PAGE) : map(NULL, PAGES, region == 1 ? MAP_NORESERVE : 0);
         if (region == 2)
             madvise(this->start, PAGES * PAGE, MADV_HUGEPAGE);
         if (region == 3)
@@ -191,6 +191,7 @@ int main(int argc, char **argv)
         if (round == 60)
             close_range(1000, ~0u, 0); // none of ours
         check(round);
+        check_guards(regions[0].start, PAGES * PAGE);
         for (size_t last = 0; round == ROUNDS - 1 && last < factor; last++)
             check((int)last);
         CHECK(shared[round] == 0, "round %d: the file has changed", round);

@@ -109,8 +109,7 @@ int main(int argc, char **argv)
     size_t mib = (size_t)argument(argc, argv, 1, 256);
     long rounds = argument(argc, argv, 2, 300);
     pages = (rank == 0 ? mib : 1) << 8;
-    heap = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(heap != MAP_FAILED, "%s", strerror(errno));
+    heap = map_guarded(pages * PAGE);
     written = allocate(pages * sizeof *written);
     for (size_t page = 0; page < pages; page++)
         write_page(page, 0);
@@ -134,6 +133,7 @@ int main(int argc, char **argv)
         WORKS(madvise(heap + given_back * WORDS, PAGE, MADV_DONTNEED));
         CHECK(heap[given_back * WORDS] == 0 && heap[given_back * WORDS + WORDS - 1] == 0, "not given back");
         write_page(given_back, (uint32_t)round);
+        check_guards(heap, pages * PAGE);
         if (round % 20 == 0) {
             for (size_t page = 0; page < pages; page++)
                 check_page(page);

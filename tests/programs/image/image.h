@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -66,5 +67,46 @@ static inline int finish(const char *what, uint64_t state)
         int result_ = (call);                                                   \
         CHECK(result_ == 0, "%s", strerror(result_));                           \
     })
+
+// Pages that stop whoever reads them, without being a mapping of their own (MADV_GUARD_INSTALL, Linux 6.13); where the kernel does not
+// know them, pages without rights. Returns whether it does.
+static inline int guard_pages(void *pages, size_t bytes)
+{
+    if (madvise(pages, bytes, 102) == 0)
+        return 1;
+    CHECK(errno == EINVAL, "%s", strerror(errno));
+    WORKS(mprotect(pages, bytes, PROT_NONE));
+    return 0;
+}
+
+// The kernel says what a program would die of.
+static inline int can_be_read(const void *place)
+{
+    int ends[2];
+    WORKS(pipe(ends));
+    ssize_t written = write(ends[1], place, 1);
+    CHECK(written == 1 || errno == EFAULT, "%s", strerror(errno));
+    close(ends[0]);
+    close(ends[1]);
+    return written == 1;
+}
+
+#define GUARD ((size_t)4096)
+
+// Memory between two guards, as the stack of a thread has one with glibc 2.42.
+static inline void *map_guarded(size_t bytes)
+{
+    char *place = mmap(NULL, bytes + 2 * GUARD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(place != MAP_FAILED, "%s", strerror(errno));
+    guard_pages(place, GUARD);
+    guard_pages(place + GUARD + bytes, GUARD);
+    return place + GUARD;
+}
+
+static inline void check_guards(const void *memory, size_t bytes)
+{
+    const char *start = memory, *end = start + bytes;
+    CHECK(!can_be_read(start - 1) && can_be_read(start) && can_be_read(end - 1) && !can_be_read(end), "the guards have changed");
+}
 
 #endif

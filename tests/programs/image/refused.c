@@ -60,6 +60,9 @@ static void take(void)
     } else if (is("dontfork")) {
         place = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         WORKS(madvise(place, BYTES, MADV_DONTFORK));
+    } else if (is("guarded")) {
+        place = mmap(NULL, BYTES + GUARD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        guard_pages(place + BYTES, GUARD);
     } else if (is("shared_file") || is("memfd")) {
         snprintf(path, sizeof path, "shared%d", rank);
         fd = is("memfd") ? WORKS(memfd_create("mine", 0)) : WORKS(open(path, O_RDWR | O_CREAT, 0600));
@@ -128,7 +131,7 @@ static void give_back(void)
         IS_ZERO(pthread_join(thread, NULL));
     }
     if (place)
-        WORKS(is("sysv") ? shmdt(place) : munmap(place, BYTES));
+        WORKS(is("sysv") ? shmdt(place) : munmap(place, is("guarded") ? BYTES + GUARD : BYTES));
     place = NULL;
     if (fd >= 0)
         close(fd);

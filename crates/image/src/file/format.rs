@@ -148,11 +148,14 @@ pub struct Mapping {
     pub flags: u32,
     /// Index of the file.
     pub file: u32,
-    /// Memory advice to repeat, 0: none.
+    /// Memory advice to repeat, 0: none. A guard ([`GUARD`]) is a mapping of its own here, whatever it is for the kernel.
     pub advice: u32,
     /// 1: the file was (or may be) written through it.
     pub may_write: u32,
 }
+
+/// MADV_GUARD_INSTALL (Linux 6.13).
+pub const GUARD: u32 = 102;
 
 /// Build ids are at most this long.
 pub const BUILD_ID: usize = 32;

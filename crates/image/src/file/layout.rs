@@ -2,7 +2,7 @@
 //! that page: only what has changed since is written.
 
 use super::checksum::{PAGE, Sum, sum_of};
-use super::format::{DATA_OFFSET, Extent, Header, Mapping, Record, bytes_of, is_image, record_at};
+use super::format::{DATA_OFFSET, Extent, GUARD, Header, Mapping, Record, bytes_of, is_image, record_at};
 use super::tables::{Tables, Trouble};
 use super::work::Area;
 use crate::changes::Since;
@@ -105,25 +105,39 @@ impl Former {
         Some(())
     }
 
-    /// What it says of a mapping that `mapping` has a part of, and is of the same kind. Asked for in ascending order.
+    /// What it says of a mapping that `mapping` has a part of, and is of the same kind; with guards it is one again. Asked for in
+    /// ascending order.
     pub fn mapping(&mut self, mapping: &Mapping) -> Option<Mapping> {
         let mut table = self.mappings.clone();
+        let mut found: Option<Mapping> = None;
+        let mut after_guard = false;
         while let Some(known) = record_at::<Mapping>(self.tables.bytes().get(table.clone())?, 0)
             && known.start < mapping.end
         {
+            table.start += size_of::<Mapping>();
+            if known.end <= mapping.start {
+                self.mappings.start = table.start;
+                continue;
+            }
             let shared = |mapping: &Mapping| mapping.flags & libc::MAP_SHARED as u32;
             let same = known.kind == mapping.kind
                 && known.protection == mapping.protection
                 && shared(&known) == shared(mapping);
-            if known.end > mapping.start && same {
-                return Some(known);
+            let is_guard = known.advice == GUARD;
+            match &mut found {
+                None if same => found = Some(known),
+                Some(found) if same && found.end == known.start && (is_guard || after_guard) => {
+                    found.end = known.end;
+                    if found.advice == GUARD {
+                        found.advice = known.advice;
+                    }
+                }
+                None => continue,
+                Some(_) => break,
             }
-            table.start += size_of::<Mapping>();
-            if known.end <= mapping.start {
-                self.mappings.start = table.start;
-            }
+            after_guard = is_guard;
         }
-        None
+        found.filter(|found| found.advice != GUARD)
     }
 
     /// What it has of the memory from `start` on, at most to `end`. Asked for in ascending order.

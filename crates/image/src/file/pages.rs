@@ -1,5 +1,7 @@
 //! Asking the kernel what it knows of the pages of this process (PAGEMAP_SCAN, Linux 6.7).
 
+use super::checksum::PAGE;
+use super::format::GUARD;
 use crate::sys::{Errno, call};
 
 pub const IS_WRITTEN: u64 = 1 << 1;
@@ -7,6 +9,8 @@ pub const IS_FILE: u64 = 1 << 2;
 pub const IS_PRESENT: u64 = 1 << 3;
 pub const IS_SWAPPED: u64 = 1 << 4;
 pub const IS_ZERO: u64 = 1 << 5;
+/// Linux 6.15.
+pub const IS_GUARD: u64 = 1 << 8;
 /// Protect what is found against writes that are not noticed.
 pub const PROTECT: u64 = 1;
 /// EPERM for memory that is not tracked.
@@ -18,14 +22,15 @@ pub const ONLY_TRACKED: u64 = 2;
 pub struct Range {
     pub start: u64,
     pub end: u64,
-    _categories: u64,
+    /// Those of [`Scan::returned`] that its pages have.
+    pub categories: u64,
 }
 
 impl Range {
     pub const NONE: Range = Range {
         start: 0,
         end: 0,
-        _categories: 0,
+        categories: 0,
     };
 }
 
@@ -93,4 +98,52 @@ impl Scan {
     pub fn rest(&self) -> (usize, usize) {
         (self.start as usize, self.end as usize)
     }
+}
+
+/// Has the kernel read in these pages: asked this way it says so where it cannot, instead of killing the process.
+pub fn read_in((start, end): (usize, usize)) -> Result<(), Errno> {
+    const MADV_POPULATE_READ: i32 = 22;
+    // SAFETY: reads.
+    unsafe { call!(libc::SYS_madvise, start, end - start, MADV_POPULATE_READ) }.map(|_| ())
+}
+
+/// How guard pages are known, which stop whoever reads them without being mappings of their own (MADV_GUARD_INSTALL).
+#[derive(Clone, Copy, PartialEq)]
+pub enum Guards {
+    /// There are none before Linux 6.13.
+    None,
+    /// They are called swapped before 6.15: see [`is_guard`].
+    Swapped,
+    /// They are [`IS_GUARD`], and swapped as well.
+    Told,
+}
+
+/// `file`: /proc/self/pagemap.
+pub fn guards(file: i32) -> Guards {
+    let mut scan = Scan::new((0, PAGE));
+    (scan.any_of, scan.returned) = (IS_GUARD, IS_GUARD);
+    match scan.next(file, &mut [Range::NONE; AT_ONCE]) {
+        Ok(_) => Guards::Told,
+        Err(_) if can_guard() => Guards::Swapped,
+        Err(_) => Guards::None,
+    }
+}
+
+/// Whether this kernel can guard pages. (In memory of files only from Linux 6.15 on.)
+pub fn can_guard() -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a page of its own.
+    unsafe {
+        let page = call!(libc::SYS_mmap, 0, PAGE, libc::PROT_READ, flags, -1i64, 0);
+        page.is_ok_and(|page| {
+            let guarded = call!(libc::SYS_madvise, page, PAGE, GUARD).is_ok();
+            let _ = call!(libc::SYS_munmap, page, PAGE);
+            guarded
+        })
+    }
+}
+
+/// Whether a page that is swapped, and of a mapping that can be read, is a guard.
+pub fn is_guard(page: usize) -> bool {
+    read_in((page, page + PAGE)) == Err(libc::EFAULT)
 }

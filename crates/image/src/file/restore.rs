@@ -15,10 +15,10 @@ use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD};
 
 use super::checksum::PAGE;
-use super::format::{self, Extent, Mapping, MappingKind, OTHERS_WRITE, page_up};
+use super::format::{self, Extent, GUARD, Mapping, MappingKind, OTHERS_WRITE, page_up};
 use super::plan::{self, ANY, Head, MAY_FAIL, PARKED, PARKED_NAMES, PLAN, RESTORER, RESTORER_END, Step};
 use super::reader::Image;
-use super::scan;
+use super::{pages, scan};
 use crate::talk;
 use filler::Filler;
 
@@ -276,7 +276,10 @@ unsafe impl format::Record for Step {}
 fn plan_mapping(plan: &mut Plan, mapping: &Mapping, extents: &[Extent], is_filled: bool, opened: &open::Opened) {
     let length = mapping.end - mapping.start;
     let fixed = libc::MAP_FIXED_NOREPLACE as u32;
-    let filling = mapping.protection | if extents.is_empty() { 0 } else { libc::PROT_WRITE as u32 };
+    let mut filling = mapping.protection | if extents.is_empty() { 0 } else { libc::PROT_WRITE as u32 };
+    if mapping.advice == GUARD && !pages::can_guard() {
+        filling = libc::PROT_NONE as u32;
+    }
     let kind = format::MAPPING_KINDS[mapping.kind as usize];
     match kind {
         MappingKind::Anonymous => {
@@ -374,7 +377,7 @@ fn plan_mapping(plan: &mut Plan, mapping: &Mapping, extents: &[Extent], is_fille
             done += bytes;
         }
     }
-    if filling != mapping.protection {
+    if filling != mapping.protection && !extents.is_empty() {
         plan.step(
             libc::SYS_mprotect,
             &[mapping.start, length, u64::from(mapping.protection)],

@@ -1,9 +1,11 @@
 //! What of the process's memory an image has to hold: the mappings, and the pages that come from nowhere else.
 
+use std::ops::Range;
+
 use super::checksum::PAGE;
 use super::format::{self, MappingKind, Name, bytes_of};
 use super::layout::{Former, Part, Piece};
-use super::pages::{self, AT_ONCE, IS_FILE, IS_PRESENT, IS_SWAPPED, IS_ZERO, Scan};
+use super::pages::{self, AT_ONCE, Guards, IS_FILE, IS_GUARD, IS_PRESENT, IS_SWAPPED, IS_ZERO, Scan};
 use super::tables::{Tables, Trouble};
 use super::work;
 use crate::mappings::{Lines, Mapping};
@@ -217,68 +219,72 @@ fn add_flags(mut mapping: format::Mapping, flags: &[u8]) -> Result<format::Mappi
     Ok(mapping)
 }
 
-/// Finds the pages to store of every mapping, without those of `hole`, and which of them `former` holds already. Mappings that
-/// cannot be read are made readable: undo it with [`protect_again`].
+/// Finds the pages to store of every mapping, without those of `hole`, and which of them `former` holds already; and guard pages, which
+/// become mappings of their own. Mappings that cannot be read are made readable: undo it with [`protect_again`].
 pub fn pieces(tables: &mut Tables, former: &mut Option<Former>, hole: (usize, usize)) -> Result<(), Trouble> {
     let pages = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC)
         .map_err(|errno| Trouble::new("its page map cannot be read", errno))?;
     let own = crate::capture::hooks().map_or(0..0, |hooks| (hooks.own_memory)());
-    let mut result = Ok(());
-    for index in 0..tables.mapping_count() {
-        let mut mapping = tables.mapping(index);
-        let whole = mapping.may_write & WHOLE != 0;
-        mapping.may_write &= !WHOLE;
-        tables.set_mapping(index, &mapping);
-        let private = mapping.flags & libc::MAP_PRIVATE as u32 != 0;
-        let anonymous = mapping.kind == MappingKind::Anonymous as u32;
-        tables.mapping_start = mapping.start as usize;
-        let mut end = mapping.end as usize;
-        if mapping.start == own.start as u64 {
-            // Of a TiB: a kernel without the faster way to ask would take seconds.
-            end = end.min(format::page_up(own.end as u64) as usize);
-        }
-        if result.is_err() || !private || !(anonymous || mapping.kind == MappingKind::File as u32) {
-            continue;
-        }
-        let mut readable = mapping.protection & libc::PROT_READ as u32 != 0;
-        let mut each = |tables: &mut Tables, start: usize, end: usize| {
-            if !std::mem::replace(&mut readable, true) {
-                protect(&mapping, mapping.protection | libc::PROT_READ as u32)
-                    .map_err(|errno| Trouble::new("its memory cannot be read", errno))?;
-            }
-            for (start, end) in [(start, end.min(hole.0)), (start.max(hole.1), end)] {
-                if start < end {
-                    add(tables, former, (start, end), (anonymous, whole))?;
-                }
-            }
-            Ok(())
-        };
-        // Without the right to read it cannot be found out where the file ends: what is there is taken.
-        result = if whole && mapping.protection & libc::PROT_READ as u32 != 0 {
-            read_in(&mapping).and_then(|()| each(tables, mapping.start as usize, mapping.end as usize))
-        } else {
-            present(pages, tables, (mapping.start as usize, end), !anonymous || whole, each)
-        };
-    }
+    let (count, guards) = (tables.mapping_count(), pages::guards(pages));
+    let result =
+        (0..count).try_for_each(|index| pieces_of((pages, guards), tables, former, (index, own.clone(), hole)));
     sys::close(pages);
-    result
+    result?;
+    tables.split_guards()
 }
 
-/// Has the kernel read in the pages of a mapping whose file may be too short: asked this way it says so instead of killing
-/// the process.
-fn read_in(mapping: &format::Mapping) -> Result<(), Trouble> {
-    const MADV_POPULATE_READ: i32 = 22;
-    // SAFETY: reads.
-    unsafe {
-        call!(
-            libc::SYS_madvise,
-            mapping.start,
-            mapping.end - mapping.start,
-            MADV_POPULATE_READ
-        )
+fn pieces_of(
+    (pages, guards): (i32, Guards),
+    tables: &mut Tables,
+    former: &mut Option<Former>,
+    (index, own, hole): (usize, Range<usize>, (usize, usize)),
+) -> Result<(), Trouble> {
+    let mut mapping = tables.mapping(index);
+    let whole = mapping.may_write & WHOLE != 0;
+    mapping.may_write &= !WHOLE;
+    tables.set_mapping(index, &mapping);
+    let anonymous = mapping.kind == MappingKind::Anonymous as u32;
+    if !anonymous && mapping.kind != MappingKind::File as u32 {
+        return Ok(());
     }
-    .map(|_| ())
-    .map_err(|errno| Trouble::new("it has mapped a file that has been removed and is too short", errno))
+    let is_stored = mapping.flags & libc::MAP_PRIVATE as u32 != 0;
+    tables.mapping_start = mapping.start as usize;
+    let mut end = mapping.end as usize;
+    if mapping.start == own.start as u64 {
+        // Of a TiB: a kernel without the faster way to ask would take seconds.
+        end = end.min(format::page_up(own.end as u64) as usize);
+    }
+    let is_readable = mapping.protection & libc::PROT_READ as u32 != 0;
+    let mut made_readable = is_readable;
+    let mut make_readable = || match std::mem::replace(&mut made_readable, true) {
+        true => Ok(()),
+        false => protect(&mapping, mapping.protection | libc::PROT_READ as u32)
+            .map_err(|errno| Trouble::new("its memory cannot be read", errno)),
+    };
+    if guards == Guards::Swapped {
+        make_readable()?;
+    }
+    let mut each = |tables: &mut Tables, start: usize, end: usize, is_guard: bool| {
+        if is_guard {
+            return tables.guard(start, end);
+        }
+        make_readable()?;
+        for (start, end) in [(start, end.min(hole.0)), (start.max(hole.1), end)] {
+            if is_stored && start < end {
+                add(tables, former, (start, end), (anonymous, whole))?;
+            }
+        }
+        Ok(())
+    };
+    // Without the right to read it cannot be found out where the file ends: what is there is taken.
+    if whole && is_readable {
+        let (start, end) = (mapping.start as usize, mapping.end as usize);
+        pages::read_in((start, end))
+            .map_err(|errno| Trouble::new("it has mapped a file that has been removed and is too short", errno))?;
+        return each(tables, start, end, false);
+    }
+    let of_file = is_stored && (!anonymous || whole);
+    present((pages, guards), tables, (mapping.start as usize, end), of_file, each)
 }
 
 fn protect(mapping: &format::Mapping, protection: u32) -> Result<(), Errno> {
@@ -305,27 +311,41 @@ pub fn protect_again(tables: &Tables) {
     }
 }
 
-/// Calls `each` for the ranges of pages that have been written to. Where pages may be `of_file` the kernel has to look at each
-/// page itself, which takes ten times as long.
+/// Calls `each` for the ranges of pages that have been written to, and with true for guards. Where pages may be `of_file` the kernel
+/// has to look at each page itself, which takes ten times as long.
 fn present(
-    file: i32,
+    (file, guards): (i32, Guards),
     tables: &mut Tables,
-    range: (usize, usize),
+    (start, end): (usize, usize),
     of_file: bool,
-    mut each: impl FnMut(&mut Tables, usize, usize) -> Result<(), Trouble>,
+    mut each: impl FnMut(&mut Tables, usize, usize, bool) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
-    let mut scan = Scan::new(range);
-    let foreign = if of_file { IS_FILE | IS_ZERO } else { IS_ZERO };
-    (scan.inverted, scan.all_of, scan.returned) = (foreign, foreign, foreign);
-    scan.any_of = IS_PRESENT | IS_SWAPPED;
+    // All others are asked for: most memory is full, and the kernel takes twice as long for a page that it has to list.
+    let mut scan = Scan::new((start, end));
+    scan.inverted = IS_PRESENT;
+    scan.any_of = IS_PRESENT | IS_ZERO | if of_file { IS_FILE } else { 0 };
+    scan.returned = IS_SWAPPED | if guards == Guards::Told { IS_GUARD } else { 0 };
+    let mut from = start;
     let mut found = [pages::Range::NONE; AT_ONCE];
     loop {
         match scan.next(file, &mut found) {
             Ok(Some(ranges)) => {
                 for range in ranges {
-                    each(tables, range.start as usize, range.end as usize)?;
+                    let (start, end) = (range.start as usize, range.end as usize);
+                    if from < start {
+                        each(tables, from, start, false)?;
+                    }
+                    from = end;
+                    let has = |category| range.categories & category != 0;
+                    if has(IS_GUARD) || has(IS_SWAPPED) && guards != Guards::Swapped {
+                        each(tables, start, end, has(IS_GUARD))?;
+                    } else if has(IS_SWAPPED) {
+                        let mut pages = (start..end).step_by(PAGE);
+                        pages.try_for_each(|page| each(tables, page, page + PAGE, pages::is_guard(page)))?;
+                    }
                 }
             }
+            Ok(None) if from < end => return each(tables, from, end, false),
             Ok(None) => return Ok(()),
             // Before Linux 6.7.
             Err(libc::ENOTTY | libc::EINVAL) => return present_by_entries(file, tables, scan.rest(), each),
@@ -338,7 +358,7 @@ fn present_by_entries(
     file: i32,
     tables: &mut Tables,
     (mut start, end): (usize, usize),
-    mut each: impl FnMut(&mut Tables, usize, usize) -> Result<(), Trouble>,
+    mut each: impl FnMut(&mut Tables, usize, usize, bool) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
     let mut entries = [0u64; 1024];
     while start < end {
@@ -360,7 +380,7 @@ fn present_by_entries(
         for (index, entry) in entries[..count].iter().enumerate() {
             // Bit 63: present, 62: swapped, 61: of a file or shared.
             if entry >> 62 != 0 && entry >> 61 & 1 == 0 {
-                each(tables, start + index * PAGE, start + (index + 1) * PAGE)?;
+                each(tables, start + index * PAGE, start + (index + 1) * PAGE, false)?;
             }
         }
         start += count * PAGE;

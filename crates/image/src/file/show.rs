@@ -87,6 +87,7 @@ fn describe(image: &Image) -> String {
             }
         };
         let what = match MAPPING_KINDS[mapping.kind as usize] {
+            _ if mapping.advice == format::GUARD => "guard".into(),
             MappingKind::Anonymous if mapping.flags & libc::MAP_GROWSDOWN as u32 != 0 => "stack".into(),
             MappingKind::Anonymous => "".into(),
             MappingKind::File => String::from_utf8_lossy(image.text(image.files[mapping.file as usize].path)),

@@ -48,6 +48,8 @@ pub struct Tables {
     pub pieces: Area,
     /// Where the mapping begins whose pages are being found.
     pub mapping_start: usize,
+    /// Of guard pages, in pairs of start and end, in ascending order.
+    guards: Area,
 }
 
 impl Tables {
@@ -63,6 +65,7 @@ impl Tables {
             all: Area::new(7),
             pieces: Area::new(17),
             mapping_start: 0,
+            guards: Area::new(28),
         }
     }
 
@@ -113,6 +116,67 @@ impl Tables {
     pub fn set_mapping(&mut self, index: usize, mapping: &format::Mapping) {
         let size = size_of::<format::Mapping>();
         self.mappings.bytes_mut()[index * size..][..size].copy_from_slice(bytes_of(mapping));
+    }
+
+    /// Notes that there is a guard from `start` to `end`.
+    pub fn guard(&mut self, start: usize, end: usize) -> Result<(), Trouble> {
+        if let Some(last) = self.guards.words_mut().last_mut().filter(|last| **last == start as u64)
+            && start > self.mapping_start
+        {
+            *last = end as u64;
+            return Ok(());
+        }
+        let mut words = [start, end].into_iter();
+        words
+            .try_for_each(|word| self.guards.push(&(word as u64).to_ne_bytes()))
+            .map_err(Trouble::memory)
+    }
+
+    /// Makes mappings of their own of the guards: parts of others that hold nothing and have their own advice.
+    pub fn split_guards(&mut self) -> Result<(), Trouble> {
+        let mut guards = self
+            .guards
+            .words()
+            .chunks_exact(2)
+            .map(|guard| (guard[0], guard[1]))
+            .peekable();
+        if guards.peek().is_none() {
+            return Ok(());
+        }
+        // Behind the old ones, which are then taken away.
+        let old = self.mappings.bytes().len();
+        for index in 0..old / size_of::<format::Mapping>() {
+            let mapping = record::<format::Mapping>(&self.mappings, index);
+            let mut add = |start: u64, end: u64, advice: u32| {
+                let offset = match mapping.kind == format::MappingKind::File as u32 {
+                    true => mapping.offset + (start - mapping.start),
+                    false => mapping.offset,
+                };
+                let part = format::Mapping {
+                    start,
+                    end,
+                    offset,
+                    advice,
+                    ..mapping
+                };
+                if start == end {
+                    Ok(())
+                } else {
+                    self.mappings.push(bytes_of(&part)).map_err(Trouble::memory)
+                }
+            };
+            let mut from = mapping.start;
+            while let Some((start, end)) = guards.next_if(|guard| guard.0 < mapping.end) {
+                add(from, start, mapping.advice)?;
+                add(start, end, format::GUARD)?;
+                from = end;
+            }
+            add(from, mapping.end, mapping.advice)?;
+        }
+        let all = self.mappings.bytes_mut();
+        all.copy_within(old.., 0);
+        let new = all.len() - old;
+        self.mappings.resize(new).map_err(Trouble::memory)
     }
 
     pub fn piece_count(&self) -> usize {

@@ -154,7 +154,7 @@ impl Area {
 
 /// The areas that stay from one image to the next: what has changed, and pages that have been copied.
 pub const LISTS: Range<usize> = 12..16;
-pub const WARM: Range<usize> = 21..32;
+pub const WARM: Range<usize> = 21..28;
 
 /// Where the file is mapped that is being written, behind all areas.
 pub const FILE: Range<usize> = ZONE + AREAS * STRIDE..ZONE_END;
