@@ -343,8 +343,12 @@ pub fn make_room(number: u64) {
     let bytes = changes::bytes(number);
     if state.is_cheaper(bytes) {
         let next = state.next();
-        // Without, copying takes longer.
-        let _ = state.buffers[next].make_room((bytes + bytes / 4) as usize);
+        // The first one copies what was written to before the two images before as well. Without, copying takes longer.
+        let images = match state.buffers.iter().all(|buffer| buffer.number == 0) {
+            true => BUFFERS,
+            false => 1,
+        };
+        let _ = state.buffers[next].make_room(images * (bytes + bytes / 4) as usize);
     }
 }
 
