@@ -305,7 +305,7 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
     if !threads::parked().iter().any(|thread| thread.is_main) {
         return Err(refuse("its main thread has ended"));
     }
-    if let Some(why) = locks::refuses() {
+    if let Some(why) = locks::refuses().or_else(threads::refuses) {
         return Err(refuse(why));
     }
     timers::note().map_err(refuse)?;

@@ -44,6 +44,31 @@ impl Thread {
     }
 }
 
+/// Why copies of the threads could not go on from their frames, if so.
+pub fn refuses() -> Option<&'static str> {
+    let uses_tiles = parked().iter().any(|thread| {
+        // SAFETY: the frame lies on the thread's stack until it goes on.
+        unsafe { uses_tiles(thread.context as *const libc::ucontext_t) }
+    });
+    uses_tiles.then_some("a thread uses the tiles of its processor (AMX)")
+}
+
+/// Whether the kernel has ever given the thread room for them. It does so when they are first used, and from a frame with that room
+/// a thread without it is given the registers of 1999 (SSE) alone, and no error.
+///
+/// # Safety
+/// A frame that the kernel has made, or one like it.
+unsafe fn uses_tiles(context: *const libc::ucontext_t) -> bool {
+    const SOFTWARE: usize = 464; // struct _fpx_sw_bytes: magic, length, features
+    const MAGIC: u32 = 0x4650_5853;
+    const TILES: u64 = 1 << 18;
+    // SAFETY: as required: the kernel's 48 bytes are at the end of the first 512.
+    unsafe {
+        let about = (*context).uc_mcontext.fpregs.cast::<u8>().add(SOFTWARE);
+        about.cast::<u32>().read() == MAGIC && about.add(8).cast::<u64>().read() & TILES != 0
+    }
+}
+
 const NOBODY: Thread = Thread {
     tid: 0,
     is_main: false,
@@ -400,4 +425,24 @@ unsafe extern "C" fn make(thread: *const NewThread) -> isize {
         "call r12",
         "ud2",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_are_seen_in_a_frame() {
+        // SAFETY: plain numbers.
+        let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
+        let mut registers = [0u64; 64];
+        context.uc_mcontext.fpregs = registers.as_mut_ptr().cast();
+        // Without the magic number there are none of the newer registers. With it: x87 to AVX-512, and with tiles.
+        let seen = [(0, 0x600e7), (0x4650_5853, 0xe7), (0x4650_5853, 0x600e7)].map(|(magic, features)| {
+            registers[58..60].copy_from_slice(&[magic, features]);
+            // SAFETY: `registers` are as long as the kernel's.
+            unsafe { uses_tiles(&raw const context) }
+        });
+        assert_eq!(seen, [false, false, true]);
+    }
 }
