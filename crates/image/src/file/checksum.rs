@@ -106,11 +106,15 @@ pub unsafe fn sum_each(
     skip_zeros: bool,
     mut each: impl FnMut(usize, &[u8]),
 ) -> usize {
+    // The first access to a page of a copied process finds it in four tables and marks it as accessed, 0.2 microseconds; before it
+    // nothing of the page can be fetched ahead. Asked early, the processor does so for several pages at once.
+    const AHEAD: usize = 8;
     for page in 0..sums.len() {
-        // The first access to a page of a copied process marks it as accessed. That takes half a microsecond, less for many in a
-        // row, and before it nothing of the page can be fetched ahead.
-        // SAFETY: as required.
-        unsafe { from.add(page * PAGE).read_volatile() };
+        // SAFETY: as required. To ask is no access.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add((page + AHEAD) * PAGE).cast());
+            from.add(page * PAGE).read_volatile();
+        }
     }
     for (index, sum) in sums.iter_mut().enumerate() {
         // SAFETY: as required.
