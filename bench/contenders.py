@@ -91,7 +91,7 @@ class Contender:
 
     @property
     def is_resurgo(self):
-        return self.launcher[0] == RESURGO
+        return RESURGO in self.launcher
 
 
 DEFAULT = Contender("MPICH", (MPICH / "bin/mpiexec",))

@@ -3,6 +3,7 @@
 
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from contenders import PESSIMISTIC, RESURGO, Failed, Job, Rounds, about, run
+from contenders import PESSIMISTIC, RESURGO, Contender, Failed, Job, Rounds, about, run
 from node_memory import NodeMemory
 from report import Section, spread
 
@@ -18,6 +19,8 @@ MIB = 1024  # of a rank's heap, all written
 # Of memcpy's speed, what plain read() from /dev/shm into new memory of small pages reaches; seven tenths of that are wanted.
 WAY_BACK = 0.7 * 1.8 / 12.5
 OFTEN = PESSIMISTIC.with_options("an image every 300 ms", "--checkpoint-every", "300ms")
+# Threads of a woken rank have new numbers then, and the locks that they hold are searched for in its memory.
+NO_RIGHTS = Contender("without rights", ("setpriv", "--bounding-set=-checkpoint_restore,-sys_admin", *OFTEN.launcher))
 SELDOM = PESSIMISTIC.with_options("an image every 700 ms", "--checkpoint-every", "700ms")
 USUAL = PESSIMISTIC.with_options("an image every 10 s", "--checkpoint-every", "10s")
 # Runs differ by more than what that costs: ten times as many cost ten times as much.
@@ -38,10 +41,11 @@ def stalls(quick):
         return (images, [float(line) for line in job.output.split()]), job.others
 
 
-def back(victim):
+def back(contender, victim, *program):
     """Milliseconds from SIGKILL to the new process, and to the first delivery of the woken rank."""
-    with Job(OFTEN, 2, "heat", 512, 512, 12000) as job:
-        job.until(lambda: len(job.of("checkpointed", rank=victim)) > 1, "an image")
+    with Job(contender, 2, *program) as job:
+        # It may still have been filling its memory at the first ones.
+        job.until(lambda: len(job.of("checkpointed", rank=victim)) > 4, "images")
         pid = job.of("started", rank=victim)[0]["pid"]
         with NodeMemory(pid) as memory:
             killed = time.monotonic_ns()
@@ -238,15 +242,18 @@ def measure(quick):
     forks = [fork for _, forked in measured for fork in forked]
     size = f"{256 if quick else MIB} MiB, all written"
     section.at_most(f"stall for an image, {size}, against a bare fork of the same process", 1.3, images, forks)
-    kills = rounds.go((OFTEN,), 3 if quick else 9, lambda _: back(1))[OFTEN.name]
-    started, running = ([kill[part] for kill in kills] for part in (0, 1))
-    section.figure("SIGKILL to running again from a sleeping snapshot", "< 50 ms", f"{median(running):.1f} ms",
-                   median(running) < 50)
-    section.table(
-        ["ms", ""],
-        [[f"stall for an image, {size}", spread(images)], [f"bare fork, {size}", spread(forks)],
-         ["SIGKILL to the new process", spread(started)], ["SIGKILL to its first delivery", spread(running)]],
-    )
+    rows = [[f"stall for an image, {size}", spread(images)], [f"bare fork, {size}", spread(forks)]]
+    large = ("dirty", 256 if quick else MIB, 1, 1, 150)
+    woken = [("", OFTEN, 1, ("heat", 512, 512, 12000)), (f", {size}", OFTEN, 0, large)]
+    if os.geteuid() == 0 and shutil.which("setpriv"):
+        woken.append((f", {size}, without rights", NO_RIGHTS, 0, large))
+    for what, contender, victim, program in woken:
+        kills = rounds.go((contender,), 3 if quick else 9, lambda one, victim=victim, program=program: back(one, victim, *program))
+        started, running = ([kill[part] for kill in kills[contender.name]] for part in (0, 1))
+        section.figure(f"SIGKILL to running again from a sleeping snapshot{what}", "< 50 ms", f"{median(running):.1f} ms",
+                       median(running) < 50)
+        rows += [[f"SIGKILL to the new process{what}", spread(started)], [f"SIGKILL to its first delivery{what}", spread(running)]]
+    section.table(["ms", ""], rows)
     measure_files(section, rounds, quick)
     rows = []
     for name, program in (QUICK if quick else PROGRAMS).items():

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A heap that is written to all the time. In each round: every page, or one of EVERY here and there, is written, the
-// process forks by itself, and both ranks meet. Prints how long its forks took, in milliseconds, one a line.
+// process forks by itself, and both ranks meet, every millisecond. Prints how long its forks took, in milliseconds, one a line.
 //   dirty MIB ROUNDS [EVERY [PAUSES]]
 #include "check.h"
 #include <sys/mman.h>
@@ -23,7 +23,7 @@ int main(int argc, char **argv)
     size_t bytes = (size_t)argument(argc, argv, 1, 1024) << 20;
     long rounds = argument(argc, argv, 2, 10);
     size_t every = (size_t)argument(argc, argv, 3, 1);
-    long pauses = argument(argc, argv, 4, 25); // of 20 ms, time for an image
+    long pauses = argument(argc, argv, 4, 25); // of 20 ms, time for images and messages
     char *heap = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(heap != MAP_FAILED, "no memory");
     if (rank == 0)
@@ -39,14 +39,14 @@ int main(int argc, char **argv)
             CHECK(child > 0 && waitpid(child, NULL, 0) == child, "cannot fork");
             printf("%.3f\n", after - before);
             fflush(stdout);
-            for (long i = 0; i < pauses; i++) {
-                usleep(20000);
-                MPI_Bcast(&round, 1, MPI_LONG, 0, MPI_COMM_WORLD);
+            for (long i = 0; i < 20 * pauses; i++) {
+                usleep(1000);
+                MPI_Barrier(MPI_COMM_WORLD);
             }
         }
     else
-        for (long round = 0, i = 0; i < pauses * rounds; i++)
-            MPI_Bcast(&round, 1, MPI_LONG, 0, MPI_COMM_WORLD);
+        for (long i = 0; i < 20 * pauses * rounds; i++)
+            MPI_Barrier(MPI_COMM_WORLD);
     MPI_Finalize();
     return 0;
 }

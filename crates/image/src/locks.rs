@@ -7,7 +7,8 @@
 //!
 //! Left out: a thread that is captured between the two instructions of glibc that load its id and store it in a lock.
 
-use std::ops::Range;
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::ops::{Range, RangeInclusive};
 
 use crate::file::pages::is_guard;
 use crate::mappings::{Lines, Mapping};
@@ -67,13 +68,21 @@ pub fn rename(renamed: &[Renamed], memory: &Where) -> Result<(), Errno> {
 /// Bytes before and behind the word that begins a lock's owner, or that the owner is in, to which the lock may extend.
 pub const REACH: usize = 64;
 
-/// Whether a lock that `owner` holds may be in these bytes, or begin or end in them: whole pages.
-pub fn may_hold(bytes: &[u8], owner: i32) -> bool {
+/// Whether a lock that one of these `owners` holds may be in these bytes, or begin or end in them: whole pages. What follows them is asked
+/// for, as it is probably next.
+pub fn may_hold(bytes: &[u8], owners: &RangeInclusive<i32>) -> bool {
+    let lowest = *owners.start() as u32;
+    let span = *owners.end() as u32 - lowest;
     let (lines, _) = bytes.as_chunks::<64>();
     // The second half of every word too, and without an early end, so that several are compared at once.
     let found = lines.iter().fold([0; 16], |found: [u32; 16], line| {
+        // SAFETY: no access.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(PAGE).cast()) };
         let (halves, _) = line.as_chunks();
-        std::array::from_fn(|at| found[at] | u32::from(u32::from_le_bytes(halves[at]) & OWNER_BITS == owner as u32))
+        std::array::from_fn(|at| {
+            let number = u32::from_le_bytes(halves[at]) & OWNER_BITS;
+            found[at] | u32::from(number.wrapping_sub(lowest) <= span)
+        })
     });
     found.iter().step_by(2).any(|found| *found != 0)
 }
@@ -93,8 +102,10 @@ fn search(pagemap: i32, (start, end): (usize, usize), renamed: &[Renamed]) -> Re
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;
     const OF_FILE: u64 = 1 << 61;
-    let lowest = renamed.iter().map(|(old, _)| *old as u32).min().unwrap_or(0);
-    let span = renamed.iter().map(|(old, _)| *old as u32).max().unwrap_or(0) - lowest;
+    // The first access to a page of a copied process takes as long as to look at it, unless it is asked for early.
+    const AHEAD: usize = 8;
+    let owners = || renamed.iter().map(|(old, _)| *old);
+    let owners = owners().min().unwrap_or(0)..=owners().max().unwrap_or(0);
     let mut about = [0u64; PAGES];
     let mut at = start;
     while at < end {
@@ -112,13 +123,12 @@ fn search(pagemap: i32, (start, end): (usize, usize), renamed: &[Renamed]) -> Re
             if page & PRESENT == 0 && is_guard(first) {
                 continue;
             }
-            // SAFETY: mapped and readable, and nobody else runs.
-            let words = unsafe { std::slice::from_raw_parts(first as *const u64, PAGE / 8) };
-            let mut any = false;
-            for word in words {
-                any |= (*word as u32).wrapping_sub(lowest) <= span;
-            }
-            if any {
+            // SAFETY: mapped and readable, and nobody else runs; to ask is no access.
+            let bytes = unsafe {
+                _mm_prefetch::<_MM_HINT_T0>((first + AHEAD * PAGE) as *const i8);
+                std::slice::from_raw_parts(first as *const u8, PAGE)
+            };
+            if may_hold(bytes, &owners) {
                 let behind = first + PAGE;
                 let start = if first > start && is_guard(first - PAGE) {
                     first

@@ -314,21 +314,35 @@ pub fn copy_process(wanted: Option<i32>) -> Result<i32, Errno> {
 }
 
 fn clone_process(wanted: Option<i32>) -> Result<i32, Errno> {
-    if let Some(number) = wanted {
-        let arguments = CloneArguments {
-            flags: libc::CLONE_PARENT as u64,
-            set_tid: &raw const number as u64,
-            set_tid_size: 1,
-            ..CloneArguments::default()
-        };
+    if let Some(number) = wanted.filter(|_| may_choose_numbers())
         // SAFETY: no new stack: the copy goes on here.
-        let copied = unsafe { call!(libc::SYS_clone3, &raw const arguments, size_of::<CloneArguments>()) };
-        if let Ok(pid) = copied {
-            return Ok(pid as i32);
-        }
+        && let Ok(pid) = unsafe { clone_with_number(libc::CLONE_PARENT, number) }
+    {
+        return Ok(pid as i32);
     }
     // SAFETY: as above.
     unsafe { call!(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0, 0, 0, 0) }.map(|pid| pid as i32)
+}
+
+/// Whether new processes may be given numbers: the kernel says no only when it has copied all the memory. So a number is asked for that is
+/// taken, for a process that would share the memory.
+fn may_choose_numbers() -> bool {
+    // SAFETY: it makes none; and if it did, this process would wait until that had ended.
+    match unsafe { clone_with_number(libc::CLONE_VM | libc::CLONE_VFORK, sys::getpid()) } {
+        Ok(0) => crate::snapshot::exit(0),
+        result => result == Err(libc::EEXIST),
+    }
+}
+
+unsafe fn clone_with_number(flags: i32, number: i32) -> Result<usize, Errno> {
+    let arguments = CloneArguments {
+        flags: flags as u64,
+        set_tid: &raw const number as u64,
+        set_tid_size: 1,
+        ..CloneArguments::default()
+    };
+    // SAFETY: the caller answers for what the new process does.
+    unsafe { call!(libc::SYS_clone3, &raw const arguments, size_of::<CloneArguments>()) }
 }
 
 /// Starts a thread that shares everything and runs `run(argument)` on the stack that ends at `stack`, with `tls` as its

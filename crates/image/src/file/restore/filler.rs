@@ -200,7 +200,7 @@ fn failed(defect: &Defect) -> Datagram {
 /// before or behind as well.
 fn rename(image: &Image, address: u64, bytes: &mut [u8], renamed: Renamed) -> Result<(), Defect> {
     const REACH: usize = locks::REACH;
-    if renamed.0 == renamed.1 || contents::has_copies_at(address) || !locks::may_hold(bytes, renamed.0) {
+    if renamed.0 == renamed.1 || contents::has_copies_at(address) || !locks::may_hold(bytes, &(renamed.0..=renamed.0)) {
         return Ok(());
     }
     let mut around = vec![0; bytes.len() + 2 * REACH];
