@@ -328,7 +328,7 @@ def test_compressed_files_are_small(jobs, program, tmp_path):
         assert re.search(r"\ncompressed \d+ KiB, by zstd\n", shown), shown
 
 
-@pytest.mark.parametrize("what", ["userfaultfd", slow("scan")])
+@pytest.mark.parametrize("what", ["userfaultfd", "scan"])
 def test_a_kernel_that_keeps_no_track_gets_whole_files(jobs, rng, tmp_path, what):
     calm = jobs.calm(2, CHANGED)
     result, partly = killed_after_changes(jobs, rng, tmp_path / "images", before=[harness.PROGRAMS / "denied", what])

@@ -112,7 +112,7 @@ pub fn read_in((start, end): (usize, usize)) -> Result<(), Errno> {
 pub enum Guards {
     /// There are none before Linux 6.13.
     None,
-    /// They are called swapped before 6.15: see [`is_guard`].
+    /// They are only called swapped, before 6.15 or where PAGEMAP_SCAN is forbidden: see [`is_guard`].
     Swapped,
     /// They are [`IS_GUARD`], and swapped as well.
     Told,

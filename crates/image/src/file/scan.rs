@@ -348,14 +348,14 @@ fn present(
             Ok(None) if from < end => return each(tables, from, end, false),
             Ok(None) => return Ok(()),
             // Before Linux 6.7.
-            Err(libc::ENOTTY | libc::EINVAL) => return present_by_entries(file, tables, scan.rest(), each),
+            Err(libc::ENOTTY | libc::EINVAL) => return present_by_entries((file, guards), tables, scan.rest(), each),
             Err(errno) => return Err(Trouble::new("its page map cannot be read", errno)),
         }
     }
 }
 
 fn present_by_entries(
-    file: i32,
+    (file, guards): (i32, Guards),
     tables: &mut Tables,
     (mut start, end): (usize, usize),
     mut each: impl FnMut(&mut Tables, usize, usize, bool) -> Result<(), Trouble>,
@@ -380,7 +380,10 @@ fn present_by_entries(
         for (index, entry) in entries[..count].iter().enumerate() {
             // Bit 63: present, 62: swapped, 61: of a file or shared.
             if entry >> 62 != 0 && entry >> 61 & 1 == 0 {
-                each(tables, start + index * PAGE, start + (index + 1) * PAGE, false)?;
+                let page = start + index * PAGE;
+                // Where the way to ask is forbidden, and guards are not.
+                let is_guard = entry >> 63 == 0 && guards != Guards::None && pages::is_guard(page);
+                each(tables, page, page + PAGE, is_guard)?;
             }
         }
         start += count * PAGE;
