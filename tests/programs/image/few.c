@@ -5,6 +5,7 @@
 //   few MIB ROUNDS
 #include "image.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #define PAGE ((size_t)4096)
@@ -110,6 +111,12 @@ int main(int argc, char **argv)
     long rounds = argument(argc, argv, 2, 300);
     pages = (rank == 0 ? mib : 1) << 8;
     heap = map_guarded(pages * PAGE);
+    // Shared, there, and without rights.
+    int file = WORKS(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+    char *closed = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, file, 0);
+    CHECK(closed != MAP_FAILED && can_be_read(closed), "%s", strerror(errno));
+    close(file);
+    WORKS(mprotect(closed, PAGE, PROT_NONE));
     written = allocate(pages * sizeof *written);
     for (size_t page = 0; page < pages; page++)
         write_page(page, 0);
@@ -134,6 +141,7 @@ int main(int argc, char **argv)
         CHECK(heap[given_back * WORDS] == 0 && heap[given_back * WORDS + WORDS - 1] == 0, "not given back");
         write_page(given_back, (uint32_t)round);
         check_guards(heap, pages * PAGE);
+        CHECK(!can_be_read(closed), "round %ld: what had no rights can be read", round);
         if (round % 20 == 0) {
             for (size_t page = 0; page < pages; page++)
                 check_page(page);

@@ -255,7 +255,8 @@ fn pieces_of(
         end = end.min(format::page_up(own.end as u64) as usize);
     }
     let is_readable = mapping.protection & libc::PROT_READ as u32 != 0;
-    let mut made_readable = is_readable;
+    // Shared memory is not read, and would stay readable: see `protect_again`.
+    let mut made_readable = is_readable || !is_stored;
     let mut make_readable = || match std::mem::replace(&mut made_readable, true) {
         true => Ok(()),
         false => protect(&mapping, mapping.protection | libc::PROT_READ as u32)
