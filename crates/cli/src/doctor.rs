@@ -62,8 +62,9 @@ fn examine(name: &OsString) -> Result<(), (i32, String)> {
         None => say!("protected    yes: resurgo run -n 4 {}", name.display()),
     }
     say!(
-        "             provided that it is repeatable: the same messages lead to the same sends (no measured times or\n             \
-         unpinned randomness in messages, one thread inside MPI)"
+        "             one rank recovers alone if the program is repeatable: the same messages lead to the same sends (no\n             \
+         measured times or unseeded random numbers in messages, one thread inside MPI); otherwise all ranks\n             \
+         return to their last images, or begin again"
     );
     Ok(())
 }
