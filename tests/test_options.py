@@ -30,6 +30,51 @@ def test_one_rank_when_nothing_is_said(jobs, program):
     assert "1 ranks, sum 0" in jobs.resurgo("run", *program("hello")).ok().text
 
 
+def test_harmless_options_of_mpiexec(jobs, program):
+    """They choose among hosts and networks, of which there is one here."""
+    (hosts := jobs.directory / "hosts").write_text("localhost:2 # this one\n")
+    harmless = ["-hosts", "localhost", "-f", hosts, "-ppn", "2", "-launcher", "fork", "-rmk", "user", "-iface", "lo"]
+    result = jobs.resurgo("run", *harmless, "-usize", "8", "--oversubscribe", "-n2", *program("hello"))
+    assert "2 ranks, sum 1" in result.ok().text and result.errors == ""
+
+
+@pytest.mark.parametrize("hosts", [["-hosts", "localhost,192.0.2.7"], ["-f", "elsewhere"]])
+def test_other_hosts_are_refused(jobs, program, tmp_path, hosts):
+    (tmp_path / "elsewhere").write_text("192.0.2.7\n")
+    result = jobs.resurgo("run", *hosts, "-n", "2", *program("hello"), cwd=tmp_path)
+    assert (result.code, result.text) == (2, "")
+    assert len(result.errors.splitlines()) == 1 and "192.0.2.7 is not this machine" in result.errors
+
+
+def test_exported_variables(jobs):
+    wanted = show("os.environ.get('A')", "os.environ.get('SEEN')", "os.environ.get('UNSEEN')")
+    env = harness.environment(SEEN="yes", UNSEEN="no")
+    result = jobs.resurgo("run", "-genvnone", "-x", "A=1=2", "-x", "SEEN", "-n", "1", *wanted, env=env)
+    assert lines(result) == ["rank 0 of 1 1=2 yes None"]
+
+
+def test_programs_of_a_file(jobs, program):
+    (hello,) = program("hello")
+    file = jobs.directory / "programs"
+    file.write_text(f"# two of them\n-n 1 {hello}\n-n 2 \\\n  {hello}\n")
+    result = jobs.resurgo("run", "-l", "-configfile", file)
+    assert "[0] 3 ranks, sum 3" in result.ok().text
+
+
+def test_a_missing_value_does_not_eat_the_next_option(jobs, program, tmp_path):
+    result = jobs.resurgo("run", "--json-events", "-n", "2", *program("hello"))
+    assert (result.code, len(result.errors.splitlines())) == (2, 1)
+    assert "--json-events needs a value, and -n is an option" in result.errors
+    jobs.resurgo("run", "--json-events=-n", *program("hello"), cwd=tmp_path).ok()
+    assert (tmp_path / "-n").read_text().startswith("{")
+
+
+def test_a_misspelt_variable_is_not_ignored(jobs, program):
+    result = jobs.resurgo("run", *program("hello"), env=harness.environment(RESURGO_PROTCOL="none"))
+    assert (result.code, result.text, len(result.errors.splitlines())) == (2, "", 1)
+    assert "RESURGO_PROTCOL" in result.errors and "did you mean RESURGO_PROTOCOL?" in result.errors
+
+
 def test_env(jobs):
     wanted = show("os.environ.get('A')", "os.environ.get('B')", "os.environ.get('C')")
     result = jobs.resurgo(

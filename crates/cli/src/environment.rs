@@ -51,6 +51,7 @@ pub fn of_user(inherited: Variables, options: &Options, program: &ProgramOptions
             Inherit::Nothing => false,
             Inherit::Listed(names) => names.iter().any(|listed| name == listed.as_str()),
         };
+        let passed = passed || options.exported.iter().any(|exported| name == exported.as_str());
         if passed && !is_leftover(&name) {
             set(&mut variables, name, value);
         }

@@ -6,6 +6,7 @@ mod clock;
 mod diagnosis;
 mod doctor;
 mod environment;
+mod hosts;
 mod image;
 mod jobs;
 mod options;

@@ -1,13 +1,15 @@
 //! The command line of `resurgo run`: what people type at mpiexec, and options of our own.
 
 mod combinations;
+pub mod config_file;
 pub mod groups;
 mod names;
 mod policy;
 mod values;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddrV4;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,8 +19,8 @@ use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CHANNEL_MEMORY, SPREAD_MULTICAST, has_images};
 
 use combinations::check;
-pub use names::nearest;
-use names::{AT_RESUME, ELSEWHERE, IN_ENVIRONMENT, OPTIONS, SWITCHES};
+use names::OPTIONS;
+pub use names::{check_variable, nearest};
 use values::set;
 
 /// What to pass on of the environment of `resurgo run`.
@@ -27,6 +29,13 @@ pub enum Inherit {
     All,
     Nothing,
     Listed(Vec<String>),
+}
+
+/// Hosts that are asked for, by the option as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hosts {
+    Listed(String, String),
+    InFile(String, PathBuf),
 }
 
 /// One program of the command line.
@@ -46,6 +55,10 @@ pub struct Options {
     pub programs: Vec<ProgramOptions>,
     pub inherit: Inherit,
     pub environment: Vec<(OsString, OsString)>,
+    /// Variables that all programs get from the environment, whatever else they get of it.
+    pub exported: Vec<String>,
+    /// Where the user wants ranks to run.
+    pub hosts: Vec<Hosts>,
     pub label: bool,
     pub protocol: u32,
     pub tolerate_node: bool,
@@ -134,6 +147,8 @@ impl Options {
             programs: Vec::new(),
             inherit: Inherit::All,
             environment: Vec::new(),
+            exported: Vec::new(),
+            hosts: Vec::new(),
             label: false,
             protocol: PROTOCOL_AUTO,
             tolerate_node: false,
@@ -216,7 +231,7 @@ impl Options {
 pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsString>) -> Result<Request, String> {
     let mut options = Options::new();
     read_environment(&mut options, variable)?;
-    if let Some(other) = read(&mut options, arguments, None)? {
+    if let Some(other) = read(&mut options, arguments, false)? {
         return Ok(other);
     }
     check(&mut options)?;
@@ -229,7 +244,7 @@ pub fn parse_resume(
     find: impl FnOnce(&OsString) -> Result<Origin, String>,
 ) -> Result<Request, String> {
     let mut named = Options::new();
-    if let Some(other) = read(&mut named, arguments.clone(), Some(AT_RESUME))? {
+    if let Some(other) = read(&mut named, arguments.clone(), true)? {
         return Ok(other);
     }
     let words: Vec<&OsString> = named.programs.iter().flat_map(|program| &program.arguments).collect();
@@ -244,31 +259,31 @@ pub fn parse_resume(
             .find(|(known, _)| known == name)
             .map(|(_, value)| value.clone())
     })?;
-    read(&mut options, origin.arguments, None)?;
+    read(&mut options, origin.arguments, false)?;
     // These belong to the former run.
     (options.faults, options.json_events, options.stats_json) = (Vec::new(), None, None);
     options.checkpoint_at.clear();
     let programs = std::mem::take(&mut options.programs);
-    read(&mut options, arguments, Some(AT_RESUME))?;
+    read(&mut options, arguments, true)?;
     options.programs = programs;
     check(&mut options)?;
     Ok(Request::Run(Box::new(options)))
 }
 
 fn read_environment(options: &mut Options, variable: impl Fn(&str) -> Option<OsString>) -> Result<(), String> {
-    for name in IN_ENVIRONMENT {
-        let in_environment = format!("RESURGO_{}", name.to_ascii_uppercase().replace('-', "_"));
+    for option in OPTIONS.iter().filter(|option| option.is_in_environment()) {
+        let (name, in_environment) = (option.name, option.variable());
         let Some(value) = variable(&in_environment).filter(|value| !value.is_empty()) else {
             continue;
         };
         let text = value.to_str().ok_or_else(|| format!("{in_environment} is not UTF-8"))?;
-        let values = if ["fault", "checkpoint-at"].contains(name) {
+        let values = if ["fault", "checkpoint-at"].contains(&name) {
             text.split(';').collect()
         } else {
             vec![text]
         };
         for value in values {
-            if SWITCHES.contains(name) {
+            if option.is_switch() {
                 match value {
                     "0" | "no" | "false" => continue,
                     "1" | "yes" | "true" => {}
@@ -281,8 +296,8 @@ fn read_environment(options: &mut Options, variable: impl Fn(&str) -> Option<OsS
     Ok(())
 }
 
-/// Reads a command line, of which only the options `allowed` may be given; none for all.
-fn read(options: &mut Options, arguments: Vec<OsString>, allowed: Option<&[&str]>) -> Result<Option<Request>, String> {
+/// Reads a command line; `is_resume`: that of a job that goes on, which is named instead of a program.
+fn read(options: &mut Options, arguments: Vec<OsString>, is_resume: bool) -> Result<Option<Request>, String> {
     let faults_from_environment = options.faults.len();
 
     let mut arguments = arguments.into_iter().peekable();
@@ -301,35 +316,51 @@ fn read(options: &mut Options, arguments: Vec<OsString>, allowed: Option<&[&str]
             let text = argument
                 .to_str()
                 .ok_or_else(|| format!("{:?} is not UTF-8", argument.display()))?;
-            let bare = text.strip_prefix("--").or(text.strip_prefix('-')).unwrap_or(text);
-            let (name, attached) = match bare.split_once('=') {
-                Some((name, value)) => (name, Some(value.to_string())),
-                None => (bare, None),
+            let (mut name, mut attached) = names::split(text);
+            if attached.is_none()
+                && let Some(number) = names::attached_number(name)
+            {
+                (name, attached) = ("n", Some(number));
+            }
+            let Some(option) = names::find(name) else {
+                return Err(names::unknown(text, name));
             };
-            let Some((name, count)) = OPTIONS.iter().find(|option| option.0 == name) else {
-                return Err(unknown(text, name));
-            };
-            if allowed.is_some_and(|allowed| !allowed.contains(name)) {
+            if is_resume && !option.is_for_resume() {
                 return Err(format!(
                     "{text} cannot be given to a job that goes on: it has what it was started with"
                 ));
             }
             let mut values: Vec<OsString> = attached.into_iter().map(OsString::from).collect();
-            if values.len() > *count {
+            if values.len() > option.values {
                 return Err(format!("{text}: -{name} takes no value"));
             }
-            while values.len() < *count {
-                let what = if *count == 1 { "a value" } else { "a name and a value" };
+            while values.len() < option.values {
+                let next = arguments.peek().and_then(|next| next.to_str());
+                let (what, forced) = match option.values {
+                    1 => ("a value", format!("{text}=VALUE")),
+                    _ => ("a name and a value", format!("{text} NAME=VALUE")),
+                };
+                // Only the last of several values may be anything.
+                if values.is_empty()
+                    && let Some(next) = next.filter(|next| names::is_option(next))
+                {
+                    return Err(format!(
+                        "{text} needs {what}, and {next} is an option; where that is meant, write {forced}"
+                    ));
+                }
                 values.push(arguments.next().ok_or_else(|| format!("{text} needs {what}"))?);
+                if option.values == 2 && separate(&mut values) {
+                    break;
+                }
             }
-            match *name {
+            match name {
                 "h" | "help" => return Ok(Some(Request::Help)),
                 "version" => return Ok(Some(Request::Version)),
                 "fault" if options.faults.len() == faults_from_environment && faults_from_environment > 0 => {
                     options.faults.clear();
-                    apply(options, &mut program, name, text, values)?;
+                    apply(options, &mut program, option, text, values)?;
                 }
-                _ => apply(options, &mut program, name, text, values)?,
+                _ => apply(options, &mut program, option, text, values)?,
             }
         }
         let mut more = false;
@@ -341,9 +372,9 @@ fn read(options: &mut Options, arguments: Vec<OsString>, allowed: Option<&[&str]
             program.arguments.push(argument);
         }
         if program.arguments.is_empty() {
-            let what = match allowed {
-                None => "no program given; try: resurgo run -n 4 ./program",
-                Some(_) => "no job given; resurgo ps lists those that are suspended",
+            let what = match is_resume {
+                false => "no program given; try: resurgo run -n 4 ./program",
+                true => "no job given; resurgo ps lists those that are suspended",
             };
             return Err(what.to_string());
         }
@@ -354,31 +385,26 @@ fn read(options: &mut Options, arguments: Vec<OsString>, allowed: Option<&[&str]
     }
 }
 
-fn unknown(text: &str, name: &str) -> String {
-    if let Some((_, why)) = ELSEWHERE.iter().find(|(other, _)| *other == name) {
-        return format!("{text}: {why}");
-    }
-    let names: Vec<&str> = OPTIONS
-        .iter()
-        .map(|option| option.0)
-        .filter(|name| name.len() > 1)
-        .collect();
-    match nearest(name, &names) {
-        Some(near) => {
-            let dashes = if IN_ENVIRONMENT.contains(&near) { "--" } else { "-" };
-            format!("unknown option {text}; did you mean {dashes}{near}?")
-        }
-        None => format!("unknown option {text}; resurgo run --help lists them"),
-    }
+/// Makes two values of a single `NAME=VALUE`, if it is one.
+fn separate(values: &mut Vec<OsString>) -> bool {
+    let [pair] = values.as_slice() else { return false };
+    let bytes = pair.as_bytes();
+    let Some(at) = bytes.iter().position(|byte| *byte == b'=') else {
+        return false;
+    };
+    let parts = [&bytes[..at], &bytes[at + 1..]];
+    *values = parts.map(|part| OsStr::from_bytes(part).to_owned()).to_vec();
+    true
 }
 
 fn apply(
     options: &mut Options,
     program: &mut ProgramOptions,
-    name: &str,
+    option: &names::Known,
     text: &str,
     mut values: Vec<OsString>,
 ) -> Result<(), String> {
+    let name = option.name;
     let listed = |value: &OsString| {
         Inherit::Listed(
             value
@@ -413,6 +439,30 @@ fn apply(
             };
             target.push((name, value));
         }
+        "x" => {
+            // A variable with a value, or one that the user has.
+            if separate(&mut values) {
+                let value = values.pop().unwrap_or_default();
+                let name = values.pop().unwrap_or_default();
+                options.environment.push((name, value));
+            } else {
+                options.exported.push(values[0].to_string_lossy().into_owned());
+            }
+        }
+        "f" | "hostfile" | "machinefile" => {
+            let file = PathBuf::from(values.pop().unwrap_or_default());
+            options.hosts.push(Hosts::InFile(text.to_string(), file));
+        }
+        "host" | "hosts" | "H" => {
+            let list = values[0].to_string_lossy().into_owned();
+            options.hosts.push(Hosts::Listed(text.to_string(), list));
+        }
+        "configfile" => {
+            return Err(format!(
+                "{text} stands alone, or after other options, and gives all programs"
+            ));
+        }
+        _ if option.is_without_effect() => {}
         "envall" => program.inherit = Some(Inherit::All),
         "envnone" => program.inherit = Some(Inherit::Nothing),
         "envlist" => program.inherit = Some(listed(&values[0])),

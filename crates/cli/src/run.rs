@@ -14,17 +14,26 @@ use crate::check::{self, Refusal};
 use crate::diagnosis;
 use crate::environment;
 use crate::options::{self, Options, ProgramOptions, Request, TimeLimit};
-use crate::{clock, slurm, spawn, suspend};
+use crate::{clock, hosts, slurm, spawn, suspend};
 
 /// Runs a job; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
-    match options::parse(arguments.clone(), |name| std::env::var_os(name)) {
-        Ok(Request::Help) => crate::help(),
-        Ok(Request::Version) => {
+    let read = options::config_file::expand(arguments).and_then(|arguments| {
+        let request = options::parse(arguments.clone(), |name| std::env::var_os(name))?;
+        let mut set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
+        match request {
+            Request::Run(_) => set.try_for_each(|(name, _)| options::check_variable(&name.to_string_lossy()))?,
+            Request::Help | Request::Version => {}
+        }
+        Ok((request, arguments))
+    });
+    match read {
+        Ok((Request::Help, _)) => crate::help(),
+        Ok((Request::Version, _)) => {
             println!("resurgo {}", env!("CARGO_PKG_VERSION"));
             0
         }
-        Ok(Request::Run(options)) => begin(begin_or_resume(*options, arguments)),
+        Ok((Request::Run(options), arguments)) => begin(begin_or_resume(*options, arguments)),
         Err(error) => {
             eprintln!("resurgo: {error}");
             i32::from(crate::USAGE)
@@ -51,6 +60,7 @@ fn begin_or_resume(options: Options, arguments: Vec<OsString>) -> Result<Setting
         environment: std::env::vars_os().collect(),
         directory: here.into_os_string(),
     };
+    hosts::check(&options.hosts, Path::new(&origin.directory))?;
     if let Some(directory) = &options.checkpoint_directory {
         check::image_directory(&Path::new(&origin.directory).join(directory))?;
     }

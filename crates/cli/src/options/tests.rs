@@ -19,6 +19,9 @@ fn what_people_type_at_mpiexec() {
         "-np 4 ./app -x 3",
         "-np=4 ./app -x 3",
         "--np 4 -- ./app -x 3",
+        "-n4 ./app -x 3",
+        "-np4 ./app -x 3",
+        "-ppn 8 -hosts localhost -launcher fork -usize SYSTEM --oversubscribe -n 4 ./app -x 3",
     ] {
         let options = options(line);
         assert_eq!(options.programs[0].ranks, 4, "{line}");
@@ -150,7 +153,25 @@ fn errors_name_what_is_wrong() {
         ("-n four ./a", "not a number"),
         ("-n", "needs a value"),
         ("-env A", "needs a name and a value"),
-        ("-env A=B C ./a", "not a name"),
+        ("-env =B ./a", "not a name"),
+        (
+            "--json-events -n 2 ./a",
+            "--json-events needs a value, and -n is an option; where that is meant, write --json-events=VALUE",
+        ),
+        (
+            "--checkpoint-dir --quiet ./a",
+            "needs a value, and --quiet is an option",
+        ),
+        ("-wdir -n4 ./a", "needs a value, and -n4 is an option"),
+        ("-wdir -- ./a", "needs a value, and -- is an option"),
+        (
+            "-genv --mca A ./a",
+            "-genv needs a name and a value, and --mca is an option",
+        ),
+        ("--mca btl tcp ./a", "parameters of Open MPI mean nothing"),
+        ("-npernode 2 ./a", "write how many ranks it runs in all"),
+        ("-configfile f -n 2 ./a", "gives all programs"),
+        ("-n4x ./a", "unknown option -n4x"),
         ("-l=3 ./a", "takes no value"),
         ("--protocl none ./a", "did you mean --protocol?"),
         (
@@ -184,7 +205,6 @@ fn errors_name_what_is_wrong() {
         ("--log-memroy 3M ./a", "did you mean --log-memory?"),
         ("-gnev A B ./a", "did you mean -genv?"),
         ("--xyzzy ./a", "--help lists them"),
-        ("-host a ./a", "one machine"),
         ("--protocol pesimistic ./a", "did you mean pessimistic?"),
         ("--log-memory lots ./a", "not a size"),
         ("--log-memory 4K ./a", "too small"),
@@ -366,6 +386,56 @@ fn errors_name_what_is_wrong() {
             Err(error) => assert!(error.contains(expected), "{line}: {error}"),
             Ok(_) => panic!("{line} is accepted"),
         }
+    }
+}
+
+#[test]
+fn a_value_may_look_like_an_option_where_it_is_meant() {
+    let options = options("--json-events=-n -env A -l -env B=-n -genv C=1=2 -x D=4 -x E ./a");
+    assert_eq!(options.json_events, Some("-n".into()));
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(OsString, OsString)> {
+        pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    };
+    assert_eq!(options.programs[0].environment, pairs(&[("A", "-l"), ("B", "-n")]));
+    assert_eq!(options.environment, pairs(&[("C", "1=2"), ("D", "4")]));
+    assert_eq!(options.exported, ["E"]);
+}
+
+#[test]
+fn hosts_are_kept_for_the_check() {
+    let options = options("-hosts a,b -n 2 -H c:2 ./a : -f list ./b");
+    let listed = |option: &str, list: &str| Hosts::Listed(option.to_string(), list.to_string());
+    let file = Hosts::InFile("-f".to_string(), "list".into());
+    assert_eq!(options.hosts, [listed("-hosts", "a,b"), listed("-H", "c:2"), file]);
+}
+
+#[test]
+fn variables_that_mean_nothing_are_noticed() {
+    for name in [
+        "RESURGO_PROTOCOL",
+        "RESURGO_RANK",
+        "RESURGO_FABRIC_DIR",
+        "RESURGO",
+        "HOME",
+        "MY_RESURGO_X",
+    ] {
+        assert_eq!(check_variable(name), Ok(()), "{name}");
+    }
+    for (name, hint) in [
+        ("RESURGO_PROTCOL", "did you mean RESURGO_PROTOCOL?"),
+        ("RESURGO_CHECKPOINT_DRI", "did you mean RESURGO_CHECKPOINT_DIR?"),
+        ("RESURGO_N", "unset it"),
+    ] {
+        let error = check_variable(name).unwrap_err();
+        assert!(error.contains(hint) && error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn every_option_is_known_once() {
+    for option in names::OPTIONS {
+        let same = names::OPTIONS.iter().filter(|other| other.name == option.name);
+        assert_eq!(same.count(), 1, "{}", option.name);
     }
 }
 
