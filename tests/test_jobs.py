@@ -2,12 +2,15 @@
 """`resurgo ps`, `checkpoint` and `kill`; images on a signal; option values that make no sense."""
 
 import contextlib
+import json
 import os
 import re
 import select
 import signal
 import subprocess
 import time
+
+from pathlib import Path
 
 import pytest
 
@@ -222,7 +225,7 @@ def test_many_ask_at_once(jobs, quiet):
         (["kill", "99999999999999999999"], "there is no job 99999999999999999999"),
         (["checkpoint", ""], "there is no job"),
         (["checkpoint", "1", "2"], "the number of one job"),
-        (["kill", "1", "2"], "the number of one job"),
+        (["kill", "1", "2"], "there is no job 2; resurgo ps lists them"),
         (["kill"], "needs the number of a job"),
         (["ps", "-a"], "ps takes no arguments"),
     ],
@@ -259,18 +262,192 @@ def test_another_users_job(quiet, somebody):
     for words in (["checkpoint", str(number)], ["kill", str(number)]):
         result = subprocess.run([RESURGO, *words], **somebody, capture_output=True, text=True, timeout=5)
         assert result.returncode == 2 and f"there is no job {number}" in result.stderr
+    [name] = re.findall(rf"@(resurgo/{os.geteuid()}/{number}/\w+)", Path("/proc/net/unix").read_text())
     script = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(3); "
-        f"s.connect('\\0resurgo/{os.geteuid()}/{number}'); s.sendall(sys.stdin.buffer.read()); print(s.recv(100))"
+        f"s.connect('\\0{name}'); s.sendall(sys.stdin.buffer.read()); print(s.recv(100))"
     )
-    # A frame: the length of the text, and the text.
-    request = b'"Kill"'
+    # A frame: the length of the rest, its kind (JSON), and the text.
+    request = b'\0"Kill"'
     intruder = subprocess.run(
         ["python3", "-c", script], input=len(request).to_bytes(4, "little") + request, **somebody, capture_output=True
     )
     assert intruder.stdout in (b"b''\n", b""), intruder
     time.sleep(0.2)
     assert not job.over()
+    quiet.end(job)
+
+
+# Listens as {name} and gives every request {answer}: text as a frame, bytes as they are.
+HOSTILE = """
+import os, socket, sys, time
+socks = []
+for name in {names}:
+    s = socket.socket(socket.AF_UNIX)
+    s.bind(b"\\0" + name.replace(b"PID", b"%d" % os.getpid()))
+    s.listen({backlog})
+    socks.append(s)
+print("listens", flush=True)
+answer = {answer}
+if isinstance(answer, str):
+    answer = len(answer.encode() + b"0").to_bytes(4, "little") + b"\\0" + answer.encode()
+while True:
+    if answer is None:
+        time.sleep(100)
+    client = socks[0].accept()[0]
+    try:
+        client.recv(100)
+        client.sendall(answer)
+        while {again}:
+            client.sendall(answer)
+        client.recv(1)
+    except OSError:
+        pass
+"""
+
+
+@pytest.fixture
+def hostile(somebody):
+    """Starts sockets of another user that look like those of jobs, most of them like jobs of its own."""
+    running = []
+
+    def begin(answer, names=(b"resurgo/65534/PID/x",), again=False, backlog=10):
+        script = HOSTILE.format(names=list(names), answer=repr(answer), again=again, backlog=backlog)
+        one = subprocess.Popen(["python3", "-c", script], **somebody, cwd="/", stdout=subprocess.PIPE)
+        running.append(one)
+        assert one.stdout.readline() == b"listens\n"
+        return one.pid
+
+    yield begin
+    for one in running:
+        one.kill()
+        one.wait()
+        one.stdout.close()
+
+
+def status(seconds="1.0", command="./a"):
+    """An answer to `ps`, as JSON text."""
+    return (
+        f'{{"Status":{{"ranks":2,"running":2,"protocol":"\\u001b[31mauto","seconds":{seconds},"restarts":0,"images":0,'
+        f'"seconds_since_image":{seconds},"command":"{command}"}}}}'
+    )
+
+
+EVIL = "\\u001b]0;title\\u0007\\u001b[2J\\r\\nover\\u009b1m\\u202e\\u0000"
+
+
+def is_clean(text):
+    return not re.search("[\\0-\\x09\\x0b-\\x1f\\x7f-\\x9f\u202e]", text)
+
+
+def test_hostile_sockets_are_no_jobs(jobs, quiet, ask, hostile):
+    """Nobody else's socket is listed under our name; those of others, as root sees them, neither hang nor break anything."""
+    job, stopped = quiet(1), quiet(1)
+    own, number = os.geteuid(), job.process.pid
+    # Under our user's name, under the very name of a job, many for one process, no text at all, a line of its own.
+    false = hostile(
+        status(),
+        [
+            b"resurgo/%d/PID/x" % own,
+            b"resurgo/%d/%d/false" % (own, number),
+            b"resurgo/65534/%d/false" % number,
+            b"resurgo/%d/1/x\xff\xfe\n" % own,
+            b"x\n0: 00000002 00000000 00010000 0001 01 20 @resurgo/0/1/x",
+        ],
+    )
+    hostile(None, [b"resurgo/65534/PID/x", b"resurgo/65534/PID/y"], backlog=0)
+    shown = {
+        hostile(status(command=EVIL)): r" 2 of 2   \[31mauto .* 1\.0 s   \]0;title  \[2J  over 1m  $",
+        hostile(status("-1.0")): r" \? +0 +0 +\? +\./a$",
+        hostile(status("1e300")): r" \? +0 +0 +\? +\./a$",
+        hostile(status("1e999")): r"\(answers something else",
+        hostile("[" * 5000): r"\(answers something else",
+        hostile('{"Done":"yes"}'): r"\(answers something else",
+        hostile(b"\xff\xff\xff\x03" + bytes(1 << 13), again=True): r"\(answers something else",
+        hostile(None): r"\(does not answer",
+        hostile(b"\0\0"): r"\(does not answer",
+        hostile('{"Progress":"still"}', again=True): r"\(answers something else",
+    }
+    stopped.process.send_signal(signal.SIGSTOP)
+    try:
+        other = jobs.command([RESURGO, "ps", "--json"])
+        code, text, errors = ask("ps")
+        as_json = json.loads(other.wait(5).ok().text)
+    finally:
+        stopped.process.send_signal(signal.SIGCONT)
+    assert code == 0 and errors == "" and is_clean(text), (text, errors)
+    table = rows(text)
+    assert re.search(r" 1 of 1  auto .*python", table[number]), table
+    assert re.search(r" - .* \(does not answer", table[stopped.process.pid]), table
+    assert false not in table and 1 not in table and text.count(f"{number}  ") == 1, text
+    for pid, pattern in shown.items():
+        assert re.search(pattern, table[pid]), (pattern, table[pid])
+    states = {entry["job"]: entry["state"] for entry in as_json}
+    assert states[number] == "running" and states[stopped.process.pid] == "silent", as_json
+    assert ask("kill", false)[0] == 2
+    quiet.end(job)
+    quiet.end(stopped)
+
+
+@pytest.mark.parametrize("verb", ["checkpoint", "kill", "suspend"])
+def test_what_a_hostile_job_answers_is_cleaned(ask, hostile, verb):
+    done, refused = hostile(f'{{"Done":"{EVIL}"}}'), hostile(f'{{"Refused":"{EVIL}"}}')
+    broken = hostile(b"\1\0\0\0\7")
+    code, text, errors = ask(verb, done)
+    assert (code, errors) == (0, "") and is_clean(text) and "over" in text, text
+    for pid, words in {refused: "over", broken: "does not answer"}.items():
+        code, text, errors = ask(verb, pid)
+        assert (code, text) == (1, "") and is_clean(errors) and words in errors, errors
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("verb, seconds", [("kill", 10), ("checkpoint", 60), ("suspend", 60)])
+def test_a_job_that_does_not_answer_is_not_waited_for(jobs, quiet, verb, seconds):
+    """Its launcher has been stopped; what it was told it does when it goes on."""
+    job = quiet(1)
+    job.process.send_signal(signal.SIGSTOP)
+    try:
+        result = jobs.resurgo(verb, job.process.pid, timeout=seconds + 20)
+    finally:
+        job.process.send_signal(signal.SIGCONT)
+    assert result.code == 1 and "does not answer" in result.errors and "kill -CONT" in result.errors, result.describe()
+    if verb == "kill":
+        assert job.wait(10).code == 143
+    else:
+        quiet.end(job)
+
+
+def test_several_jobs_are_killed(quiet, ask):
+    """Whatever becomes of one of them."""
+    one, other = quiet(1), quiet(1, protocol="blocking")
+    numbers = [one.process.pid, other.process.pid]
+    code, text, errors = ask("kill", numbers[0], 1, numbers[1], numbers[0])
+    assert code == 2 and "there is no job 1;" in errors, errors
+    assert text == "".join(f"job {number}: is being ended\n" for number in numbers)
+    assert [one.wait(10).code, other.wait(10).code] == [143, 143]
+
+
+def test_jobs_as_json(quiet, ask):
+    job = quiet(2, protocol="blocking")
+    number = job.process.pid
+    assert ask("checkpoint", number)[0] == 0
+    code, text, errors = ask("ps", "--json")
+    [entry] = [entry for entry in json.loads(text) if entry["job"] == number]
+    assert (code, errors) == (0, "")
+    assert entry | {"seconds": 0, "seconds_since_image": 0, "command": ""} == {
+        "job": number,
+        "user": os.geteuid(),
+        "state": "running",
+        "ranks": 2,
+        "running": 2,
+        "protocol": "blocking",
+        "seconds": 0,
+        "restarts": 0,
+        "images": 1,
+        "seconds_since_image": 0,
+        "command": "",
+    }
+    assert 0 < entry["seconds_since_image"] < entry["seconds"] and QUIET in entry["command"], entry
     quiet.end(job)
 
 

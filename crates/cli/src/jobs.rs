@@ -1,76 +1,153 @@
 //! `resurgo ps`, `checkpoint`, `suspend` and `kill`: commands about jobs that run, and those that are suspended.
 
-use std::ffi::OsString;
-use std::io::{self, IsTerminal};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use resurgo_runtime::jobs::{self, Job};
 use resurgo_runtime::suspended::Suspended;
-use resurgo_runtime::units::readable_duration;
+use resurgo_runtime::units::{one_line, readable_duration};
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::node_memory::PROTOCOLS;
+use serde_json::{Value, json};
 
 use crate::suspend;
 
-/// `resurgo ps`: a table of the caller's jobs on this machine.
+/// `resurgo ps [--json]`: a table of the caller's jobs on this machine.
 pub fn ps(arguments: Vec<OsString>) -> i32 {
-    if let Some(argument) = arguments.first() {
-        return usage(&format!("ps takes no arguments, not {:?}", argument.display()));
-    }
-    let jobs = match jobs::list() {
+    let as_json = match &arguments[..] {
+        [] => false,
+        [option] if option == "--json" => true,
+        [argument, ..] => {
+            return usage(&format!(
+                "ps takes no arguments but --json, not {:?}",
+                argument.display()
+            ));
+        }
+    };
+    let mut jobs = match jobs::list() {
         Ok(jobs) => jobs,
         Err(error) => return failed(&format!("cannot list the jobs: {error}")),
     };
-    let titles = [
-        "JOB", "RANKS", "PROTOCOL", "TIME", "RESTARTS", "IMAGES", "LAST", "COMMAND",
-    ];
-    println!("{}", line(titles.map(String::from)));
-    for job in jobs {
-        // A job that ends meanwhile is not shown.
-        if let Ok(Reply::Status(status)) = jobs::ask(job, &Request::Status, &mut |_| ()) {
-            println!("{}", row(job, &status));
-        }
-    }
-    for job in suspend::registered() {
-        println!("{}", row_of_suspended(&job));
-    }
+    let answers = jobs::statuses(&mut jobs);
+    let running = jobs.iter().zip(&answers).filter(|(_, answer)| !has_ended(answer));
+    let suspended = suspend::registered();
+    let text = if as_json {
+        let running = running.map(|(job, answer)| object(job, answer));
+        let all: Vec<Value> = running.chain(suspended.iter().map(object_of_suspended)).collect();
+        let lines: Vec<String> = all.iter().map(Value::to_string).collect();
+        format!("[{}]\n", lines.join(",\n "))
+    } else {
+        let titles = [
+            "JOB", "RANKS", "PROTOCOL", "TIME", "RESTARTS", "IMAGES", "LAST", "COMMAND",
+        ];
+        let rows = running.map(|(job, answer)| row(job, answer));
+        std::iter::once(titles.map(String::from))
+            .chain(rows)
+            .chain(suspended.iter().map(row_of_suspended))
+            .map(|columns| line(columns) + "\n")
+            .collect()
+    };
+    // Whoever has stopped reading.
+    let _ = io::stdout().write_all(text.as_bytes());
     0
 }
 
-fn row_of_suspended(job: &Suspended) -> String {
-    let about = &job.header.about;
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs_f64();
-    line([
-        about.number.to_string(),
-        format!("{} suspended", about.ranks),
-        PROTOCOLS[job.header.job.protocol as usize].to_string(),
-        time(about.seconds),
-        about.restarts.to_string(),
-        "-".to_string(),
-        time((now - about.unix_time).max(0.0)),
-        about.command.replace(char::is_control, " "),
-    ])
+/// A job that ends meanwhile is not shown.
+fn has_ended(answer: &io::Result<Status>) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(answer, Err(error) if [BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind()))
 }
 
-fn time(seconds: f64) -> String {
-    readable_duration(std::time::Duration::from_secs_f64(seconds))
+/// Why a job that is there has not told how it is.
+fn why_silent(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::TimedOut => "(does not answer: is it stopped?)",
+        _ => "(answers something else: is it of another version?)",
+    }
 }
 
-fn row(job: Job, status: &Status) -> String {
-    line([
+fn row(job: &Job, answer: &io::Result<Status>) -> [String; 8] {
+    let status = match answer {
+        Ok(status) => status,
+        Err(error) => {
+            let [number, unknown, command] = [&job.number.to_string(), "-", why_silent(error)].map(str::to_string);
+            let [ranks, protocol, time, restarts, images, last] = std::array::from_fn(|_| unknown.clone());
+            return [number, ranks, protocol, time, restarts, images, last, command];
+        }
+    };
+    [
         job.number.to_string(),
         format!("{} of {}", status.running, status.ranks),
-        status.protocol.clone(),
+        one_line(&status.protocol),
         time(status.seconds),
         status.restarts.to_string(),
         status.images.to_string(),
         status.seconds_since_image.map_or("-".to_string(), time),
-        // One line, whatever the arguments are.
-        status.command.replace(char::is_control, " "),
-    ])
+        one_line(&status.command),
+    ]
+}
+
+fn object(job: &Job, answer: &io::Result<Status>) -> Value {
+    match answer {
+        Ok(status) => json!({
+            "job": job.number,
+            "user": job.user,
+            "state": "running",
+            "ranks": status.ranks,
+            "running": status.running,
+            "protocol": status.protocol,
+            "seconds": status.seconds,
+            "restarts": status.restarts,
+            "images": status.images,
+            "seconds_since_image": status.seconds_since_image,
+            "command": status.command,
+        }),
+        Err(_) => json!({ "job": job.number, "user": job.user, "state": "silent" }),
+    }
+}
+
+fn row_of_suspended(job: &Suspended) -> [String; 8] {
+    let about = &job.header.about;
+    [
+        about.number.to_string(),
+        format!("{} suspended", about.ranks),
+        protocol_of(job).to_string(),
+        time(about.seconds),
+        about.restarts.to_string(),
+        "-".to_string(),
+        time(seconds_suspended(job)),
+        one_line(&about.command),
+    ]
+}
+
+fn object_of_suspended(job: &Suspended) -> Value {
+    let about = &job.header.about;
+    json!({
+        "job": about.number,
+        "state": "suspended",
+        "ranks": about.ranks,
+        "protocol": protocol_of(job),
+        "seconds": about.seconds,
+        "restarts": about.restarts,
+        "seconds_suspended": seconds_suspended(job),
+        "directory": job.directory.to_string_lossy(),
+        "command": about.command,
+    })
+}
+
+fn protocol_of(job: &Suspended) -> &'static str {
+    PROTOCOLS.get(job.header.job.protocol as usize).unwrap_or(&"?")
+}
+
+fn seconds_suspended(job: &Suspended) -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_secs_f64() - job.header.about.unix_time).max(0.0)
+}
+
+/// A number of seconds that somebody else has told.
+fn time(seconds: f64) -> String {
+    Duration::try_from_secs_f64(seconds).map_or("?".to_string(), readable_duration)
 }
 
 fn line([job, ranks, protocol, time, restarts, images, last, command]: [String; 8]) -> String {
@@ -79,39 +156,71 @@ fn line([job, ranks, protocol, time, restarts, images, last, command]: [String; 
 
 /// `resurgo checkpoint [JOB]`.
 pub fn checkpoint(arguments: Vec<OsString>) -> i32 {
-    tell("checkpoint", arguments, &Request::Checkpoint)
+    one("checkpoint", &arguments, &Request::Checkpoint)
 }
 
 /// `resurgo suspend [JOB]`.
 pub fn suspend(arguments: Vec<OsString>) -> i32 {
-    tell("suspend", arguments, &Request::Suspend)
+    one("suspend", &arguments, &Request::Suspend)
 }
 
-/// `resurgo kill JOB`: of a suspended job, removes its files.
+fn one(verb: &str, arguments: &[OsString], request: &Request) -> i32 {
+    let jobs = match jobs::list() {
+        Ok(jobs) => jobs,
+        Err(error) => return failed(&format!("cannot list the jobs: {error}")),
+    };
+    let found = match arguments {
+        [] => match jobs.len() {
+            0 => Err("there is no job".to_string()),
+            1 => jobs.into_iter().next().ok_or_else(String::new),
+            number => Err(format!("there are {number} jobs: say which; resurgo ps lists them")),
+        },
+        [number] => find(jobs, number),
+        _ => Err(format!("{verb} takes the number of one job")),
+    };
+    match found {
+        Ok(job) => tell(job, request),
+        Err(error) => usage(&error),
+    }
+}
+
+/// `resurgo kill JOB...`: of suspended jobs, removes their files. Each is told, whatever becomes of the others.
 pub fn kill(arguments: Vec<OsString>) -> i32 {
     if arguments.is_empty() {
         return usage("kill needs the number of a job; resurgo ps lists them");
     }
-    if let [name] = &arguments[..]
-        && find("kill", &arguments).is_err()
-        && let Ok(job) = suspend::named(name)
-    {
-        return suspend::forget(&job);
+    let mut status = 0;
+    for (place, name) in arguments.iter().enumerate() {
+        // A second order would end a job at once.
+        if !arguments[..place].contains(name) {
+            status = status.max(kill_one(name));
+        }
     }
-    tell("kill", arguments, &Request::Kill)
+    status
 }
 
-fn tell(verb: &str, arguments: Vec<OsString>, request: &Request) -> i32 {
-    let job = match find(verb, &arguments) {
-        Ok(job) => job,
-        Err(error) => return usage(&error),
+fn kill_one(name: &OsStr) -> i32 {
+    let jobs = match jobs::list() {
+        Ok(jobs) => jobs,
+        Err(error) => return failed(&format!("cannot list the jobs: {error}")),
     };
+    match find(jobs, name) {
+        Ok(job) => tell(job, &Request::Kill),
+        Err(error) => match suspend::named(name) {
+            Ok(job) => suspend::forget(&job),
+            Err(_) => usage(&error),
+        },
+    }
+}
+
+fn tell(mut job: Job, request: &Request) -> i32 {
+    let number = job.number;
     let shows = io::stderr().is_terminal();
     let mut shown = false;
-    let answer = jobs::ask(job, request, &mut |text| {
+    let answer = job.ask(request, &mut |text| {
         shown = shows;
         if shows {
-            eprint!("\r\x1b[Kjob {}: {text}", job.number);
+            eprint!("\r\x1b[Kjob {number}: {}", one_line(text));
         }
     });
     if shown {
@@ -119,41 +228,34 @@ fn tell(verb: &str, arguments: Vec<OsString>, request: &Request) -> i32 {
     }
     match answer {
         Ok(Reply::Done(text)) => {
-            println!("job {}: {text}", job.number);
+            let _ = writeln!(io::stdout(), "job {number}: {}", one_line(&text));
             0
         }
-        Ok(Reply::Refused(text)) => failed(&format!("job {}: {text}", job.number)),
-        Ok(Reply::Status(_) | Reply::Progress(_)) => failed("the job has answered something else"),
-        Err(_) if !is_listed(job) => failed(&format!("job {} has ended meanwhile", job.number)),
-        Err(error) => failed(&format!("job {} does not answer: {error}", job.number)),
+        Ok(Reply::Refused(text)) => failed(&format!("job {number}: {}", one_line(&text))),
+        Ok(Reply::Status(_) | Reply::Progress(_)) => failed(&format!("job {number} has answered something else")),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => failed(&format!(
+            "job {number} does not answer; if it has been stopped (Ctrl-Z, SIGSTOP), let it go on: kill -CONT {number}"
+        )),
+        Err(_) if !is_listed(number) => failed(&format!("job {number} has ended meanwhile")),
+        Err(error) => failed(&format!(
+            "job {number} does not answer: {}",
+            one_line(&error.to_string())
+        )),
     }
 }
 
-fn is_listed(job: Job) -> bool {
-    jobs::list().is_ok_and(|jobs| jobs.iter().any(|other| other.number == job.number))
+fn is_listed(number: u32) -> bool {
+    jobs::list().is_ok_and(|jobs| jobs.iter().any(|other| other.number == number))
 }
 
-/// The job that is meant: by its number, or the only one there is.
-fn find(verb: &str, arguments: &[OsString]) -> Result<Job, String> {
-    let jobs = jobs::list().map_err(|error| format!("cannot list the jobs: {error}"))?;
-    match arguments {
-        [] => match jobs[..] {
-            [job] => Ok(job),
-            [] => Err("there is no job".to_string()),
-            _ => Err(format!(
-                "there are {} jobs: say which; resurgo ps lists them",
-                jobs.len()
-            )),
-        },
-        [number] => {
-            let wanted = number.to_str().and_then(|number| number.parse::<u32>().ok());
-            jobs.into_iter().find(|job| Some(job.number) == wanted).ok_or_else(|| {
-                let none = || format!("there is no job {}; resurgo ps lists them", number.display());
-                wanted.and_then(suspend::renumbered).unwrap_or_else(none)
-            })
-        }
-        _ => Err(format!("{verb} takes the number of one job")),
-    }
+/// The job with this number.
+fn find(jobs: Vec<Job>, number: &OsStr) -> Result<Job, String> {
+    let wanted = number.to_str().and_then(|number| number.parse::<u32>().ok());
+    jobs.into_iter().find(|job| Some(job.number) == wanted).ok_or_else(|| {
+        let shown = one_line(&number.to_string_lossy());
+        let none = || format!("there is no job {shown}; resurgo ps lists them");
+        wanted.and_then(suspend::renumbered).unwrap_or_else(none)
+    })
 }
 
 fn usage(text: &str) -> i32 {

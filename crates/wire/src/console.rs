@@ -5,6 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{FrameError, Message, from_json, json};
 
+/// Longest frame accepted, in bytes: the other side may be a process of another user.
+const LONGEST: usize = 1 << 20;
+
+/// Longest command line that is told, in bytes: a reply stays below the longest frame however its characters are written.
+pub const LONGEST_COMMAND: usize = 64 << 10;
+
 /// Asked of a dispatcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -31,7 +37,7 @@ pub struct Status {
     pub images: u64,
     /// Since the last of them.
     pub seconds_since_image: Option<f64>,
-    /// The command line of its programs.
+    /// The command line of its programs, or its beginning.
     pub command: String,
 }
 
@@ -45,6 +51,8 @@ pub enum Reply {
 }
 
 impl Message for Request {
+    const LONGEST: usize = LONGEST;
+
     fn encode(&self, out: &mut Vec<u8>) {
         json(out, self);
     }
@@ -55,6 +63,8 @@ impl Message for Request {
 }
 
 impl Message for Reply {
+    const LONGEST: usize = LONGEST;
+
     fn encode(&self, out: &mut Vec<u8>) {
         json(out, self);
     }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::counters::{Cost, Costs, Sizes};
 use crate::node_memory::{self, Waves};
 
-/// Longest frame accepted, in bytes.
+/// Longest frame accepted between processes of one job, in bytes.
 pub const MAX_FRAME: usize = 64 << 20;
 
 /// Everything an agent has to know about a job.
@@ -521,6 +521,9 @@ impl std::error::Error for FrameError {}
 
 /// A message that can be put into a frame and taken out of one.
 pub trait Message: Sized {
+    /// Longest frame of this kind that is accepted, in bytes.
+    const LONGEST: usize = MAX_FRAME;
+
     /// Appends the frame of `self` to `out`.
     fn encode(&self, out: &mut Vec<u8>);
     /// Reads what follows the length.
@@ -612,7 +615,7 @@ impl FrameBuffer {
             return Ok(None);
         };
         let length = u32::from_le_bytes(*head) as usize;
-        if length > MAX_FRAME {
+        if length > M::LONGEST {
             return Err(FrameError::TooLong(length));
         }
         if rest.len() < length {

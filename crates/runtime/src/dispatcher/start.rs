@@ -13,6 +13,7 @@ use std::time::Instant;
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use resurgo_wire::console::LONGEST_COMMAND;
 use resurgo_wire::control::{Job, Stream, ToAgent};
 use resurgo_wire::node_memory::{self as nm, PROTOCOLS};
 
@@ -182,7 +183,12 @@ fn command_line(job: &Job) -> String {
         let words = program.arguments.iter().map(|word| word.to_string_lossy());
         words.collect::<Vec<_>>().join(" ")
     });
-    programs.collect::<Vec<_>>().join(" : ")
+    let mut line = programs.collect::<Vec<_>>().join(" : ");
+    if line.len() > LONGEST_COMMAND {
+        line.truncate(line.floor_char_boundary(LONGEST_COMMAND));
+        line.push('…');
+    }
+    line
 }
 
 /// Blocks the signals that end a job or ask for images and makes them readable, except those that whoever started this process has
