@@ -145,6 +145,9 @@ impl Node {
                 return Err(failed("cannot make this rank's part of the node memory writable"));
             }
         }
+        // SAFETY: an aligned word of the rank's own control inside the mapping, only ever accessed as an atomic.
+        let attached = unsafe { &*base.add(layout.control(rank) + control::ATTACHED).cast::<AtomicU64>() };
+        attached.store(u64::from(std::process::id()), Ordering::Release);
         // A core dump is about the program, and this mapping is sparse and enormous.
         // SAFETY: the mapping made above.
         unsafe { libc::madvise(base.cast(), layout.total(), libc::MADV_DONTDUMP) };

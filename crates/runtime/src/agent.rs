@@ -13,6 +13,7 @@ mod in_transit;
 mod life;
 mod node;
 mod pmi;
+mod program_file;
 mod ranks;
 mod spawn;
 mod spool;
@@ -40,6 +41,7 @@ use crate::{children, leftovers};
 pub(crate) use life::set_nonblocking;
 use node::NodeMemory;
 pub(crate) use node::open_nameless;
+use program_file::ProgramFile;
 use ranks::Rank;
 use spool::Spool;
 use store::Store;
@@ -118,6 +120,8 @@ struct Agent {
 struct Work {
     /// Its programs are all that have been started, spawned ones too.
     job: Job,
+    /// What they are started from.
+    program_files: Vec<ProgramFile>,
     memory: NodeMemory,
     spill: Option<File>,
     server: resurgo_pmi::Server,
@@ -402,8 +406,10 @@ impl Agent {
         let server = resurgo_pmi::Server::new(&job.name, appnums.clone());
         let ranks = appnums.into_iter().map(|program| Rank::new(program as usize)).collect();
         let faults = job.message_faults.clone();
+        let program_files = job.programs.iter().map(ProgramFile::hold).collect();
         self.work = Some(Work {
             job,
+            program_files,
             memory,
             spill,
             server,

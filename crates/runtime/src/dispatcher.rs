@@ -534,6 +534,7 @@ impl Dispatcher {
                 self.end_program(code);
             }
             ToDispatcher::SpawnWanted { rank, programs } => self.spawn(rank, &programs),
+            ToDispatcher::ProgramReplaced { rank, path } => self.events.program_replaced(rank, Path::new(&path)),
             ToDispatcher::PmiTrouble { rank, text } => self.events.pmi_trouble(rank, &text),
             ToDispatcher::OutputDiffers { rank, stream, offset } => self.events.output_differs(rank, stream, offset),
             ToDispatcher::OutputMissing { rank, bytes } => self.events.output_missing(rank, bytes),

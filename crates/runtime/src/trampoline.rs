@@ -4,25 +4,31 @@
 //! happen after the fork.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nix::fcntl::OFlag;
 use nix::sys::personality::{self, Persona};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::getppid;
-use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
+use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD};
 
 /// The hidden verb.
 pub const VERB: &str = "rank-exec";
 
 /// Becomes the program; returns only when that fails, with the exit code to use.
 ///
-/// Arguments: process id of the agent, `fixed` or `random` addresses, `soft:hard` limit of open files,
-/// working directory, file to execute, and the program's arguments from its name on.
+/// Arguments: process id of the agent, `fixed` or `random` addresses, `soft:hard` limit of open files, `held` if the
+/// program's file is open as [`PROGRAM_FD`] or `path`, working directory, path of the file to execute, and the program's
+/// arguments from its name on.
 pub fn rank_exec(arguments: Vec<OsString>) -> i32 {
     match try_exec(arguments) {
         Ok(never) => match never {},
@@ -47,7 +53,7 @@ pub fn rank_restore(arguments: Vec<OsString>) -> i32 {
         eprintln!("resurgo: {RESTORE_VERB}: there are five arguments");
         return 2;
     };
-    match prepare(agent, addresses, files) {
+    match prepare(agent, addresses, files, false) {
         Ok(()) => resurgo_image::file::restore(path.as_ref(), &|note| check_note(job, path.as_ref(), note)),
         Err((code, text)) => {
             eprintln!("resurgo: {text}");
@@ -75,11 +81,15 @@ fn check_note(job: &OsStr, path: &Path, note: &str) -> Result<(), String> {
 fn try_exec(arguments: Vec<OsString>) -> Result<Never, (i32, String)> {
     let mut arguments = arguments.into_iter();
     let mut next = || arguments.next().ok_or((2, format!("{VERB}: too few arguments")));
-    let (agent, addresses, files, directory, path, name) = (next()?, next()?, next()?, next()?, next()?, next()?);
-    prepare(&agent, &addresses, &files)?;
+    let (agent, addresses, files, held) = (next()?, next()?, next()?, next()?);
+    let (directory, path, name) = (next()?, next()?, next()?);
+    let is_held = held == "held";
+    prepare(&agent, &addresses, &files, is_held)?;
     std::env::set_current_dir(&directory)
         .map_err(|error| (126, format!("cannot change to {}: {error}", directory.display())))?;
-    let error = Command::new(&path).arg0(name).args(arguments).exec();
+    let (file, _held) = to_execute(Path::new(&path), is_held)
+        .map_err(|error| (126, format!("cannot look at {}: {error}", path.display())))?;
+    let error = Command::new(file).arg0(name).args(arguments).exec();
     let code = if error.kind() == io::ErrorKind::NotFound {
         127
     } else {
@@ -88,8 +98,44 @@ fn try_exec(arguments: Vec<OsString>) -> Result<Never, (i32, String)> {
     Err((code, format!("cannot execute {}: {error}", path.display())))
 }
 
+/// The path by which the program is executed: its own, or that of the held file where its own leads to another by now. The
+/// kernel puts the path on the new stack, so its length must not differ between lives.
+fn to_execute(path: &Path, is_held: bool) -> io::Result<(PathBuf, Option<File>)> {
+    if !is_held {
+        return Ok((path.to_path_buf(), None));
+    }
+    // Opened once more, so that the program gets no descriptor of it.
+    let directory = Path::new("/proc/self/fd");
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_PATH.bits())
+        .open(directory.join(PROGRAM_FD.to_string()))?;
+    nix::unistd::close(PROGRAM_FD)?;
+    let held = file.metadata()?;
+    let is_named = std::fs::metadata(path).is_ok_and(|named| (named.dev(), named.ino()) == (held.dev(), held.ino()));
+    let length = path.as_os_str().len().max(LONGEST_HELD);
+    let executed = match is_named {
+        true => path.to_path_buf(),
+        false => directory.join(file.as_raw_fd().to_string()),
+    };
+    Ok((lengthened(&executed, length), Some(file)))
+}
+
+/// Longer than any path of a held file.
+const LONGEST_HELD: usize = 24;
+
+/// The same path with as many slashes before its last component as make it so long.
+fn lengthened(path: &Path, length: usize) -> PathBuf {
+    let bytes = path.as_os_str().as_bytes();
+    let more = vec![b'/'; length.saturating_sub(bytes.len())];
+    match bytes.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => OsString::from_vec([&bytes[..slash], &more, &bytes[slash..]].concat()).into(),
+        None => path.to_path_buf(),
+    }
+}
+
 /// What every life of a rank needs, whatever it begins from.
-fn prepare(agent: &OsStr, addresses: &OsStr, files: &OsStr) -> Result<(), (i32, String)> {
+fn prepare(agent: &OsStr, addresses: &OsStr, files: &OsStr, holds_program: bool) -> Result<(), (i32, String)> {
     let failed = |what: &str, error: &dyn std::fmt::Display| (126, format!("cannot {what}: {error}"));
 
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(|error| failed("ask for a signal when the agent dies", &error))?;
@@ -105,7 +151,7 @@ fn prepare(agent: &OsStr, addresses: &OsStr, files: &OsStr) -> Result<(), (i32, 
         // A higher limit than inherited does the program no harm.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);
     }
-    close_strangers().map_err(|error| failed("list the open descriptors", &error))?;
+    close_strangers(holds_program).map_err(|error| failed("list the open descriptors", &error))?;
     // The launcher reads its signals from a descriptor and blocks them for that; the program gets them delivered.
     SigSet::empty()
         .thread_set_mask()
@@ -125,13 +171,14 @@ pub fn addresses_can_be_fixed() -> bool {
 
 /// Closes every descriptor but the standard ones and the rank's own, so that the numbers of those which
 /// the program opens are the same in every life, whoever started the job.
-fn close_strangers() -> io::Result<()> {
+fn close_strangers(holds_program: bool) -> io::Result<()> {
     let mut strangers = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let number = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
         if let Some(fd) = number
             && fd > 2
             && ![PMI_FD, NODE_MEMORY_FD, SPILL_FD, IMAGE_FD].contains(&fd)
+            && !(holds_program && fd == PROGRAM_FD)
         {
             strangers.push(fd);
         }
@@ -141,4 +188,22 @@ fn close_strangers() -> io::Result<()> {
         let _ = nix::unistd::close(fd);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_lengthened_to_the_same_file() {
+        for (path, length, expected) in [
+            ("/tmp/app", 11, "/tmp////app"),
+            ("/app", 6, "///app"),
+            ("/tmp/app", 3, "/tmp/app"),
+            ("/proc/self/fd/3", 17, "/proc/self/fd///3"),
+        ] {
+            assert_eq!(lengthened(Path::new(path), length), Path::new(expected).to_path_buf());
+            assert_eq!(lengthened(Path::new(path), length).as_os_str(), expected);
+        }
+    }
 }

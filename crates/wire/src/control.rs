@@ -464,6 +464,11 @@ pub enum ToDispatcher {
         rank: usize,
         programs: Vec<WantedProgram>,
     },
+    /// The name of the rank's program leads to another file than when the job began; that one is executed again.
+    ProgramReplaced {
+        rank: usize,
+        path: OsString,
+    },
     /// The rank sent something that is not PMI.
     PmiTrouble {
         rank: usize,

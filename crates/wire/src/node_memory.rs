@@ -25,6 +25,8 @@ pub const NODE_MEMORY_FD: i32 = 31;
 pub const SPILL_FD: i32 = 32;
 /// File descriptor of the socket on which the agent asks for process images ([`crate::image`]), when it may.
 pub const IMAGE_FD: i32 = 33;
+/// File descriptor of the program's own file in a rank's process before it becomes the program.
+pub const PROGRAM_FD: i32 = 34;
 
 /// Environment variable with the rank's number in the job.
 pub const ENV_RANK: &str = "RESURGO_RANK";
@@ -187,6 +189,8 @@ pub mod control {
     /// `u64` while the rank holds sends until the event logger has its deliveries, 0 otherwise: how many this life had held before the
     /// oldest of them, plus 1.
     pub const HELD: usize = 880;
+    /// `u64` number of the process that has opened the provider in this life, as it sees it; 0: none has.
+    pub const ATTACHED: usize = 888;
 
     /// `u64` what the agent has forwarded of the rank's standard output in earlier lives and not yet seen again in this one,
     /// in bytes: the rank makes no new delivery before it is 0. Written by the agent.

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use resurgo_image::Socket;
 use resurgo_pmi::{LineBuffer, Place};
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{ENV_RANK, IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
+use resurgo_wire::node_memory::{ENV_RANK, IMAGE_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD};
 
 use crate::children;
 
@@ -52,6 +52,13 @@ pub struct Theirs {
     pub stderr: OwnedFd,
     pub image: Option<OwnedFd>,
     pub stdin: Option<PipeReader>,
+}
+
+/// What a life begins from.
+pub enum Begin<'a> {
+    /// The program: this file, or what its path leads to.
+    Program(Option<&'a File>),
+    Image(&'a Path),
 }
 
 /// What every life of every rank is started with.
@@ -109,14 +116,14 @@ impl Life {
         Ok((life, theirs, input))
     }
 
-    /// Starts the program of `rank` from its beginning, or from the image in the file `image`. Returns as
+    /// Starts the program of `rank` from its beginning, or from an image in a file. Returns as
     /// [`Life::connect`] does.
     pub fn start(
         around: &Surroundings,
         rank: usize,
         place: &Place,
         program: &Program,
-        image: Option<&Path>,
+        begin: Begin,
     ) -> io::Result<(Life, Option<PipeWriter>)> {
         let (mut life, theirs, input) = Life::connect(around.job, rank)?;
         let stdin = match (theirs.stdin, &around.job.stdin) {
@@ -133,19 +140,20 @@ impl Life {
         let agent = std::process::id().to_string();
         let files = format!("{}:{}", around.job.open_files.0, around.job.open_files.1);
         let addresses = if around.job.fixed_addresses { "fixed" } else { "random" };
-        match image {
-            Some(image) => command
+        match begin {
+            Begin::Image(image) => command
                 .arg(crate::trampoline::RESTORE_VERB)
                 .args([&agent, addresses, &files, &around.job.name])
                 .arg(image)
                 .env_clear()
                 // By this the process knows itself, and its copies, among those that have a file open.
                 .env(ENV_RANK, rank.to_string()),
-            None => command
+            Begin::Program(file) => command
                 .arg(crate::trampoline::VERB)
                 .arg(agent)
                 .arg(addresses)
                 .arg(files)
+                .arg(if file.is_some() { "held" } else { "path" })
                 .arg(&program.directory)
                 .arg(&program.path)
                 .args(&program.arguments)
@@ -171,6 +179,12 @@ impl Life {
             mappings.push(FdMapping {
                 parent_fd: spill.try_clone()?.into(),
                 child_fd: SPILL_FD,
+            });
+        }
+        if let Begin::Program(Some(file)) = begin {
+            mappings.push(FdMapping {
+                parent_fd: file.try_clone()?.into(),
+                child_fd: PROGRAM_FD,
             });
         }
         if let Some(image) = theirs.image {

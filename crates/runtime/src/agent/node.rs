@@ -244,6 +244,14 @@ impl NodeMemory {
         })
     }
 
+    /// The process that has opened the provider in the present life of `rank`, by the number that it knows.
+    pub fn attached(&self, rank: usize) -> io::Result<Option<i32>> {
+        let mut word = [0u8; 8];
+        self.file
+            .read_exact_at(&mut word, (self.layout.control(rank) + control::ATTACHED) as u64)?;
+        Ok(i32::try_from(u64::from_le_bytes(word)).ok().filter(|pid| *pid > 0))
+    }
+
     /// None of the first `ranks` ranks has said that it cannot be replayed.
     pub fn repeats(&self, ranks: usize) -> io::Result<bool> {
         for rank in 0..ranks {

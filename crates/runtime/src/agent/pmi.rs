@@ -3,10 +3,12 @@
 use std::io::{self, Read, Write};
 
 use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getpgid};
 use resurgo_pmi::{Notice, Output};
 use resurgo_wire::control::{ToDispatcher, WantedProgram};
 use resurgo_wire::node_memory::{PHASE_REPLAY, can_return_together};
 
+use super::program_file::Mapped;
 use super::{Agent, Work};
 
 impl Work {
@@ -65,6 +67,9 @@ impl Agent {
                 }
             }
         }
+        if !self.compare_code(rank)? {
+            return Ok(());
+        }
         while let Some((answers, notice)) = self.work.as_mut().and_then(|work| work.next_answers(rank)) {
             for answer in answers {
                 self.answer(&answer);
@@ -91,6 +96,37 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    /// Compares what the process of `rank` has its code from, once it has come to MPI, with what the first life had. A
+    /// difference ends the job; returns whether there is none.
+    fn compare_code(&mut self, rank: usize) -> io::Result<bool> {
+        let Some(work) = &mut self.work else {
+            return Ok(true);
+        };
+        let this = &mut work.ranks[rank];
+        let Some(life) = this.life.as_ref().filter(|_| !this.is_compared) else {
+            return Ok(true);
+        };
+        let Some(pid) = work.memory.attached(rank)? else {
+            return Ok(true);
+        };
+        this.is_compared = true;
+        // In a container the number may be another process's here.
+        let is_its = getpgid(Some(Pid::from_raw(pid))) == Ok(life.pid);
+        let Some(mapped) = Mapped::of(pid).ok().filter(|_| is_its) else {
+            return Ok(true);
+        };
+        let Some(first) = &this.mapped else {
+            this.mapped = Some(mapped);
+            return Ok(true);
+        };
+        let Some(what) = mapped.differs_from(first) else {
+            return Ok(true);
+        };
+        let reason = format!("rank {rank} cannot go on: {what}");
+        self.send(&ToDispatcher::Failed { reason })?;
+        Ok(false)
     }
 
     pub(super) fn answer(&mut self, answer: &Output) {

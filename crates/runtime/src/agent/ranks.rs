@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::unistd::Pid;
 use resurgo_wire::control::{End, Ended, Stream, ToDispatcher};
-use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
+use resurgo_wire::node_memory::{self as nm, EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 
 use super::images::{Images, Restoring};
-use super::life::{Life, Surroundings};
+use super::life::{Begin, Life, Surroundings};
+use super::program_file::Mapped;
 use super::suspend::RankState;
 use super::taken::{Printed, Taken};
 use super::{Agent, PATIENCE, Source, Work};
@@ -45,6 +46,9 @@ pub(super) struct Rank {
     /// That, with exit code 0.
     ended_well: bool,
     pub images: Images,
+    /// The files that its first life had its code from, once known; and whether the present one has been compared with it.
+    pub mapped: Option<Mapped>,
+    pub is_compared: bool,
     /// The injected fault of its present life.
     pub fault_at_messages: u64,
     /// CLOCK_MONOTONIC nanoseconds at which its present life was killed on purpose, 0: it was not; and at which it was to be
@@ -77,6 +81,8 @@ impl Rank {
             finished: false,
             ended_well: false,
             images: Images::default(),
+            mapped: None,
+            is_compared: true,
             fault_at_messages: 0,
             killed_ns: 0,
             asked_ns: 0,
@@ -227,9 +233,27 @@ impl Agent {
                 spill: work.spill.as_ref(),
             };
             let program = &work.job.programs[this.program];
-            let (life, input) = Life::start(&around, rank, &place, program, start.file.as_deref())?;
+            let file = &mut work.program_files[this.program];
+            let mut is_replaced = false;
+            if start.file.is_none() {
+                if let Some(why) = file.why_not() {
+                    return Err(io::Error::other(why));
+                }
+                is_replaced = !file.is_told && file.is_replaced();
+                file.is_told |= is_replaced;
+            }
+            let begin = match &start.file {
+                Some(image) => Begin::Image(image),
+                None => Begin::Program(file.to_execute()),
+            };
+            let (life, input) = Life::start(&around, rank, &place, program, begin)?;
+            let replaced = is_replaced.then(|| file.path());
+            this.is_compared = start.file.is_some() || !nm::has_images(work.job.protocol);
             this.images.restoring = start.file.is_some().then(|| Restoring::of(start.number));
             self.life_begins(rank, life, start.number)?;
+            if let Some(path) = replaced {
+                self.send(&ToDispatcher::ProgramReplaced { rank, path })?;
+            }
             input
         };
         if let (Some(spool), Some(pipe)) = (self.work.as_mut().and_then(|work| work.spool.as_mut()), input) {

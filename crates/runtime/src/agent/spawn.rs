@@ -8,6 +8,7 @@ use std::io;
 use resurgo_wire::control::Program;
 
 use super::Agent;
+use super::program_file::ProgramFile;
 use super::ranks::Rank;
 
 /// Per rank, the number of its program.
@@ -31,6 +32,7 @@ impl Agent {
             .iter()
             .map(|program| Rank::new(first_program + *program as usize));
         work.ranks.extend(ranks);
+        work.program_files.extend(programs.iter().map(ProgramFile::hold));
         work.job.programs.extend(programs);
         let end = work.ranks.len();
         // Whoever sends to a new rank, or looks for what it has sent, must know of it first.

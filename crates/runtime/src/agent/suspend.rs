@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::files::ImageFile;
 use super::images::Account;
 use super::node::{self, NodeMemory};
+use super::program_file::ProgramFile;
 use super::ranks::Rank;
 use super::spool::Spool;
 use super::store::Store;
@@ -267,6 +268,8 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
             directory.display()
         )
     })?;
+    // Ranks of a resumed job begin from images, but those which they spawn do not.
+    let program_files = job.programs.iter().map(ProgramFile::hold).collect();
     let memory = NodeMemory::create(&job, state.ranks.len())
         .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
     let spill = match &job.spill_directory {
@@ -304,6 +307,7 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
     waves.iter_mut().for_each(|waves| waves.resume(&ranks));
     Ok(Work {
         job,
+        program_files,
         memory,
         spill,
         server: state.server,

@@ -522,6 +522,14 @@ impl Events {
         self.record("output_missing", json!({"rank": rank, "bytes": bytes}));
     }
 
+    pub fn program_replaced(&mut self, rank: usize, path: &Path) {
+        let path = path.display();
+        self.say(&format!(
+            "warning: {path} has been replaced since the job began; rank {rank} goes on with the file that it began with"
+        ));
+        self.record("program_replaced", json!({"rank": rank, "path": path.to_string()}));
+    }
+
     pub fn pmi_trouble(&mut self, rank: usize, text: &str) {
         self.say(&format!("warning: rank {rank} {text}"));
         self.record("pmi_trouble", json!({"rank": rank, "text": text}));
