@@ -14,9 +14,10 @@ use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
 use crate::descriptors::{self, Refusal};
 use crate::file::warm;
+use crate::shared::Twins;
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Socket, Text};
-use crate::{changes, gate, locks, mappings, objects, sharing, snapshot, stop, threads, timers};
+use crate::{changes, gate, locks, mappings, objects, shared, sharing, snapshot, stop, threads, timers};
 
 /// What the provider has to say about an image.
 #[derive(Clone)]
@@ -276,7 +277,10 @@ fn take(request: &Received) -> Result<(), Refusal> {
     }
     match ready {
         Ok(Some(ready)) if ready.datagram.kind == Kind::Ready => Ok(()),
-        Ok(Some(failed)) if failed.datagram.c == 0 => Err(refuse("some of its memory is not copied (MADV_DONTFORK)")),
+        Ok(Some(failed)) if failed.datagram.c == 0 => Err(refuse(match failed.datagram.b {
+            snapshot::IS_OF_OTHERS => shared::IS_OF_OTHERS,
+            _ => "some of its memory is not copied (MADV_DONTFORK)",
+        })),
         Ok(Some(failed)) => Err(Refusal::new(
             "an open file cannot be opened again",
             failed.datagram.b as i32,
@@ -310,7 +314,7 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
     }
     timers::note().map_err(refuse)?;
     snapshot::note_inherited();
-    mappings::make_private().map_err(refuse)?;
+    mappings::survey().map_err(refuse)?;
     let own = file.as_ref().map_or(-1, |file| file.0);
     let is_own = |fd| {
         let mut is_own = fd == own || fd == changes::descriptor();
@@ -318,6 +322,9 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
         is_own
     };
     descriptors::note(is_own)?;
+    if let Some(why) = shared::refuses() {
+        return Err(refuse(why));
+    }
     let (own, others) = talk::pair().map_err(|_| refuse("it has no descriptor left for a socket"))?;
     let give_up = |why: &'static str| {
         sys::close(own);
@@ -337,8 +344,12 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
         changes::note(number);
     }
     let mut fork = None;
+    // What the channels held may have come into it.
+    let twins = Twins::new().map_err(give_up)?;
+    // A process that shares the memory would find none of them.
     let pages = file
         .as_ref()
+        .filter(|_| !shared::is_any())
         .and_then(|file| warm::copy(&snapshot::about(number, 0), file.0));
     drop(file);
     let copied = match pages {
@@ -350,6 +361,7 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
             copied
         }
     };
+    drop(twins);
     // Where nobody waits for others it is copied while the agent accounts for what the rank has printed.
     let go = in_wave || receive_answer(number) == Some(Kind::Go);
     let pid = copied.map_err(|_| give_up("there is not enough memory or not enough processes for a copy of it"))?;

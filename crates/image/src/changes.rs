@@ -13,6 +13,7 @@ use std::ops::Range;
 use crate::file::pages::{self, AT_ONCE, IS_FILE, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, Scan};
 use crate::file::work::{self, Area};
 use crate::mappings::{Lines, Mapping};
+use crate::shared;
 use crate::sys::{self, Errno, call};
 
 /// Lists of former images that are kept: the file to be written over is usually that of the third image before.
@@ -221,8 +222,12 @@ fn note_all(fd: i32, ranges: &mut Area) -> Result<(), Errno> {
         let result = loop {
             match lines.next_line() {
                 Ok(Some(line)) => {
-                    let tracked = Mapping::parse(line).filter(is_tracked);
-                    let noted = tracked.map_or(Ok(()), |mapping| note_mapping(fd, pages, &mapping, ranges));
+                    let noted = match Mapping::parse(line) {
+                        // Its twin is new.
+                        Some(mapping) if shared::has(&mapping) => add(ranges, mapping.start, mapping.end),
+                        Some(mapping) if is_tracked(&mapping) => note_mapping(fd, pages, &mapping, ranges),
+                        _ => Ok(()),
+                    };
                     if let Err(errno) = noted {
                         break Err(errno);
                     }

@@ -13,6 +13,7 @@ mod gate;
 mod locks;
 mod mappings;
 mod objects;
+mod shared;
 mod sharing;
 mod snapshot;
 mod stop;

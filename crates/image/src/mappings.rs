@@ -5,6 +5,7 @@ use resurgo_wire::node_memory::{NODE_MEMORY_FD, SPILL_FD};
 use crate::descriptors;
 use crate::file::pages::{self, AT_ONCE, IS_GUARD, IS_PRESENT, IS_SWAPPED, Scan};
 use crate::file::work;
+use crate::shared;
 use crate::sys::{self, Errno, call};
 
 /// Where MPI libraries keep memory that they share with ranks of the same node. Every rank is told that it is alone on
@@ -13,40 +14,44 @@ const OF_ONE_RANK: [&str; 3] = ["/dev/shm/mpich_", "/dev/shm/Intel_MPI_", "/dev/
 /// What /proc says of the memory files that `file/restore/open.rs` makes.
 const LEFTOVER: &[u8] = b"/memfd:resurgo-leftover";
 
-/// Turns shared memory that only this process has into private memory with the same content. The error says what stands in
-/// the way of an image. Threads must stand still.
-pub fn make_private() -> Result<(), &'static str> {
+/// Lists the shared memory that only this process has ([`shared`]), and turns what the MPI library has of it into private memory with the
+/// same content. The error says what stands in the way of an image. Threads must stand still.
+pub fn survey() -> Result<(), &'static str> {
     const UNREADABLE: &str = "its memory map cannot be read";
     let file = sys::open(b"/proc/self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC).map_err(|_| UNREADABLE)?;
     let of_node = [NODE_MEMORY_FD, SPILL_FD].map(inode_of);
     let mut found = [(0usize, 0usize, 0i32); 64];
     let mut count = 0;
+    let mut of_kernel = None;
     let mut lines = Lines::new(file);
     let mut result = Ok(());
+    shared::clear();
     while let Some(line) = lines.next_line().map_err(|_| UNREADABLE)? {
         let Some(mapping) = Mapping::parse(line) else { continue };
         if !mapping.shared || of_node.contains(&Some(mapping.inode)) {
             continue;
         }
-        if !mapping.only_ours() {
-            if mapping.protection & libc::PROT_WRITE != 0 {
-                result = Err("it shares writable memory with a file, a device or other processes");
+        if is_of_one_rank(mapping.path) {
+            if count == found.len() {
+                result = Err("it has more than 64 shared memory areas");
                 break;
             }
-            continue;
+            found[count] = (mapping.start, mapping.end, mapping.protection);
+            count += 1;
+        } else if shared::is_nameless(&mapping, *of_kernel.get_or_insert_with(shared::device_of_kernel)) {
+            result = match has_guards(mapping.start, mapping.end) {
+                true => Err("it has guard pages in shared memory (MADV_GUARD_INSTALL)"),
+                false => shared::add(&mapping),
+            };
+        } else if mapping.protection & libc::PROT_WRITE != 0 {
+            result = Err(shared::IS_OF_OTHERS);
         }
-        if count == found.len() {
-            result = Err("it has more than 64 shared memory areas");
+        if result.is_err() {
             break;
         }
-        found[count] = (mapping.start, mapping.end, mapping.protection);
-        count += 1;
     }
     sys::close(file);
     result?;
-    if found[..count].iter().any(|&(start, end, _)| has_guards(start, end)) {
-        return Err("it has guard pages in shared memory (MADV_GUARD_INSTALL)");
-    }
     for &(start, end, protection) in &found[..count] {
         // SAFETY: the mapping was just listed, and nobody runs.
         unsafe { privatise(start, end, protection) }
@@ -174,30 +179,13 @@ impl Joined {
 
 unsafe fn privatise(start: usize, end: usize, protection: i32) -> Result<(), Errno> {
     let bytes = end - start;
-    // SAFETY: new memory at a place of the kernel's choice, filled and then moved over the old mapping, which is
-    // `bytes` long; pages that were never touched read as zero and stay so.
+    // SAFETY: new memory, filled and then moved over the old mapping, which is as long; pages that were never touched read as zero and
+    // stay so.
     unsafe {
-        let copy = call!(
-            libc::SYS_mmap,
-            0,
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1i64,
-            0
-        )?;
-        let (from, to) = (start as *const u64, copy as *mut u64);
-        for page in (0..bytes / 8).step_by(512) {
-            let words = std::slice::from_raw_parts(from.add(page), 512);
-            if words.iter().any(|word| *word != 0) {
-                std::ptr::copy_nonoverlapping(words.as_ptr(), to.add(page), 512);
-            }
-        }
-        call!(libc::SYS_mprotect, copy, bytes, protection)?;
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        call!(libc::SYS_mremap, copy, bytes, bytes, flags, start)?;
+        let new = shared::new_memory(bytes)?;
+        shared::copy(start, new, bytes);
+        shared::move_to(new, (start, end), protection)
     }
-    Ok(())
 }
 
 /// True for files that hold memory which only this rank uses.
@@ -218,6 +206,8 @@ pub struct Mapping<'a> {
     pub protection: i32,
     pub shared: bool,
     pub offset: u64,
+    /// As in the struct of stat.
+    pub device: u64,
     pub inode: u64,
     pub path: &'a str,
 }
@@ -229,7 +219,10 @@ impl<'a> Mapping<'a> {
         let (start, end) = words.next()?.split_once('-')?;
         let rights = words.next()?.as_bytes();
         let offset = words.next()?;
-        let inode = words.nth(1)?.parse().ok()?;
+        let (major, minor) = words.next()?.split_once(':')?;
+        let number = |digits| u32::from_str_radix(digits, 16).ok();
+        let device = libc::makedev(number(major)?, number(minor)?);
+        let inode = words.next()?.parse().ok()?;
         let path = words.next().unwrap_or("").trim_start();
         let mut protection = 0;
         for (letter, bit) in [
@@ -247,14 +240,10 @@ impl<'a> Mapping<'a> {
             protection,
             shared: rights.get(3) == Some(&b's'),
             offset: u64::from_str_radix(offset, 16).ok()?,
+            device,
             inode,
             path,
         })
-    }
-
-    /// Shared memory without a name is shared with child processes only, and a rank with children has no image taken.
-    fn only_ours(&self) -> bool {
-        self.path.starts_with("/dev/zero") || is_of_one_rank(self.path)
     }
 }
 
@@ -309,39 +298,11 @@ mod tests {
         let mapping = Mapping::parse(line).unwrap();
         assert_eq!((mapping.start, mapping.end), (0x7ffff5410000, 0x7ffff5514000));
         assert_eq!(mapping.protection, libc::PROT_READ | libc::PROT_WRITE);
-        assert!(mapping.shared && mapping.only_ours());
+        assert!(mapping.shared && is_of_one_rank(mapping.path) && mapping.device == libc::makedev(0, 0x1a));
         let heap = Mapping::parse(b"55555555a000-5555555be000 rw-p 00000000 00:00 0      [heap]").unwrap();
         assert!(!heap.shared && heap.path == "[heap]");
         let nameless = Mapping::parse(b"80000000000-90000000000 rw-p 00000000 00:00 0").unwrap();
         assert!(nameless.path.is_empty());
         assert_eq!(mapping.inode, 39367);
-    }
-
-    #[test]
-    fn shared_memory_becomes_private_and_keeps_its_content() {
-        // SAFETY: a mapping of this test's own.
-        unsafe {
-            let place = libc::mmap(
-                std::ptr::null_mut(),
-                1 << 20,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            let bytes = std::slice::from_raw_parts_mut(place.cast::<u8>(), 1 << 20);
-            bytes[5000] = 7;
-            bytes[(1 << 20) - 1] = 9;
-            make_private().unwrap();
-            assert!(bytes[5000] == 7 && bytes[(1 << 20) - 1] == 9 && bytes[0] == 0);
-            let child = libc::fork();
-            if child == 0 {
-                bytes[5000] = 1;
-                libc::_exit(0);
-            }
-            libc::waitpid(child, std::ptr::null_mut(), 0);
-            assert_eq!(bytes[5000], 7);
-            libc::munmap(place, 1 << 20);
-        }
     }
 }

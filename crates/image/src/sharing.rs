@@ -23,22 +23,41 @@ pub fn grows(mode: u32, status: i32, offset: i64, length: i64) -> bool {
     is_written(mode, status) && (status & libc::O_APPEND != 0 || offset == length)
 }
 
-/// Calls `each` for every descriptor of any process that a file can be written by, with the file's number, and with what tells which
+/// Calls `each` with the number of every process.
+pub fn for_each_process(each: impl FnMut(i32)) {
+    if let Ok(processes) = directory("/proc\0") {
+        let _ = sys::numbers_in(processes, each);
+        sys::close(processes);
+    }
+}
+
+fn directory(path: &str) -> Result<i32, sys::Errno> {
+    sys::open(path.as_bytes(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC)
+}
+
+/// Which descriptors matter.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Opened {
+    /// By which a file can be written to.
+    ForWriting,
+    /// Those of files that have no name any more.
+    Nameless,
+}
+
+/// Calls `each` for every such descriptor of any process, with the file's number, and with what tells which
 /// file it is if the process lives and is no life and no copy of this rank. Processes that may not be looked at are those of other users.
 ///
 /// Files are not looked at themselves unless asked for: the server of a file that is nothing to this rank may be out of reach.
-pub fn for_each_writer(mut each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {
-    let directory = |path: &str| {
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-        sys::open(path.as_bytes(), flags)
-    };
-    let Ok(processes) = directory("/proc\0") else { return };
-    let _ = sys::numbers_in(processes, |process| {
+pub fn for_each_open(which: Opened, mut each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {
+    for_each_process(|process| {
         let Ok(files) = directory(Text::of(format_args!("/proc/{process}/fd\0")).as_str()) else {
             return;
         };
         let _ = sys::numbers_in(files, |file| {
-            if let Some(number) = written(process, file) {
+            if which == Opened::Nameless && !has_no_name(process, file) {
+                return;
+            }
+            if let Some(number) = number(process, file, which) {
                 // The last question comes last: who ends meanwhile may look like another's process before.
                 let is_other = |_: &Inode| !is_of_this_rank(process) && !has_ended(process);
                 each(number, &|| target(process, file).filter(is_other));
@@ -46,7 +65,11 @@ pub fn for_each_writer(mut each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {
         });
         sys::close(files);
     });
-    sys::close(processes);
+}
+
+/// Calls `each` for every descriptor of another process that a file can be written by: see [`for_each_open`].
+pub fn for_each_writer(each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {
+    for_each_open(Opened::ForWriting, each);
 }
 
 /// Calls `visit` with what answers whether others write to a file. It asks for every file that matters, if it wants to know; nobody is
@@ -69,8 +92,14 @@ pub fn is_written_by_others(file: Inode) -> bool {
     found
 }
 
-/// The number of a file, if the descriptor is open for writing.
-fn written(process: i32, file: i32) -> Option<u64> {
+fn has_no_name(process: i32, file: i32) -> bool {
+    let mut link = [0u8; 4096];
+    let path = Text::of(format_args!("/proc/{process}/fd/{file}\0"));
+    sys::readlink(path.as_str().as_bytes(), &mut link).is_ok_and(|link| link.ends_with(b" (deleted)"))
+}
+
+/// The number of a file, if the descriptor is such a one.
+fn number(process: i32, file: i32, which: Opened) -> Option<u64> {
     let (mut writes, mut number) = (false, None);
     let path = Text::of(format_args!("/proc/{process}/fdinfo/{file}\0"));
     let read = objects::for_each_fact_in(path.as_str().as_bytes(), |label, value| {
@@ -84,7 +113,7 @@ fn written(process: i32, file: i32) -> Option<u64> {
         }
         Some(())
     });
-    if read.is_err() || !writes {
+    if read.is_err() || which == Opened::ForWriting && !writes {
         return None;
     }
     // Kernels before 5.14 do not tell it.

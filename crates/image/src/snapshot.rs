@@ -15,7 +15,7 @@ use crate::file::tables::{Trouble, read_file};
 use crate::file::writer::About;
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Text};
-use crate::{calls, changes, gate, locks, mappings, stop, threads, timers};
+use crate::{calls, changes, gate, locks, mappings, shared, stop, threads, timers};
 
 const SIGNALS: usize = 64;
 const LIMITS: usize = 16;
@@ -135,10 +135,13 @@ fn end() -> ! {
     exit(0)
 }
 
+/// In place of a descriptor: others have memory that was taken for the process's alone.
+pub const IS_OF_OTHERS: u64 = 1 << 32;
+
 /// Copies the process for image `number`: the copy sleeps. `own` and `others` are the ends of its socket: the first stays
 /// with the original, which gives it to the agent.
 pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
-    let agent = sys::getppid();
+    let (agent, original) = (sys::getppid(), sys::getpid());
     let mappings = mappings::checksum();
     match threads::copy_process(None)? {
         0 => {}
@@ -158,13 +161,15 @@ pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
     set_oom_score(b"1000");
     name();
     let whole = mappings == mappings::checksum();
-    let parted = descriptors::leave_original();
-    if let Err((fd, errno)) = if whole { parted } else { Err((-1, 0)) } {
-        let _ = talk::send(
-            others,
-            &Datagram::new(Kind::Failed, number, fd as u64, errno as u64),
-            &[],
-        );
+    let parted = descriptors::leave_original().map_err(|(fd, errno)| (fd as u64, errno));
+    let has_own = shared::take_places().map_err(|errno| (u64::MAX, errno));
+    let done = match whole {
+        true => parted.and(has_own),
+        false => Err((u64::MAX, 0)),
+    };
+    let is_alone = || (!shared::is_of_others(original)).then_some(()).ok_or((IS_OF_OTHERS, 0));
+    if let Err((what, errno)) = done.and_then(|()| is_alone()) {
+        let _ = talk::send(others, &Datagram::new(Kind::Failed, number, what, errno as u64), &[]);
         exit(1);
     }
     if talk::send(others, &Datagram::new(Kind::Ready, number, 0, 0), &[]).is_err() {
@@ -354,6 +359,7 @@ fn go_on(main_renamed: bool) -> Result<usize, Errno> {
         locks::Where::Without(crate::capture::hooks().map_or(0..0, |hooks| (hooks.own_memory)()))
     };
     locks::rename(renamed, &memory)?;
+    shared::share_again()?;
     timers::set(|tid| renamed.iter().find(|(old, _)| *old == tid).map_or(tid, |(_, new)| *new))?;
     main.ok_or(libc::ESRCH)
 }

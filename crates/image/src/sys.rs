@@ -269,6 +269,22 @@ pub fn path<'a>(buffer: &'a mut [u8; 64], prefix: &str, number: i32, suffix: &st
 
 /// Calls `each` with every number that names an entry of an open directory such as /proc/self/task.
 pub fn numbers_in(directory: i32, mut each: impl FnMut(i32)) -> Result<(), Errno> {
+    entries_in(directory, |_, name| {
+        let mut number = None;
+        for byte in name {
+            number = match (byte, number) {
+                (b'0'..=b'9', number) => Some(number.unwrap_or(0) * 10 + i32::from(byte - b'0')),
+                _ => break,
+            };
+        }
+        if let Some(number) = number {
+            each(number);
+        }
+    })
+}
+
+/// Calls `each` with the inode and the name of every entry of an open directory.
+pub fn entries_in(directory: i32, mut each: impl FnMut(u64, &[u8])) -> Result<(), Errno> {
     #[repr(align(8))]
     struct Buffer([u8; 4096]);
     let mut buffer = Buffer([0; 4096]);
@@ -284,17 +300,11 @@ pub fn numbers_in(directory: i32, mut each: impl FnMut(i32)) -> Result<(), Errno
             let entry = &buffer.0[at..length];
             // struct linux_dirent64: inode, offset, u16 length at 16, type, name from 19 on.
             let size = u16::from_le_bytes([entry[16], entry[17]]) as usize;
+            let mut inode = [0; 8];
+            inode.copy_from_slice(&entry[..8]);
             let name = &entry[19..size];
-            let mut number = None;
-            for byte in name.iter().take_while(|byte| **byte != 0) {
-                number = match (byte, number) {
-                    (b'0'..=b'9', number) => Some(number.unwrap_or(0) * 10 + i32::from(byte - b'0')),
-                    _ => break,
-                };
-            }
-            if let Some(number) = number {
-                each(number);
-            }
+            let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+            each(u64::from_le_bytes(inode), &name[..end]);
             at += size;
         }
     }

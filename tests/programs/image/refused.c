@@ -17,7 +17,8 @@
 
 static const char *kind;
 static int fd = -1, fds[2] = {-1, -1};
-static char *place, path[64];
+static char *place, path[80];
+static volatile int *goes_on;
 static pid_t child;
 static pthread_t thread;
 static pthread_mutex_t mutex;
@@ -63,11 +64,34 @@ static void take(void)
     } else if (is("guarded")) {
         place = mmap(NULL, BYTES + GUARD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         guard_pages(place + BYTES, GUARD);
-    } else if (is("shared_file") || is("memfd")) {
-        snprintf(path, sizeof path, "shared%d", rank);
-        fd = is("memfd") ? WORKS(memfd_create("mine", 0)) : WORKS(open(path, O_RDWR | O_CREAT, 0600));
+    } else if (is("shared_file") || is("named") || is("linked") || is("of_others") || is("beyond")) {
+        snprintf(path, sizeof path, "%sshared%d-%d", is("shared_file") ? "" : "/dev/shm/resurgo-test-", rank, getpid());
+        fd = WORKS(open(path, O_RDWR | O_CREAT, 0600));
         WORKS(ftruncate(fd, BYTES));
-        place = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        place = mmap(NULL, BYTES * (is("beyond") ? 2 : 1), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (is("linked")) { // as sem_open does it
+            char first[sizeof path];
+            strcpy(first, path);
+            snprintf(path, sizeof path, "/dev/shm/resurgo-test-linked%d-%d", rank, getpid());
+            WORKS(link(first, path));
+            unlink(first);
+        } else if (is("of_others") || is("beyond"))
+            unlink(path);
+        if (!is("shared_file")) {
+            close(fd);
+            fd = -1;
+        }
+        if (is("of_others")) {
+            goes_on = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+            *goes_on = 1;
+            if (WORKS(fork()) == 0) {
+                if (fork() == 0)
+                    for (int i = 0; *goes_on && i < 3000; i++)
+                        usleep(10000);
+                _exit(0);
+            }
+            wait(NULL);
+        }
     } else if (is("sysv")) {
         int id = WORKS(shmget(IPC_PRIVATE, BYTES, 0600));
         place = shmat(id, NULL, 0);
@@ -131,8 +155,12 @@ static void give_back(void)
         IS_ZERO(pthread_join(thread, NULL));
     }
     if (place)
-        WORKS(is("sysv") ? shmdt(place) : munmap(place, is("guarded") ? BYTES + GUARD : BYTES));
+        WORKS(is("sysv") ? shmdt(place) : munmap(place, is("guarded") ? BYTES + GUARD : is("beyond") ? 2 * BYTES : BYTES));
     place = NULL;
+    if (goes_on)
+        *goes_on = 0;
+    if (is("named") || is("linked"))
+        WORKS(unlink(path));
     if (fd >= 0)
         close(fd);
     if (fds[0] >= 0) {
