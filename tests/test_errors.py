@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What cannot work is refused before anything starts, in one clear message; `doctor` says the same."""
 
+import json
 import os
 import shutil
 
@@ -115,16 +116,44 @@ def test_mpich_without_libfabric(jobs, program):
     refused(jobs.resurgo("run", "-n", "2", *program("hello_debian"), env=without_mpich()), "libmpich.so.12", "UCX", "pip install mpich")
 
 
-def test_no_mpi_library_at_all(jobs, program):
+@pytest.fixture
+def stray(jobs, program):
+    """hello without the run path that was built in: nothing in it leads to a library."""
     copy = jobs.directory / "hello"
     shutil.copy(program("hello")[0], copy)
-    # Without the run path that was built in, nothing leads to a library.
     data = copy.read_bytes()
     path = str(harness.MPICH / "lib").encode()
     if path not in data:
         pytest.skip("the program has no run path")
     copy.write_bytes(data.replace(path, b"/" + b"x" * (len(path) - 1)))
-    refused(jobs.resurgo("run", "-n", "2", copy, env=without_mpich()), "libmpi.so.12", "install")
+    return copy
+
+
+def test_no_mpi_library_at_all(jobs, stray):
+    refused(jobs.resurgo("run", "-n", "2", stray, env=without_mpich()), "libmpi.so.12", "install")
+
+
+@pytest.mark.parametrize("how", ["link", "copy", "link to it", "on the search path"])
+def test_resurgo_in_an_environment_that_is_not_active(jobs, stray, how):
+    """Its own environment has MPICH."""
+    venv = jobs.directory / "my venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "lib").symlink_to(harness.MPICH / "lib")
+    called, env = venv / "bin/resurgo", without_mpich()
+    if how == "link":
+        called.symlink_to(harness.RESURGO)
+    else:
+        # As installed with PREFIX=venv; its lib is another's here.
+        shutil.copy(harness.RESURGO, called)
+        env["RESURGO_FABRIC_DIR"] = str(harness.RESURGO.parent.parent / "lib/resurgo")
+    if how == "link to it":
+        called = jobs.directory / "resurgo"
+        called.symlink_to("my venv/bin/resurgo")
+    elif how == "on the search path":
+        env["PATH"] += f":{called.parent}"
+        called = "resurgo"
+    result = jobs.command([called, "run", "-n", "2", stray], env=env).wait().ok()
+    assert result.errors == "", result.errors
 
 
 def test_doctor(jobs, program):
@@ -137,6 +166,18 @@ def test_doctor(jobs, program):
     for name in ("fake_openmpi", "hello_static", "not_mpi"):
         result = jobs.resurgo("doctor", *program(name))
         assert result.code != 0 and name in result.errors + result.text
+
+
+def test_doctor_as_json(jobs, program):
+    told = json.loads(jobs.resurgo("doctor", "--json", *program("hello")).ok().text)
+    assert told["protected"] is True and told["program"] == program("hello")[0], told
+    assert told["library"].endswith("libmpi.so.12") and told["maker"] == "MPICH with libfabric", told
+    assert told["environment"]["FI_PROVIDER"] == "resurgo", told
+    shell = json.loads(jobs.resurgo("doctor", "--json", "sh").ok().text)
+    assert shell["protected"] is None and shell["library"] is None and "no MPI program itself" in shell["note"], shell
+    result = jobs.resurgo("doctor", "--json", *program("hello_static"))
+    told = json.loads(result.text)
+    assert (result.code, result.errors, told["protected"]) == (2, "", False) and "statically" in told["reason"], told
 
 
 def test_doctor_and_run_agree(jobs, program):

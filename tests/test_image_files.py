@@ -2,6 +2,7 @@
 """Image files: a rank whose process and snapshot are both gone is rebuilt from its newest good file."""
 
 import contextlib
+import datetime
 import os
 import re
 import shutil
@@ -325,7 +326,7 @@ def test_compressed_files_are_small(jobs, program, tmp_path):
         assert sizes[1] < most and 2 * sizes[1] < sizes[0], sizes
         assert name != "heat" or sizes[0] < most, "of a fresh C rank also without compression"
         shown = jobs.resurgo("image", "show", files(directory, 0)[-1]).ok().text
-        assert re.search(r"\ncompressed \d+ KiB, by zstd\n", shown), shown
+        assert re.search(r"\ncompressed [\d.]+ [KM]iB, by zstd\n", shown), shown
 
 
 @pytest.mark.parametrize("what", ["userfaultfd", "scan"])
@@ -541,7 +542,10 @@ def test_files_can_be_kept_and_shown(jobs, program, tmp_path):
     assert {path.name.partition(".")[2].partition("-")[0] for path in own.iterdir()} == {"image"}
     file = files(directory, 1)[-1]
     assert len(files(directory, 1)) == 2
-    shown = jobs.resurgo("image", "show", file).ok().text
+    shown = jobs.resurgo("image", "show", file, env=harness.environment(TZ="XYZ-5:30")).ok().text
+    written = re.search(r"\nwritten    (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+]0530)\n", shown)[1]
+    age = time.time() - datetime.datetime.strptime(written, "%Y-%m-%d %H:%M:%S %z").timestamp()
+    assert 0 <= age < 60 and re.search(r"\nmemory     [\d.]+ [KM]iB stored of [\d.]+ [MGT]iB mapped, in ", shown), shown
     number = file.name.rpartition("-")[2]
     assert shown.startswith(f"image {number} (format ")
     assert '"rank":1' in shown and own.name in shown and "node memory" in shown

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import harness
+import survival
 from harness import RESURGO
 
 # Says that it runs and then waits without a word, until the file that it is given is there.
@@ -135,10 +136,20 @@ def test_a_terminal_is_shown_how_far_it_has_come(quiet, protocol, said):
     quiet.end(job)
 
 
-@pytest.mark.parametrize("verb", ["ps", "checkpoint", "suspend", "kill", "image", "resume", "run"])
-def test_every_command_has_help(jobs, verb):
+@pytest.mark.parametrize("verb", ["run", "ps", "checkpoint", "suspend", "resume", "kill", "image", "doctor", "bench"])
+def test_every_command_has_help_of_its_own(jobs, verb):
     told = jobs.resurgo(verb, "--help").ok()
-    assert "resurgo run" in told.text and told.errors == ""
+    assert told.text.startswith(f"resurgo {verb} ") and told.errors == ""
+    assert jobs.resurgo("help", verb).ok().text == told.text
+
+
+def test_the_agent_has_a_name(quiet):
+    """In ps, by its short name and by its command line."""
+    job = quiet(1)
+    [agent] = survival.children_of(job.process.pid)
+    assert Path(f"/proc/{agent}/comm").read_text() == "resurgo agent\n"
+    assert Path(f"/proc/{agent}/cmdline").read_bytes() == b"resurgo\0agent\0"
+    quiet.end(job)
 
 
 def test_a_job_is_killed_twice(quiet, ask):
@@ -280,7 +291,7 @@ def test_another_users_job(quiet, somebody):
 
 # Listens as {name} and gives every request {answer}: text as a frame, bytes as they are.
 HOSTILE = """
-import os, socket, sys, time
+import os, socket, sys, threading, time
 socks = []
 for name in {names}:
     s = socket.socket(socket.AF_UNIX)
@@ -291,10 +302,7 @@ print("listens", flush=True)
 answer = {answer}
 if isinstance(answer, str):
     answer = len(answer.encode() + b"0").to_bytes(4, "little") + b"\\0" + answer.encode()
-while True:
-    if answer is None:
-        time.sleep(100)
-    client = socks[0].accept()[0]
+def serve(client):
     try:
         client.recv(100)
         client.sendall(answer)
@@ -303,6 +311,10 @@ while True:
         client.recv(1)
     except OSError:
         pass
+while True:
+    if answer is None:
+        time.sleep(100)
+    threading.Thread(target=serve, args=[socks[0].accept()[0]], daemon=True).start()
 """
 
 

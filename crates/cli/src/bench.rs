@@ -16,7 +16,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     let figures = match arguments.split_first() {
         None => &[],
         Some((word, rest)) if word == "paper" => rest,
-        Some((word, _)) if word == "-h" || word == "--help" => &[],
+        Some((word, _)) if word == "-h" || word == "--help" => return crate::help::print("bench"),
         Some((word, _)) => {
             let hint = nearest(&word.to_string_lossy(), &["paper"]);
             let hint = hint.map_or("resurgo bench lists what there is".to_string(), |near| {

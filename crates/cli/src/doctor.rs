@@ -1,70 +1,119 @@
 //! `resurgo doctor`: what `resurgo run` would find out about a program, without running it.
 
 use std::ffi::OsString;
-use std::io::Write;
-use std::path::Path;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
 
 use crate::check;
-use crate::diagnosis::{self, Maker};
+use crate::diagnosis::{self, Diagnosis, Maker};
 use crate::environment::Variables;
 use crate::run;
 
-/// Prints a line, whoever has stopped reading.
-macro_rules! say {
-    ($($words:tt)*) => {{
-        let _ = writeln!(std::io::stdout(), $($words)*);
-    }};
+/// What has been found out.
+struct Finding {
+    program: PathBuf,
+    diagnosis: Diagnosis,
+    provider: OsString,
+    /// What the ranks' environment has besides the present one.
+    environment: Variables,
 }
 
 /// Prints the diagnosis; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
-    let Some(name) = arguments.iter().find(|argument| *argument != "--") else {
+    let mut words = arguments.iter().filter(|argument| *argument != "--").peekable();
+    if words.peek().is_some_and(|word| *word == "-h" || *word == "--help") {
+        return crate::help::print("doctor");
+    }
+    let as_json = words.next_if(|word| *word == "--json").is_some();
+    let Some(name) = words.next() else {
         eprintln!("resurgo: doctor needs a program; try: resurgo doctor ./program");
         return i32::from(crate::USAGE);
     };
-    if name == "-h" || name == "--help" {
-        return crate::help();
-    }
-    match examine(name) {
-        Ok(()) => 0,
-        Err((code, text)) => {
-            eprintln!("resurgo: {text}");
-            code
+    let (status, text) = match (examine(name), as_json) {
+        (Ok(found), false) => (0, as_text(&found, name)),
+        (Ok(found), true) => (0, format!("{}\n", as_object(&found))),
+        (Err((status, reason)), true) => {
+            let object = json!({ "program": name.to_string_lossy(), "protected": false, "reason": reason });
+            (status, format!("{object}\n"))
         }
-    }
+        (Err((status, reason)), false) => {
+            eprintln!("resurgo: {reason}");
+            (status, String::new())
+        }
+    };
+    // Whoever has stopped reading.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    status
 }
 
-fn examine(name: &OsString) -> Result<(), (i32, String)> {
+fn examine(name: &OsString) -> Result<Finding, (i32, String)> {
     let here =
         std::env::current_dir().map_err(|error| (2, format!("the current directory cannot be found: {error}")))?;
     let variables: Variables = std::env::vars_os().collect();
     let path = check::variable(&variables, "PATH");
     let file = check::find_program(name, &here, path).map_err(|refusal| (refusal.code, refusal.text))?;
-    say!("program      {}", file.display());
     let diagnosis = diagnosis::diagnose(Path::new(&file), &variables).map_err(|error| (2, error))?;
-    for step in &diagnosis.steps {
-        say!("             {step}");
-    }
-    match &diagnosis.library {
-        Some((Maker::Mpich, library)) => say!("MPI library  {} (MPICH with libfabric)", library.display()),
-        Some((Maker::Intel, library)) => say!("MPI library  {} (Intel MPI)", library.display()),
-        None => say!("MPI library  decided when it runs"),
-    }
     let provider = run::provider_path().map_err(|refusal| (refusal.code, refusal.text))?;
-    say!("provider     {}", provider.display());
     let mut prepared = variables.clone();
     diagnosis.prepare(&mut prepared, &provider);
-    for (name, value) in prepared.iter().filter(|pair| !variables.contains(pair)) {
-        say!("environment  {}={}", name.display(), value.display());
+    prepared.retain(|pair| !variables.contains(pair));
+    Ok(Finding {
+        program: file,
+        diagnosis,
+        provider,
+        environment: prepared,
+    })
+}
+
+fn as_text(found: &Finding, name: &OsString) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "program      {}", found.program.display());
+    for step in &found.diagnosis.steps {
+        let _ = writeln!(text, "             {step}");
     }
-    match &diagnosis.note {
-        Some(note) => say!("note         {note}"),
-        None => say!("protected    yes: resurgo run -n 4 {}", name.display()),
+    let _ = match &found.diagnosis.library {
+        Some((maker, library)) => writeln!(text, "MPI library  {} ({})", library.display(), called(*maker)),
+        None => writeln!(text, "MPI library  decided when it runs"),
+    };
+    let _ = writeln!(text, "provider     {}", found.provider.display());
+    for (name, value) in &found.environment {
+        let _ = writeln!(text, "environment  {}={}", name.display(), value.display());
     }
-    say!(
-        "             one rank recovers alone if the program is repeatable: the same messages lead to the same sends (no\n             \
-         measured times or unseeded random numbers in messages, one thread inside MPI); otherwise all ranks\n             \
-         return to their last images, or begin again"
-    );
-    Ok(())
+    let _ = match &found.diagnosis.note {
+        Some(note) => writeln!(text, "note         {note}"),
+        None => writeln!(text, "protected    yes: resurgo run -n 4 {}", name.display()),
+    };
+    text + "             one rank recovers alone if the program is repeatable: the same messages lead to the same sends (no\n             \
+            measured times or unseeded random numbers in messages, one thread inside MPI); otherwise all ranks\n             \
+            return to their last images, or begin again\n"
+}
+
+fn as_object(found: &Finding) -> Value {
+    let variables = found.environment.iter();
+    let variables: Map<String, Value> = variables
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into()))
+        .collect();
+    let library = found.diagnosis.library.as_ref();
+    json!({
+        "program": found.program.to_string_lossy(),
+        "steps": found.diagnosis.steps,
+        "library": library.map(|(_, file)| file.to_string_lossy()),
+        "maker": library.map(|(maker, _)| called(*maker)),
+        "provider": found.provider.to_string_lossy(),
+        "environment": variables,
+        // Not known where the program decides when it runs.
+        "protected": found.diagnosis.note.is_none().then_some(true),
+        "note": found.diagnosis.note,
+    })
+}
+
+fn called(maker: Maker) -> &'static str {
+    match maker {
+        Maker::Mpich => "MPICH with libfabric",
+        Maker::Intel => "Intel MPI",
+    }
 }

@@ -6,6 +6,7 @@ mod clock;
 mod diagnosis;
 mod doctor;
 mod environment;
+mod help;
 mod hosts;
 mod image;
 mod jobs;
@@ -16,10 +17,7 @@ mod spawn;
 mod suspend;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
-
-const HELP: &str = include_str!("help.txt");
 
 /// Exit status of a wrong command line or a job that cannot be started.
 const USAGE: u8 = 2;
@@ -30,10 +28,10 @@ fn main() -> ExitCode {
     let rest: Vec<OsString> = arguments.collect();
     match verb.to_str() {
         // The others find out themselves where their own options end.
-        Some("ps" | "checkpoint" | "suspend" | "kill" | "image")
+        Some(verb @ ("ps" | "checkpoint" | "suspend" | "kill" | "image"))
             if rest.iter().any(|word| word == "--help" || word == "-h") =>
         {
-            code(help())
+            code(help::print(verb))
         }
         Some("run") => code(run::run(rest)),
         Some("doctor") => code(doctor::run(rest)),
@@ -49,13 +47,16 @@ fn main() -> ExitCode {
         Some(resurgo_runtime::trampoline::VERB) => code(resurgo_runtime::trampoline::rank_exec(rest)),
         Some(resurgo_runtime::trampoline::RESTORE_VERB) => code(resurgo_runtime::trampoline::rank_restore(rest)),
         Some("image") => code(image::run(rest)),
-        Some("-h" | "--help" | "help") => code(help()),
+        Some("-h" | "--help" | "help") => {
+            let about = rest.first().map(|word| word.to_string_lossy());
+            code(help::print(about.as_deref().unwrap_or_default()))
+        }
         Some("-V" | "--version" | "version") => {
             println!("resurgo {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
         }
         Some("") => {
-            eprint!("{HELP}");
+            eprint!("{}", help::ALL);
             ExitCode::from(USAGE)
         }
         _ => {
@@ -80,12 +81,6 @@ fn main() -> ExitCode {
             ExitCode::from(USAGE)
         }
     }
-}
-
-/// Prints the help, whoever has stopped reading; returns the exit status.
-fn help() -> i32 {
-    let _ = std::io::stdout().write_all(HELP.as_bytes());
-    0
 }
 
 fn code(code: i32) -> ExitCode {

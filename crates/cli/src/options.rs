@@ -238,6 +238,14 @@ pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsStrin
     Ok(Request::Run(Box::new(options)))
 }
 
+/// The names of the options that `resurgo resume` takes.
+pub fn at_resume() -> impl Iterator<Item = &'static str> {
+    let all = OPTIONS
+        .iter()
+        .filter(|known| known.is_for_resume() && known.is_in_environment());
+    all.map(|known| known.name)
+}
+
 /// Reads a command line of `resurgo resume`, which ends with the name of a job. `find` says how the job was started.
 pub fn parse_resume(
     arguments: Vec<OsString>,

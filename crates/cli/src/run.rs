@@ -28,7 +28,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
         Ok((request, arguments))
     });
     match read {
-        Ok((Request::Help, _)) => crate::help(),
+        Ok((Request::Help, _)) => crate::help::print("run"),
         Ok((Request::Version, _)) => {
             println!("resurgo {}", env!("CARGO_PKG_VERSION"));
             0

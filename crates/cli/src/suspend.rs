@@ -120,7 +120,7 @@ pub fn resume(arguments: Vec<OsString>) -> i32 {
     });
     match (parsed, found) {
         (Ok(Request::Run(options)), Some(suspended)) => run::begin(run::resume(*options, suspended)),
-        (Ok(_), _) => crate::help(),
+        (Ok(_), _) => crate::help::print("resume"),
         (Err(error), _) => {
             eprintln!("resurgo: {error}");
             i32::from(crate::USAGE)

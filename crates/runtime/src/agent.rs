@@ -164,6 +164,8 @@ pub fn run() -> i32 {
 
 fn start() -> io::Result<Agent> {
     prctl::set_child_subreaper(true)?;
+    // For ps and top.
+    prctl::set_name(c"resurgo agent")?;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     // Every rank costs the agent three descriptors; the program gets back the limit that the user had.
     let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);

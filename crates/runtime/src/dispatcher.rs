@@ -379,6 +379,9 @@ impl Dispatcher {
                     self.events.failed(&ended, now);
                     return;
                 }
+                if self.events.images().0 > 0 {
+                    self.policy.has_images();
+                }
                 let decision = self.policy.ended(&ended);
                 if decision == Decision::Finished {
                     self.events.finished(&ended);

@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -148,6 +149,7 @@ impl<S: Serialize, R: DeserializeOwned> ServerProcess<S, R> {
             });
         }
         command
+            .arg0("resurgo")
             .arg(self.verb)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::from(OwnedFd::from(self.listener.try_clone()?)))

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub use resurgo_wire::text::{one_line, readable_size};
+
 /// Bytes from `64M`, `1.5GiB`, `4096`. Units are powers of 1024: K, M, G, T, also with B or iB.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size: write a number and a unit, as in 64M or 1.5GiB");
@@ -70,33 +72,6 @@ pub fn readable_duration(duration: Duration) -> String {
     }
 }
 
-/// `18.2 MiB`.
-pub fn readable_size(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["bytes", "KiB", "MiB", "GiB"] {
-        if value < 1024.0 {
-            return if unit == "bytes" {
-                format!("{bytes} bytes")
-            } else {
-                format!("{value:.1} {unit}")
-            };
-        }
-        value /= 1024.0;
-    }
-    format!("{value:.1} TiB")
-}
-
-/// Text of unknown origin as one line that a terminal shows as it is: without control characters, and without those that
-/// change the direction of text or are not seen.
-pub fn one_line(text: &str) -> String {
-    let hidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-    };
-    text.replace(hidden, " ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,18 +111,10 @@ mod tests {
     }
 
     #[test]
-    fn text_of_unknown_origin_is_one_harmless_line() {
-        let evil = "a\u{1b}[2Jb\r\nc\u{9b}d\u{7f}e\u{202e}f\u{200b}g\u{2028}h\0i\tj";
-        assert_eq!(one_line(evil), "a [2Jb  c d e f g h i j");
-        assert_eq!(one_line("./größe 3 «ü» 漢字"), "./größe 3 «ü» 漢字");
-    }
-
-    #[test]
     fn numbers_to_read() {
         assert_eq!(grouped(18_204), "18,204");
         assert_eq!(grouped(7), "7");
         assert_eq!(grouped(1_000_000), "1,000,000");
-        assert_eq!(readable_size(19_000_000), "18.1 MiB");
         assert_eq!(readable_duration(Duration::from_millis(1440)), "1.4 s");
         assert_eq!(readable_duration(Duration::from_millis(12)), "12.0 ms");
     }

@@ -13,3 +13,4 @@ pub mod node_memory;
 mod output;
 pub mod piggyback;
 mod protocols;
+pub mod text;

@@ -27,7 +27,8 @@ pub struct Search {
     pub library_path: Vec<PathBuf>,
     /// `/etc/ld.so.conf` and the built-in ones.
     pub system: Vec<PathBuf>,
-    /// Virtual environments: the active one, then the one whose Python is first on the search path.
+    /// Virtual environments: the active one, then the one whose Python is first on the search path, then those in which this
+    /// program lies.
     pub environments: Vec<PathBuf>,
 }
 
@@ -51,7 +52,9 @@ impl Search {
         if let Some(path) = check::variable(variables, "PATH") {
             environments.extend(environment_on(path));
         }
-        environments.dedup();
+        environments.extend(own_prefixes());
+        let mut seen = HashSet::new();
+        environments.retain(|environment| seen.insert(environment.clone()));
         Search {
             library_path,
             system,
@@ -157,9 +160,65 @@ pub fn environment_of(python: &Path) -> Option<PathBuf> {
     prefix.join("pyvenv.cfg").is_file().then(|| prefix.to_path_buf())
 }
 
+/// The directories above the `bin` from which this program was called: the one that was named or found on the search path, the
+/// one where the file is, and those of the symbolic links between.
+fn own_prefixes() -> Vec<PathBuf> {
+    let own = std::env::current_exe().ok();
+    let called = std::env::args_os().next().and_then(|name| {
+        let here = std::env::current_dir().ok()?;
+        check::find_program(&name, &here, std::env::var_os("PATH").as_deref()).ok()
+    });
+    // The name by which a program is called may be any word.
+    let same = |file: &PathBuf| std::fs::canonicalize(file).ok() == own;
+    let mut prefixes = called.filter(same).map_or(Vec::new(), |file| prefixes(&file));
+    prefixes.extend(own.iter().filter_map(|file| prefix(file)));
+    prefixes
+}
+
+fn prefix(file: &Path) -> Option<PathBuf> {
+    file.parent()?.parent().map(Path::to_path_buf)
+}
+
+/// The prefix of a file, and of each file that it is a symbolic link to.
+fn prefixes(file: &Path) -> Vec<PathBuf> {
+    let mut file = file.to_path_buf();
+    let mut found = Vec::new();
+    // As many links as the kernel follows.
+    for _ in 0..40 {
+        found.extend(prefix(&file));
+        let Some(target) = std::fs::read_link(&file).ok() else {
+            break;
+        };
+        let directory = file.parent().unwrap_or(Path::new("/"));
+        // A link may lead upwards, and its directory may be one, too.
+        file = directory.join(target);
+        if let (Some(parent), Some(name)) = (file.parent().and_then(|it| it.canonicalize().ok()), file.file_name()) {
+            file = parent.join(name);
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_link_on_the_way_has_a_prefix() {
+        let top = std::env::temp_dir().join(format!("resurgo-prefix-{}", std::process::id()));
+        for place in ["real/bin", "venv/bin", "home/bin"] {
+            std::fs::create_dir_all(top.join(place)).unwrap();
+        }
+        let top = top.canonicalize().unwrap();
+        std::fs::write(top.join("real/bin/resurgo"), "").unwrap();
+        std::os::unix::fs::symlink("../../real/bin/resurgo", top.join("venv/bin/resurgo")).unwrap();
+        std::os::unix::fs::symlink(top.join("venv/bin/resurgo"), top.join("home/bin/r")).unwrap();
+        std::os::unix::fs::symlink("loop", top.join("home/bin/loop")).unwrap();
+        let found = prefixes(&top.join("home/bin/r"));
+        assert_eq!(found, ["home", "venv", "real"].map(|name| top.join(name)));
+        assert!(prefixes(&top.join("home/bin/loop")).len() <= 40);
+        std::fs::remove_dir_all(&top).unwrap();
+    }
 
     #[test]
     fn the_library_path_comes_before_the_system() {

@@ -43,6 +43,9 @@ pub struct Policy {
     limits: Limits,
     ranks: Vec<RankRecord>,
     restarts: u64,
+    /// There have been images.
+    #[serde(skip)]
+    has_images: bool,
 }
 
 /// `SIGKILL` for 9.
@@ -80,12 +83,19 @@ impl Policy {
             limits,
             ranks,
             restarts: 0,
+            has_images: false,
         }
     }
 
     /// Goes on from `before`, within the present limits.
     pub fn resume(&mut self, before: Policy) {
         (self.ranks, self.restarts) = (before.ranks, before.restarts);
+        self.has_images = true;
+    }
+
+    /// There are images, or have been.
+    pub fn has_images(&mut self) {
+        self.has_images = true;
     }
 
     /// There are no waves any more that all ranks could return to.
@@ -173,6 +183,12 @@ impl Policy {
             _ => 1,
         };
         record.last = Some((ended.end, place));
+        // A rank that dies more often than its whole run takes never comes to its end.
+        let hint = if self.has_images {
+            ""
+        } else {
+            "; without images it begins again each time: --checkpoint-every 1m, for example, lets it go on from its last one"
+        };
         let reason = if record.same >= SAME_FAILURES && ended.end != End::Signalled(Signal::SIGKILL as i32) {
             format!(
                 "rank {rank} {} {} times in a row at the same place, after {place} messages: \
@@ -182,13 +198,13 @@ impl Policy {
             )
         } else if record.restarts >= self.limits.restarts_per_rank {
             format!(
-                "rank {rank} {}, and it has been restarted {} times, which --max-restarts-per-rank allows",
+                "rank {rank} {}, and it has been restarted {} times, which --max-restarts-per-rank allows{hint}",
                 describe(ended),
                 record.restarts
             )
         } else if self.restarts >= self.limits.restarts {
             format!(
-                "rank {rank} {}, and the job has had the {} restarts that --max-restarts allows",
+                "rank {rank} {}, and the job has had the {} restarts that --max-restarts allows{hint}",
                 describe(ended),
                 self.restarts
             )
@@ -321,12 +337,13 @@ mod tests {
         let Decision::EndJob { reason, .. } = p.ended(&kill) else {
             panic!("no bound")
         };
-        assert!(reason.contains("--max-restarts-per-rank"));
+        assert!(reason.contains("--max-restarts-per-rank") && reason.contains("--checkpoint-every"));
+        p.has_images();
         assert_eq!(p.ended(&ended(1, End::Signalled(9), true, false)), Decision::Restart);
         let Decision::EndJob { reason, .. } = p.ended(&ended(2, End::Signalled(9), true, false)) else {
             panic!("no bound")
         };
-        assert!(reason.contains("--max-restarts allows"));
+        assert!(reason.ends_with("--max-restarts allows"));
         assert_eq!(p.restarts, 5);
     }
 

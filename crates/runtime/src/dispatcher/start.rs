@@ -75,6 +75,7 @@ impl Dispatcher {
 
         let (ours, theirs) = UnixStream::pair().map_err(failed("make a socket"))?;
         let agent = Command::new("/proc/self/exe")
+            .arg0("resurgo")
             .arg(crate::agent::VERB)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
