@@ -75,6 +75,8 @@ fn is_leftover(name: &OsStr) -> bool {
         "I_MPI_HYDRA",
         "OMPI_COMM_WORLD",
         "PRTE_",
+        // Of a rank that runs this launcher.
+        "RESURGO_RANK",
     ]
     .iter()
     .any(|prefix| name.starts_with(prefix.as_bytes()))

@@ -51,8 +51,17 @@ pub unsafe extern "C" fn getinfo(
     hints: *const FiInfo,
     info: *mut *mut FiInfo,
 ) -> c_int {
-    if std::env::var_os(resurgo_wire::node_memory::ENV_RANK).is_none() {
-        return -FI_ENODATA;
+    match crate::claim::is_rank() {
+        Ok(true) => {}
+        Ok(false) => return -FI_ENODATA,
+        Err(reason) => {
+            // No other provider may serve then.
+            if std::env::var_os("FI_PROVIDER").is_some_and(|name| name == "resurgo") {
+                static SAID: std::sync::Once = std::sync::Once::new();
+                SAID.call_once(|| eprintln!("resurgo: {reason}"));
+            }
+            return -FI_ENODATA;
+        }
     }
     // SAFETY: hints are null or a whole fi_info, whose attributes are null or whole.
     let answer = unsafe { describe(version, hints.as_ref()) };

@@ -5,6 +5,7 @@
 
 mod arena;
 mod channel_memories;
+mod claim;
 mod doorbell;
 mod endpoint;
 mod engine;

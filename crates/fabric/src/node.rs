@@ -147,7 +147,7 @@ impl Node {
         }
         // SAFETY: an aligned word of the rank's own control inside the mapping, only ever accessed as an atomic.
         let attached = unsafe { &*base.add(layout.control(rank) + control::ATTACHED).cast::<AtomicU64>() };
-        attached.store(u64::from(std::process::id()), Ordering::Release);
+        crate::claim::take(attached).map_err(AttachError)?;
         // A core dump is about the program, and this mapping is sparse and enormous.
         // SAFETY: the mapping made above.
         unsafe { libc::madvise(base.cast(), layout.total(), libc::MADV_DONTDUMP) };

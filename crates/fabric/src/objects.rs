@@ -145,11 +145,13 @@ unsafe extern "C" fn open_domain(
     crate::engine::images::know(engine);
     // SAFETY: the caller's place for the answer.
     unsafe { *domain = hand_out(Domain { object, engine }) };
+    crate::claim::hide();
     0
 }
 
 /// The node memory stays mapped and the engine alive: a rank has one domain in its life.
 unsafe extern "C" fn close_domain(fid: *mut Fid) -> c_int {
+    crate::claim::show();
     // SAFETY: libfabric's contract for close.
     unsafe { drop_object::<Domain>(fid) }
 }

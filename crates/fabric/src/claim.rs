@@ -1,0 +1,130 @@
+//! Which process is the rank, and what others of its family may see.
+//!
+//! A rank's process gets descriptors and variables that lead to the job. They must pass through whatever stands before the
+//! program: shells, wrappers. Once a process has opened the provider it is the rank, and from then on what it executes is
+//! somebody else: it finds neither, so that an MPI program or another `mpiexec` started there is a job of its own.
+
+use std::ffi::{CStr, c_char};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use resurgo_wire::node_memory::{self as nm, MAGIC};
+
+/// Variables that lead an MPI library here, and the beginnings of the values that they have from us. Those that the MPI
+/// library reads again when it is initialised once more come back when it has been finalised; libfabric reads its own once.
+const OURS: [(&CStr, &[u8], bool); 7] = [
+    (c"PMI_FD", b"30", true),
+    (c"MPIR_CVAR_CH4_NETMOD", b"ofi", true),
+    (c"MPIR_CVAR_NOLOCAL", b"1", true),
+    (c"I_MPI_FABRICS", b"ofi", true),
+    (c"I_MPI_OFI_PROVIDER", b"resurgo", false),
+    (c"FI_PROVIDER", b"resurgo", false),
+    (c"FI_PROVIDER_PATH", b"/", false),
+];
+
+/// The whole texts, `NAME=value`, of those that are hidden.
+static HIDDEN: [AtomicPtr<c_char>; OURS.len()] = [const { AtomicPtr::new(null_mut()) }; OURS.len()];
+
+/// Whether this process has, or may come to have, a rank's place: it has been started by an agent, perhaps through others,
+/// and by no other launcher since. `Err` says why not, where there are signs of a job.
+pub fn is_rank() -> Result<bool, String> {
+    if HIDDEN.iter().any(|hidden| !hidden.load(Ordering::Relaxed).is_null()) {
+        return Ok(true);
+    }
+    let Some(rank) = std::env::var_os(nm::ENV_RANK) else {
+        return Ok(false);
+    };
+    let mut word = [0u8; 8];
+    // SAFETY: eight bytes into eight bytes; the descriptor may be any or none.
+    let got = unsafe { libc::pread(nm::NODE_MEMORY_FD, word.as_mut_ptr().cast(), word.len(), 0) };
+    let has_memory = got == 8 && u64::from_le_bytes(word) == MAGIC;
+    let has_pmi = std::env::var("PMI_FD").is_ok_and(|fd| fd == nm::PMI_FD.to_string());
+    if has_memory && has_pmi {
+        return Ok(true);
+    }
+    Err(format!(
+        "process {} was started inside rank {} of a job and is not that rank, but has its variables; to run MPI of its own there, \
+         start it with `env -u FI_PROVIDER -u FI_PROVIDER_PATH -u MPIR_CVAR_CH4_NETMOD -u MPIR_CVAR_NOLOCAL`",
+        std::process::id(),
+        rank.display()
+    ))
+}
+
+/// Takes the rank's place for this process, unless another one that lives has it.
+pub fn take(attached: &AtomicU64) -> Result<(), String> {
+    let own = u64::from(std::process::id());
+    let mut seen = attached.load(Ordering::Acquire);
+    loop {
+        if seen != 0 && seen != own && lives(seen) {
+            return Err(format!(
+                "process {seen} is this rank and has initialised MPI; process {own}, started beside it, cannot be the same rank"
+            ));
+        }
+        match attached.compare_exchange(seen, own, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Ok(()),
+            Err(now) => seen = now,
+        }
+    }
+}
+
+/// It runs: one that has ended and waits for its parent does not.
+fn lives(process: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_some_and(|rest| !rest.starts_with(['Z', 'X']))
+}
+
+/// MPI is initialised: what this process executes gets nothing of the job.
+pub fn hide() {
+    for fd in [nm::PMI_FD, nm::NODE_MEMORY_FD, nm::SPILL_FD, nm::IMAGE_FD] {
+        // SAFETY: a flag of the rank's own descriptor; there may be none of that number.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    for ((name, ours, _), hidden) in OURS.iter().zip(&HIDDEN) {
+        // SAFETY: a C string; its answer is one, or null. It is a part of the environment's text, behind the name and `=`.
+        unsafe {
+            let value = libc::getenv(name.as_ptr());
+            if !value.is_null() && CStr::from_ptr(value).to_bytes().starts_with(ours) {
+                hidden.store(value.sub(name.count_bytes() + 1), Ordering::Relaxed);
+                // The text stays where it is, and so does every pointer to it. MPI is initialised by one thread at a time, and
+                // programs do not look for these names beside it.
+                libc::unsetenv(name.as_ptr());
+            }
+        }
+    }
+}
+
+/// MPI has been finalised: it finds what it needs should it be initialised again.
+pub fn show() {
+    for ((_, _, is_read_again), hidden) in OURS.iter().zip(&HIDDEN) {
+        let text = hidden.swap(null_mut(), Ordering::Relaxed);
+        if *is_read_again && !text.is_null() {
+            // SAFETY: the whole text as the environment had it, which nobody has freed.
+            unsafe { libc::putenv(text) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_taken_from_the_dead_only() {
+        let own = u64::from(std::process::id());
+        let place = AtomicU64::new(0);
+        take(&place).unwrap();
+        take(&place).unwrap();
+        assert_eq!(place.load(Ordering::Relaxed), own);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let place = AtomicU64::new(u64::from(child.id()));
+        assert!(take(&place).unwrap_err().contains("cannot be the same rank"));
+        child.kill().unwrap();
+        // It has ended, and has not been waited for.
+        while lives(u64::from(child.id())) {
+            std::thread::yield_now();
+        }
+        take(&place).unwrap();
+        child.wait().unwrap();
+    }
+}
