@@ -8,18 +8,13 @@ export RESURGO_DEPS := $(abspath $(or $(RESURGO_DEPS),.deps))
 export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-PREFIX ?= /usr/local
-DESTDIR ?=
+export PREFIX ?= /usr/local
+export DESTDIR ?=
 PYTHON := $(RESURGO_DEPS)/mpich/bin/python
 PROGRAMS := $(MAKE) --no-print-directory -C tests/programs BUILD=$(CURDIR)/build/programs DEPS=$(RESURGO_DEPS)
 
-# What `resurgo bench` needs: found in share/resurgo, in the places that it has here.
-BENCH = $(patsubst %,bench/%.py,contenders kills machine paper pingpong report svg) \
-	$(wildcard bench/figures/*.py bench/programs/*.c) bench/programs/Makefile \
-	$(addprefix tests/programs/,check.h kernel.h bt.c cg.c ft.c heat.c hello.c lu.c)
-
-# put FILE AS [MODE]: installs by a rename, and only what has changed: whoever runs the old file keeps it.
-put = cmp -s $(1) $(2) || { cp $(1) $(2).new.$$$$ && chmod $(or $(3),755) $(2).new.$$$$ && mv -f $(2).new.$$$$ $(2); }
+# put FILE AS: by a rename, and only what has changed: whoever runs the old file keeps it.
+put = cmp -s $(1) $(2) || { cp $(1) $(2).new.$$$$ && chmod 755 $(2).new.$$$$ && mv -f $(2).new.$$$$ $(2); }
 
 build: toolchain ## build/bin/resurgo and build/lib/resurgo/libresurgo-fi.so
 	cargo build --release --locked
@@ -30,19 +25,14 @@ build: toolchain ## build/bin/resurgo and build/lib/resurgo/libresurgo-fi.so
 	@mkdir -p build/share && ln -sfn ../.. build/share/resurgo
 
 install: build ## into PREFIX (default /usr/local); DESTDIR is put before it
-	@mkdir -p $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/resurgo $(DESTDIR)$(PREFIX)/share/doc/resurgo
-	@$(call put,build/lib/resurgo/libresurgo-fi.so,$(DESTDIR)$(PREFIX)/lib/resurgo/libresurgo-fi.so)
-	@$(call put,build/bin/resurgo,$(DESTDIR)$(PREFIX)/bin/resurgo)
-	@$(call put,LICENSE,$(DESTDIR)$(PREFIX)/share/doc/resurgo/LICENSE,644)
-	@$(call put,build/lib/resurgo/resurgo-sim,$(DESTDIR)$(PREFIX)/lib/resurgo/resurgo-sim)
-	@for file in $(BENCH); do \
-		to=$(DESTDIR)$(PREFIX)/share/resurgo/$$file; mkdir -p $${to%/*}; cp $$file $$to && chmod 644 $$to; \
-	done
-	@echo "installed: $(DESTDIR)$(PREFIX)/bin/resurgo"
+	@scripts/install.sh install
+
+uninstall: ## what is installed in PREFIX, with DESTDIR before it, is removed
+	@scripts/install.sh uninstall
 
 # A C compiler, to link with, and cargo are all that building needs; the set-up brings the one and names the other.
 toolchain:
-	@command -v cc >/dev/null && command -v cargo >/dev/null || scripts/setup.sh
+	@scripts/setup.sh toolchain
 
 setup: ## packages (as root on Debian), Python environments with MPI libraries, test suites
 	scripts/setup.sh
@@ -50,8 +40,9 @@ setup: ## packages (as root on Debian), Python environments with MPI libraries, 
 programs: setup
 	$(PROGRAMS)
 
-# setup goes first, also with -j: it brings the linker.
-demo: setup ## a real program under plain MPICH and under resurgo; a rank is killed
+# The set-up goes first, also with -j: it brings the linker.
+demo: ## a real program under plain MPICH and under resurgo; a rank is killed
+	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
 	@$(PROGRAMS) $(CURDIR)/build/programs/heat
 	scripts/demo.sh
@@ -94,4 +85,4 @@ clean: ## remove what was built; what set-up has brought stays in .deps
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | expand -t 10
 
-.PHONY: build install toolchain setup programs demo test soak bench lint clean help
+.PHONY: build install uninstall toolchain setup programs demo test soak bench lint clean help

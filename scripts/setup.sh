@@ -2,7 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Brings what building, testing and measuring need. Safe to run again; quick when all is there.
 #
-#   scripts/setup.sh
+#   scripts/setup.sh [toolchain|demo|all]
+#
+# toolchain      what building needs: a C compiler (to link with) and Rust
+# demo           that, and an MPI library to run the demo with
+# all            that, and what tests and benchmarks need (the default)
 #
 # RESURGO_DEPS   where Python environments and sources go (default: .deps in the repository)
 # RESURGO_PYTHON the Python to make environments with (default: the first of python3, /usr/bin/python3 that can)
@@ -12,6 +16,7 @@ set -eu
 
 repository=$(cd "$(dirname "$0")/.." && pwd)
 deps=${RESURGO_DEPS:-$repository/.deps}
+what=${1:-all}
 mpi4py=$(sed -n 's/^mpi4py==//p' "$repository/scripts/requirements-mpich.txt")
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -20,11 +25,37 @@ fail() {
     exit 1
 }
 
-# A Python that can make environments with pip in them.
+case $what in toolchain | demo | all) ;; *) fail "there is no \"$what\": write toolchain, demo or all" ;; esac
+
+# Rust first: it is what only the user can bring. One sentence says what to do.
+check_rust() {
+    needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$repository/Cargo.toml")
+    needs="Resurgo is built with Rust $needed or later"
+    bring="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
+    ! command -v rustup >/dev/null 2>&1 || bring="rustup update stable && rustup default stable"
+    # rustup has brought it, and an older one comes first.
+    own=${HOME:-}/.cargo/bin/cargo
+    ! is_new "$own" || bring="export PATH=\$HOME/.cargo/bin:\$PATH"
+    command -v cargo >/dev/null 2>&1 || fail "Rust is missing: $needs; this brings it: $bring"
+    found=$(cargo --version 2>/dev/null) || fail "cargo does not run: $needs; this brings it: $bring"
+    is_new cargo || fail "$found is too old: $needs; this brings it: $bring"
+}
+is_new() { # CARGO is at least of the version needed
+    version=$("$1" --version 2>/dev/null) || return 1
+    version=${version#cargo }
+    minor=${version#*.}
+    minor=${minor%%.*}
+    [ "${version%%.*}" -gt "${needed%%.*}" ] || { [ "${version%%.*}" -eq "${needed%%.*}" ] && [ "$minor" -ge "${needed#*.}" ]; }
+}
+check_rust
+
+# A Python that can make environments with pip in them; for the tests, one that has their packages.
+oldest=11
+[ "$what" = all ] || oldest=8
 find_python() {
     for python in ${RESURGO_PYTHON:-} python3 /usr/bin/python3; do
         if command -v "$python" >/dev/null 2>&1 &&
-            "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, '$oldest'))' >/dev/null 2>&1; then
             printf '%s\n' "$python"
             return
         fi
@@ -38,17 +69,25 @@ need() { # PACKAGE is needed unless the rest of the line succeeds
     "$@" >/dev/null 2>&1 || missing="$missing $package"
 }
 have_python() { [ -n "$(find_python)" ]; }
+have_compiler() { # which can link
+    made=$(mktemp) || return 1
+    echo 'int main(void) { return 0; }' | cc -x c -include stdio.h -o "$made" - || { rm -f "$made" && return 1; }
+    rm -f "$made"
+}
 have_fortran_mpi() { ls /usr/lib/*/libmpichfort.so /usr/include/*/mpich/mpi_f08.mod; }
 
 find_missing() {
     missing=
-    need gcc command -v gcc
-    need libc6-dev test -e /usr/include/stdio.h
+    have_compiler >/dev/null 2>&1 || missing="gcc libc6-dev"
     need make command -v make
-    need gfortran command -v gfortran
-    need libmpich-dev have_fortran_mpi # Fortran modules, and binaries that want libmpich.so.12
-    need python3 command -v python3
-    need python3-venv have_python
+    if [ "$what" = all ]; then
+        need gfortran command -v gfortran
+        need libmpich-dev have_fortran_mpi # Fortran modules, and binaries that want libmpich.so.12
+    fi
+    if [ "$what" != toolchain ]; then
+        need python3 command -v python3
+        need python3-venv have_python
+    fi
     missing=${missing# }
 }
 
@@ -82,8 +121,7 @@ if [ -n "$missing" ]; then
 setup: install them, or run this script as root on Debian"
     fi
 fi
-command -v cargo >/dev/null 2>&1 || [ -x "$HOME/.cargo/bin/cargo" ] ||
-    fail "Rust is missing: cargo, of the version that Cargo.toml names or later (rustup brings it)"
+[ "$what" != toolchain ] || exit 0
 
 python=$(find_python)
 mkdir -p "$deps"
@@ -97,15 +135,27 @@ environment() {
     if [ -x "$venv/bin/python" ] && cmp -s "$requirements" "$venv/requirements.done"; then
         return
     fi
-    say "making the Python environment $venv"
-    # A broken or moved environment is made anew.
-    "$venv/bin/python" -c pass >/dev/null 2>&1 || rm -rf "$venv"
-    rm -f "$venv/requirements.done"
-    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" -r "$requirements" ||
-        fail "pip could not install what $requirements names; is a package index reachable?"
+    fill "$@" -r "$requirements"
     cp "$requirements" "$venv/requirements.done"
 }
+fill() { # PIP OPTIONS: makes the environment if need be, and installs into it
+    say "making the Python environment $venv"
+    # A broken or moved environment is made anew, and one of a Python that is too old for the tests.
+    "$venv/bin/python" -c "import sys; sys.exit(sys.version_info < (3, $oldest))" >/dev/null 2>&1 || rm -rf "$venv"
+    rm -f "$venv/requirements.done"
+    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" ||
+        fail "pip could not install $*; is a package index reachable?"
+}
+
+if [ "$what" = demo ]; then
+    # Of the tests' environment the MPI library alone, which the rest can be added to.
+    venv=$deps/mpich
+    { "$venv/bin/python" -c pass && [ -x "$venv/bin/mpicc" ] && [ -x "$venv/bin/mpiexec" ]; } >/dev/null 2>&1 ||
+        fill "$(grep '^mpich==' "$repository/scripts/requirements-mpich.txt")"
+    say "ready: $deps"
+    exit
+fi
 environment mpich
 environment impi --no-deps
 
