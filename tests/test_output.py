@@ -6,7 +6,7 @@ import re
 import pytest
 
 import harness
-from harness import MANY, by_rank, storm
+from harness import MANY, by_rank, slow, storm
 from survival import TEXT, every, feed
 
 
@@ -65,6 +65,41 @@ def test_lines_stay_whole_where_times_are_printed(jobs, program, rng, kills, pro
             lines += [b"rank %d round %d took\n" % (rank, i), b"rank %d round %d has %d\n" % (rank, i, 3 * i)]
         lines.append(b"rank %d has ended\n" % rank)
     assert by_rank(re.sub(rb" took [0-9. ]*s?\n", b" took\n", result.out)) == expected
+
+
+OWN = [("auto", []), ("blocking", []), slow("auto", every("50ms")), slow("blocking", every("50ms")), slow("hierarchical", [])]
+
+
+@pytest.mark.parametrize("protocol, options", OWN)
+def test_a_program_that_goes_on_from_its_own_checkpoints(jobs, program, plain, rng, kills, protocol, options):
+    """It prints less than before, and other lines. Whatever is equal is printed once, and the rest is all there, up to the result."""
+    expected = plain(2, *program("own_checkpoints")).text.splitlines()
+    job = jobs.start(2, *program("own_checkpoints"), options=[*MANY, *options], protocol=protocol)
+    print(storm(job, rng, kills or 2, 0.5))
+    result = job.wait()
+    lines = result.text.splitlines()
+    if protocol == "hierarchical" and result.code:
+        assert result.code == 119 and expected[-1] not in lines, result.describe()
+        return
+    assert result.code == 0 and lines[-1] == expected[-1], result.describe()
+    ways = [i for i, line in enumerate(lines) if line.startswith(("a new run", "going on"))]
+    assert len(ways) == 1 + sum(event["anew"] for event in result.of("output_differs")), result.describe()
+    for begin, end in zip(ways, [*ways[1:], len(lines)]):
+        way = lines[begin + 1 : end]
+        first = expected.index(way[0]) if way else 0
+        assert way == expected[first : first + len(way)], result.describe()
+
+
+def test_a_result_that_is_not_printed_is_no_success(jobs, program, plain):
+    """Recovering alone, a rank reads the checkpoint of its former life: the job ends, and the next run goes on from there."""
+    expected = plain(2, *program("own_checkpoints")).text.splitlines()
+    job = jobs.start(2, *program("own_checkpoints"), options=MANY, protocol="pessimistic")
+    job.until(lambda: b"step 12" in job.out.read_bytes())
+    job.kill([1])
+    result = job.wait()
+    assert result.code == 119 and "not piecewise deterministic" in result.errors, result.describe()
+    again = jobs.run(2, *program("own_checkpoints"), protocol="pessimistic", cwd=job.directory).ok()
+    assert again.text.splitlines() == ["going on from step 10", *expected[11:]]
 
 
 def test_megabytes(jobs):

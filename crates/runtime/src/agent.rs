@@ -21,6 +21,7 @@ mod store;
 mod suspend;
 mod taken;
 mod waves;
+mod wording;
 
 use std::fs::File;
 use std::io;

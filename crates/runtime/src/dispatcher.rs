@@ -539,7 +539,12 @@ impl Dispatcher {
             ToDispatcher::SpawnWanted { rank, programs } => self.spawn(rank, &programs),
             ToDispatcher::ProgramReplaced { rank, path } => self.events.program_replaced(rank, Path::new(&path)),
             ToDispatcher::PmiTrouble { rank, text } => self.events.pmi_trouble(rank, &text),
-            ToDispatcher::OutputDiffers { rank, stream, offset } => self.events.output_differs(rank, stream, offset),
+            ToDispatcher::OutputDiffers {
+                rank,
+                stream,
+                offset,
+                anew,
+            } => self.events.output_differs(rank, stream, offset, anew),
             ToDispatcher::OutputMissing { rank, bytes } => self.events.output_missing(rank, bytes),
             ToDispatcher::Output { rank, stream, bytes } => {
                 self.owed += bytes.len() as u64;

@@ -36,7 +36,7 @@ pub const FILE: &str = "suspended";
 /// Its name until it is complete.
 const NEW: &str = "suspended.new";
 const MAGIC: &[u8; 8] = b"resurgoS";
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 const HEAD: usize = 56;
 /// Longest JSON accepted.
 const MAX_JSON: u64 = 1 << 32;

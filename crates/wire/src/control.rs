@@ -478,7 +478,10 @@ pub enum ToDispatcher {
     OutputDiffers {
         rank: usize,
         stream: Stream,
+        /// Bytes before the line that differs.
         offset: u64,
+        /// It is passed on from there; otherwise what was printed first stands.
+        anew: bool,
     },
     /// A later life is live but has not printed so many bytes again.
     OutputMissing {

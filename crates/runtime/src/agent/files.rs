@@ -90,7 +90,7 @@ impl Agent {
             });
         match asked {
             Ok(()) => {
-                let mut file = ImageFile::new(number, image.slot, image.account, PathBuf::new());
+                let mut file = ImageFile::new(number, image.slot, image.account.clone(), PathBuf::new());
                 file.delivered = image.delivered;
                 work.ranks[rank].images.writing = Some(file);
                 Ok(())

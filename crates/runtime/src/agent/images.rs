@@ -28,7 +28,7 @@ use crate::memory;
 pub(super) const STILL_FILLING: &str = "its memory is still being read from its last image";
 
 /// What the agent must know to begin a life from an image: where the rank was in everything that the agent keeps for it.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Account {
     pub printed: [Printed; 2],
     pub pmi: Position,
@@ -38,7 +38,7 @@ pub(super) struct Account {
 
 impl Account {
     pub const BEGINNING: fn() -> Account = || Account {
-        printed: [Printed::NOTHING; 2],
+        printed: Default::default(),
         pmi: Position::default(),
         read: 0,
     };
@@ -117,7 +117,7 @@ impl Images {
         if let Some(image) = self.newest.as_ref().filter(|image| image.number >= in_file) {
             return Some(Start {
                 number: image.number,
-                account: image.account,
+                account: image.account.clone(),
                 is_snapshot: true,
                 file: None,
             });
@@ -125,7 +125,7 @@ impl Images {
         if let Some(file) = self.files.last() {
             return Some(Start {
                 number: file.number,
-                account: file.account,
+                account: file.account.clone(),
                 is_snapshot: false,
                 file: Some(file.path.clone()),
             });

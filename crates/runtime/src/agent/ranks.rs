@@ -13,7 +13,7 @@ use super::images::{Images, Restoring};
 use super::life::{Begin, Life, Surroundings};
 use super::program_file::Mapped;
 use super::suspend::RankState;
-use super::taken::{Printed, Taken};
+use super::taken::{Accepted, Printed, Taken};
 use super::{Agent, PATIENCE, Source, Work};
 use crate::{children, leftovers, monotonic_ns};
 
@@ -205,7 +205,7 @@ impl Agent {
         (this.killed_ns, this.asked_ns) = (0, monotonic_ns());
         this.aborted = false;
         for (taken, printed) in this.taken.iter_mut().zip(from.printed) {
-            taken.restarted(printed);
+            taken.restarted(printed, repeats);
         }
         this.replaying = this.number > 1 && repeats;
         this.finished = false;
@@ -421,15 +421,53 @@ impl Agent {
         let Some(this) = self.work.as_mut().map(|work| &mut work.ranks[rank]) else {
             return Ok(());
         };
-        if this.life.is_none() && this.outputs.iter().all(Option::is_none) {
-            let missing = if this.finished { this.taken[0].behind() } else { 0 };
-            if missing > 0 {
-                this.taken[0].forgive();
-                self.send(&ToDispatcher::OutputMissing { rank, bytes: missing })?;
-            }
-            self.send(&ToDispatcher::OutputEnd { rank })?;
+        if this.life.is_some() || this.outputs.iter().any(Option::is_some) {
+            return Ok(());
         }
-        Ok(())
+        if this.finished || self.ending.is_some() {
+            self.end_taking(rank)?;
+        }
+        self.send(&ToDispatcher::OutputEnd { rank })
+    }
+
+    /// A rank has printed its last, and no life of it follows: what was held back is passed on.
+    fn end_taking(&mut self, rank: usize) -> io::Result<()> {
+        for stream in Stream::ALL {
+            let Some(work) = &mut self.work else { return Ok(()) };
+            let accepted = work.ranks[rank].taken[index(stream)].end_life();
+            self.pass_on(rank, stream, accepted)?;
+        }
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let this = &mut work.ranks[rank];
+        let bytes = if this.finished { this.taken[0].behind() } else { 0 };
+        if bytes == 0 {
+            return Ok(());
+        }
+        this.taken[0].forgive();
+        self.send(&ToDispatcher::OutputMissing { rank, bytes })
+    }
+
+    fn pass_on(&mut self, rank: usize, stream: Stream, accepted: Accepted) -> io::Result<()> {
+        let Accepted { new, difference } = accepted;
+        if let Some(difference) = difference {
+            self.send(&ToDispatcher::OutputDiffers {
+                rank,
+                stream,
+                offset: difference.offset,
+                anew: difference.anew,
+            })?;
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        if let Some(work) = &mut self.work {
+            work.window = work.window.saturating_sub(new.len() as u64);
+        }
+        self.send(&ToDispatcher::Output {
+            rank,
+            stream,
+            bytes: new,
+        })
     }
 
     /// Takes what the pipes of a rank hold and closes them.
@@ -495,23 +533,12 @@ impl Agent {
         }
         let taken = &mut this.taken[index(stream)];
         let was_behind = taken.behind() > 0;
-        let (new, differs_at) = taken.accept(&buffer[..length]);
+        let accepted = taken.accept(&buffer[..length]);
         if stream == Stream::Stdout && was_behind && this.repeats_output {
             work.memory.set_output_behind(rank, taken.behind())?;
             this.quiet_since = (!this.replaying && taken.behind() > 0).then(Instant::now);
         }
-        let new = new.to_vec();
-        work.window = work.window.saturating_sub(new.len() as u64);
-        if let Some(offset) = differs_at {
-            self.send(&ToDispatcher::OutputDiffers { rank, stream, offset })?;
-        }
-        if !new.is_empty() {
-            self.send(&ToDispatcher::Output {
-                rank,
-                stream,
-                bytes: new,
-            })?;
-        }
+        self.pass_on(rank, stream, accepted)?;
         Ok(Some(length))
     }
 

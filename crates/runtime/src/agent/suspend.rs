@@ -328,7 +328,7 @@ impl ImageFile {
         FileState {
             number: self.number,
             slot: self.slot,
-            account: self.account,
+            account: self.account.clone(),
             name: self.path.file_name().unwrap_or_default().to_owned(),
         }
     }

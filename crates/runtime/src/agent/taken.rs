@@ -1,334 +1,429 @@
 //! What has been taken of one output stream of a rank, over all its lives.
 //!
-//! A later life prints again what earlier ones printed. [`Taken`] drops it and compares it with hashes of what went before,
-//! so that every byte is passed on exactly once and a program that prints something else in its replay is noticed. It is dropped
-//! up to the same place in the same line: what differs is mostly a measured time, which may be longer or shorter, and the
-//! lines after it are whole all the same.
+//! A later life prints again what earlier ones printed. [`Taken`] drops what is equal, so that every byte is passed on exactly once.
+//! A line that differs in numbers only is mostly one with a measured time: what was printed first stands, and what differs is held
+//! back until it is certain. Whatever else a life prints is passed on, from the first line that is not equal: the program has taken
+//! another way, and what it prints on it has not been printed before. So has a life that ends when others had printed more.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes covered by one remembered hash.
-const BLOCK: u64 = 4096;
+use super::wording::{self, LEFT_OUT};
 
-/// Where in a text: how many lines have ended before, and bytes since then.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct Place {
-    lines: u64,
-    column: u64,
-}
+/// So many units are single lines; those after them are [`COARSE`] lines each, so that long outputs need little memory.
+const FINE_UNITS: u64 = 16 << 10;
+const COARSE: u32 = 64;
+/// Most bytes of a unit: what is longer goes on in the next one.
+const UNIT: usize = 16 << 10;
+/// Most bytes that are held back.
+const HELD: usize = 256 << 10;
 
-impl Place {
-    fn pass(&mut self, text: &[u8]) {
-        match text.iter().rposition(|byte| *byte == b'\n') {
-            Some(last) => {
-                self.lines += text[..=last].iter().filter(|byte| **byte == b'\n').count() as u64;
-                self.column = (text.len() - last - 1) as u64;
-            }
-            None => self.column += text.len() as u64,
-        }
+/// FNV-1a: cheap, and nobody attacks a rank's own output.
+struct Hash(u64);
+
+impl Hash {
+    const EMPTY: Hash = Hash(0xcbf2_9ce4_8422_2325);
+
+    fn put(&mut self, byte: u8) {
+        self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     }
 
-    /// The bytes of `text`, which begins here, that lie before `end`: no more than the last line has, if it is shorter.
-    fn bytes_before(self, end: Place, text: &[u8]) -> usize {
-        let (mut at, mut column) = (0, self.column);
-        if self.lines < end.lines {
-            let missing = (end.lines - self.lines - 1) as usize;
-            let mut ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
-            match ends.nth(missing) {
-                Some((last, _)) => (at, column) = (last + 1, 0),
-                None => return text.len(),
-            }
-        }
-        let line = text[at..].iter().position(|byte| *byte == b'\n');
-        let length = line.unwrap_or(text.len() - at) as u64;
-        at + length.min(end.column.saturating_sub(column)) as usize
+    fn short(&self) -> u32 {
+        (self.0 ^ (self.0 >> 32)) as u32
     }
 }
 
-/// One stream of one rank.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Taken {
-    /// Passed on over all lives: bytes, and where that is.
-    bytes: u64,
-    place: Place,
-    /// Hash of every full block of them.
-    blocks: Vec<u64>,
-    /// Hash of the last block, which is not full.
-    tail: u64,
-    /// Seen in this life: bytes, where that is, and the hash of the present block. As above where nothing is repeated.
-    seen: u64,
-    seen_place: Place,
-    seen_tail: u64,
-    differs: bool,
+/// Lines as they are remembered: hashes of their bytes, of them without measured numbers, and without any numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Unit([u32; 3]);
+
+impl Unit {
+    fn of(text: &[u8]) -> Unit {
+        let mut hashes = [Hash::EMPTY; 3];
+        text.iter().for_each(|byte| hashes[0].put(*byte));
+        wording::without_measured(text, |byte| hashes[1].put(byte));
+        wording::without_numbers(text, |byte| hashes[2].put(byte));
+        Unit(hashes.map(|hash| hash.short()))
+    }
+}
+
+/// The unit that is being printed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Part {
+    text: Vec<u8>,
+    lines: u32,
+}
+
+impl Part {
+    /// Adds what belongs to unit `number` of the `text` that follows, and returns the rest.
+    fn take<'a>(&mut self, number: u64, text: &'a [u8]) -> &'a [u8] {
+        let missing = Part::lines_of(number) - self.lines;
+        let mut ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+        let last = ends.nth(missing as usize - 1).map_or(text.len(), |(at, _)| at + 1);
+        let (now, rest) = text.split_at(last.min(UNIT - self.text.len()));
+        self.lines += now.iter().filter(|byte| **byte == b'\n').count() as u32;
+        self.text.extend_from_slice(now);
+        rest
+    }
+
+    fn is_whole(&self, number: u64) -> bool {
+        self.lines == Part::lines_of(number) || self.text.len() == UNIT
+    }
+
+    fn lines_of(number: u64) -> u32 {
+        if number < FINE_UNITS { 1 } else { COARSE }
+    }
+}
+
+/// What a life has printed instead of what was printed first, from unit `from` on; not passed on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Held {
+    from: u64,
+    /// How much the life had printed before.
+    offset: u64,
+    text: Vec<u8>,
+    /// Bytes at its beginning that an image's former life has passed on.
+    passed_on: usize,
+    /// Up to here, in bytes and units, lines that are like no others have shown that the life goes the same way.
+    certain: (usize, u64),
 }
 
 /// How far a life has printed: where a later life goes on that begins from an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Printed {
     bytes: u64,
-    place: Place,
-    /// Hash of the present block.
-    tail: u64,
+    units: u64,
+    part: Part,
+    /// Bytes at the beginning of the part that have been passed on as the life printed them.
+    passed_on: usize,
+    held: Option<Held>,
+    /// Most units between two that showed that the life goes the same way.
+    stride: u64,
 }
 
 impl Printed {
-    /// The beginning of the program.
-    pub const NOTHING: Printed = Printed {
-        bytes: 0,
-        place: Place { lines: 0, column: 0 },
-        tail: EMPTY,
-    };
-
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-/// FNV-1a: cheap, and nobody attacks a rank's own output.
-fn hash(mut state: u64, bytes: &[u8]) -> u64 {
-    for byte in bytes {
-        state = (state ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
-    state
+/// One stream of one rank.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Taken {
+    /// Passed on over all lives, on the last way that the program took.
+    bytes: u64,
+    units: Vec<Unit>,
+    part: Part,
+    /// The present life, while it has not printed all that again.
+    life: Option<Printed>,
+    /// That life is known to compute the same: what it receives and sends is compared.
+    is_replay: bool,
+    /// Nobody waits for what the life has not printed again.
+    forgiven: bool,
+    told: bool,
 }
 
-const EMPTY: u64 = 0xcbf2_9ce4_8422_2325;
+/// Something was printed that is not equal to what was printed first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Difference {
+    /// How much the life had printed before that line.
+    pub offset: u64,
+    /// It has been passed on; otherwise what was printed first stands.
+    pub anew: bool,
+}
 
-impl Default for Taken {
-    fn default() -> Taken {
-        Taken {
-            bytes: 0,
-            place: Place::default(),
-            blocks: Vec::new(),
-            tail: EMPTY,
-            seen: 0,
-            seen_place: Place::default(),
-            seen_tail: EMPTY,
-            differs: false,
-        }
-    }
+/// What follows from what a life has printed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Accepted {
+    /// To be passed on.
+    pub new: Vec<u8>,
+    pub difference: Option<Difference>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Likeness {
+    Equal,
+    /// But for measured numbers.
+    Measured,
+    /// But for numbers.
+    Numbers,
+    None,
 }
 
 impl Taken {
-    /// A new life begins, whose output starts where an earlier one's was at `from`.
-    pub fn restarted(&mut self, from: Printed) {
-        self.seen = from.bytes;
-        self.seen_place = from.place;
-        self.seen_tail = from.tail;
+    /// A new life begins, whose output starts where an earlier one's was at `from`. `is_replay`: it repeats messages as well.
+    pub fn restarted(&mut self, mut from: Printed, is_replay: bool) {
+        (self.is_replay, self.forgiven) = (is_replay, false);
+        let end = self.units.len() as u64;
+        if from.units > end {
+            // From a way that has been left since.
+            from = self.end();
+        }
+        let is_behind = from.units < end || !from.part.text.starts_with(&self.part.text);
+        self.life = Some(from).filter(|_| is_behind);
+    }
+
+    /// Where all has been printed.
+    fn end(&self) -> Printed {
+        Printed {
+            bytes: self.bytes,
+            units: self.units.len() as u64,
+            part: self.part.clone(),
+            passed_on: self.part.text.len(),
+            ..Printed::default()
+        }
     }
 
     /// How far the present life has printed.
     pub fn printed(&self) -> Printed {
-        Printed {
-            bytes: self.seen,
-            place: self.seen_place,
-            tail: self.seen_tail,
-        }
+        self.life.clone().unwrap_or_else(|| self.end())
     }
 
-    /// Bytes passed on that this life has not printed yet; if it prints others, about so many, but 0 only if it is there.
+    /// Bytes passed on that this life has not printed yet and is waited for; if it prints others, about so many, but 0 only if it is
+    /// not behind.
     pub fn behind(&self) -> u64 {
-        if self.seen_place < self.place {
-            self.bytes.saturating_sub(self.seen).max(1)
-        } else {
-            0
-        }
+        if self.forgiven { 0 } else { self.missing() }
     }
 
-    /// Gives up waiting for what this life has not printed again.
+    /// The same, whether somebody waits or not.
+    pub fn missing(&self) -> u64 {
+        self.life
+            .as_ref()
+            .map_or(0, |life| self.bytes.saturating_sub(life.bytes).max(1))
+    }
+
+    /// Gives up waiting for what this life has not printed again. It is compared all the same.
     pub fn forgive(&mut self) {
-        self.seen = self.bytes;
-        self.seen_place = self.place;
-        self.seen_tail = self.tail;
+        self.forgiven = true;
     }
 
-    /// Takes what the present life has printed next. Returns the part that is new, and, the first time
-    /// that a repeated part is not what it was, the offset of the block that differs.
-    pub fn accept<'a>(&mut self, chunk: &'a [u8]) -> (&'a [u8], Option<u64>) {
-        let mut differs_at = None;
-        let mut new = chunk;
-        if self.behind() > 0 {
-            let (repeated, rest) = chunk.split_at(self.seen_place.bytes_before(self.place, chunk));
-            new = rest;
-            differs_at = self.compare(repeated);
-            self.seen_place.pass(repeated);
-            if self.behind() > 0 && new.is_empty() {
-                return (new, self.tell(differs_at));
-            }
-            if (self.seen, self.seen_tail) != (self.bytes, self.tail) {
-                differs_at = differs_at.or(Some(self.seen.min(self.bytes).saturating_sub(1) / BLOCK * BLOCK));
-            }
+    /// Takes what the present life has printed next.
+    pub fn accept(&mut self, chunk: &[u8]) -> Accepted {
+        let mut accepted = Accepted::default();
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            let Some(mut life) = self.life.take() else { break };
+            let before = rest.len();
+            rest = life.part.take(life.units, rest);
+            life.bytes += (before - rest.len()) as u64;
+            self.compare(life, &mut accepted);
         }
-        self.append(new);
-        self.forgive();
-        (new, self.tell(differs_at))
+        self.append(rest);
+        accepted.new.extend_from_slice(rest);
+        accepted
     }
 
-    /// A difference is told once.
-    fn tell(&mut self, differs_at: Option<u64>) -> Option<u64> {
-        differs_at.filter(|_| !std::mem::replace(&mut self.differs, true))
-    }
-
-    /// Goes on over what is repeated; the offset of the first block that differs.
-    fn compare(&mut self, mut repeated: &[u8]) -> Option<u64> {
-        let mut differs_at = None;
-        while !repeated.is_empty() {
-            let take = ((BLOCK - self.seen % BLOCK) as usize).min(repeated.len());
-            self.seen_tail = hash(self.seen_tail, &repeated[..take]);
-            self.seen += take as u64;
-            repeated = &repeated[take..];
-            if self.seen.is_multiple_of(BLOCK) {
-                let block = self.seen / BLOCK - 1;
-                if self.blocks.get(block as usize) != Some(&self.seen_tail) {
-                    differs_at = differs_at.or(Some(block * BLOCK));
-                }
-                self.seen_tail = EMPTY;
-            }
+    /// The present life has ended as a program should, and prints no more.
+    pub fn end_life(&mut self) -> Accepted {
+        let mut accepted = Accepted::default();
+        let Some(life) = self.life.take() else { return accepted };
+        let is_prefix = life.units == self.units.len() as u64 && self.part.text.starts_with(&life.part.text);
+        if life.held.is_some() || !(is_prefix || life.part.text.is_empty()) {
+            self.print_anew(life, &mut accepted);
+        } else {
+            self.life = Some(life);
         }
-        differs_at
+        accepted
     }
 
-    fn append(&mut self, mut chunk: &[u8]) {
-        self.place.pass(chunk);
-        while !chunk.is_empty() {
-            let take = ((BLOCK - self.bytes % BLOCK) as usize).min(chunk.len());
-            self.tail = hash(self.tail, &chunk[..take]);
-            self.bytes += take as u64;
-            chunk = &chunk[take..];
-            if self.bytes.is_multiple_of(BLOCK) {
-                self.blocks.push(self.tail);
-                self.tail = EMPTY;
+    /// Compares the part that `life` prints, as far as it has come.
+    fn compare(&mut self, mut life: Printed, accepted: &mut Accepted) {
+        let is_whole = life.part.is_whole(life.units);
+        let Some(unit) = self.units.get(life.units as usize).copied() else {
+            return self.compare_end(life, is_whole, accepted);
+        };
+        if !is_whole {
+            self.life = Some(life);
+            return;
+        }
+        let likeness = self.likeness(unit, Unit::of(&life.part.text));
+        if likeness == Likeness::None {
+            return self.print_anew(life, accepted);
+        }
+        self.hold(&mut life, likeness);
+        if self.is_certain(&life, unit, likeness) {
+            self.note_certain(&mut life, likeness, accepted);
+        }
+        if life.held.as_ref().is_some_and(|held| held.text.len() > HELD) {
+            if !self.is_replay && life.held.as_ref().is_some_and(|held| held.certain.0 == 0) {
+                return self.print_anew(life, accepted);
             }
+            self.let_stand(&mut life, accepted);
+        }
+        if life.units < self.units.len() as u64 || !self.part.text.is_empty() {
+            self.life = Some(life);
+        } else if !self.let_stand(&mut life, accepted) {
+            self.print_anew(life, accepted);
         }
     }
+
+    /// The same for the last part, which is not whole.
+    fn compare_end(&mut self, mut life: Printed, is_whole: bool, accepted: &mut Accepted) {
+        let (first, now) = (&self.part.text, &life.part.text);
+        let place = place_of_end(first, now);
+        let is_equal = now.starts_with(first);
+        let lines = (self.part.lines, life.part.lines);
+        let is_whole = is_whole || lines.0 < lines.1 || (lines.0 == lines.1 && first.ends_with(b"\n"));
+        // Who does not repeat messages is not waited for, so that the whole line can be looked at.
+        let is_alike =
+            !is_equal && (is_whole || self.is_replay && !first.starts_with(now)) && self.is_alike(first, now);
+        if !is_equal && !is_alike && !is_whole {
+            self.life = Some(life);
+            return;
+        }
+        if !is_equal && !is_alike || !self.let_stand(&mut life, accepted) {
+            return self.print_anew(life, accepted);
+        }
+        if is_alike {
+            self.tell(life.bytes - life.part.text.len() as u64, false, accepted);
+        }
+        accepted.new.extend_from_slice(&life.part.text[place..]);
+        // Later lives print a line of one life, not one that two have made up.
+        self.part = Part::default();
+        self.bytes = life.bytes - life.part.text.len() as u64;
+        self.append(&life.part.text);
+    }
+
+    /// A unit has shown that the life goes the same way.
+    fn note_certain(&mut self, life: &mut Printed, likeness: Likeness, accepted: &mut Accepted) {
+        let Some(held) = &mut life.held else { return };
+        life.stride = life.stride.max(life.units - held.certain.1);
+        held.certain = (held.text.len(), life.units);
+        if likeness == Likeness::Equal {
+            self.let_stand(life, accepted);
+        }
+    }
+
+    /// What was printed first stands, and what is certain of what is held back is dropped. False if something else is left.
+    fn let_stand(&mut self, life: &mut Printed, accepted: &mut Accepted) -> bool {
+        let Some(mut held) = life.held.take() else { return true };
+        let (bytes, unit) = held.certain;
+        if bytes > 0 || self.is_replay {
+            self.tell(held.offset, false, accepted);
+        }
+        if self.is_replay || life.units - unit <= life.stride {
+            return true;
+        }
+        if bytes > 0 {
+            held.text.drain(..bytes);
+            held.offset += bytes as u64;
+            (held.from, held.passed_on, held.certain) = (unit, 0, (0, unit));
+        }
+        let is_all = held.text.is_empty();
+        life.held = Some(held).filter(|_| !is_all);
+        is_all
+    }
+
+    /// Keeps a unit that is not equal, and those that follow it; goes on to the next one.
+    fn hold(&mut self, life: &mut Printed, likeness: Likeness) {
+        let text = std::mem::take(&mut life.part).text;
+        let offset = life.bytes - text.len() as u64;
+        if likeness != Likeness::Equal && life.held.is_none() {
+            life.held = Some(Held {
+                from: life.units,
+                offset,
+                passed_on: life.passed_on,
+                certain: (0, life.units),
+                ..Held::default()
+            });
+        }
+        if let Some(held) = &mut life.held {
+            held.text.extend_from_slice(&text);
+        }
+        life.passed_on = 0;
+        life.units += 1;
+    }
+
+    fn likeness(&self, first: Unit, now: Unit) -> Likeness {
+        match (first.0, now.0) {
+            (first, now) if first[0] == now[0] => Likeness::Equal,
+            (first, now) if first[1] == now[1] => Likeness::Measured,
+            (first, now) if first[2] == now[2] && self.is_replay => Likeness::Numbers,
+            _ => Likeness::None,
+        }
+    }
+
+    /// Whether a unit shows where the life is: nothing else that was printed reads like it.
+    fn is_certain(&self, life: &Printed, unit: Unit, likeness: Likeness) -> bool {
+        let same = |other: &&Unit| other.0[1] == unit.0[1];
+        life.held.is_some() && likeness != Likeness::Numbers && self.units.iter().filter(same).nth(1).is_none()
+    }
+
+    /// Whether the beginning of `now` reads like `first`, which may break off anywhere.
+    fn is_alike(&self, first: &[u8], now: &[u8]) -> bool {
+        let reads = |without: fn(&[u8], &mut dyn FnMut(u8)), text: &[u8]| {
+            let mut reading = Vec::with_capacity(text.len());
+            without(text, &mut |byte| reading.push(byte));
+            reading
+        };
+        let is_like = |without: fn(&[u8], &mut dyn FnMut(u8))| {
+            let (mut first, now) = (reads(without, first), reads(without, now));
+            // A number in which it breaks off may be any.
+            let breaks_off = first.pop_if(|byte| *byte == LEFT_OUT).is_some();
+            now.strip_prefix(first.as_slice())
+                .is_some_and(|rest| !breaks_off || rest.first() == Some(&LEFT_OUT))
+        };
+        is_like(|text, emit| wording::without_measured(text, emit))
+            || (self.is_replay && is_like(|text, emit| wording::without_numbers(text, emit)))
+    }
+
+    /// The present life goes another way: what it has printed from the first line on that is not equal is passed on, and is what
+    /// later lives are compared with.
+    fn print_anew(&mut self, life: Printed, accepted: &mut Accepted) {
+        let held = life.held.unwrap_or_else(|| Held {
+            from: life.units,
+            offset: life.bytes - life.part.text.len() as u64,
+            passed_on: life.passed_on,
+            ..Held::default()
+        });
+        self.tell(held.offset, true, accepted);
+        if !self.ends_with_line() {
+            accepted.new.push(b'\n');
+        }
+        self.units.truncate(held.from as usize);
+        self.part = Part::default();
+        self.bytes = held.offset;
+        let text = [held.text, life.part.text].concat();
+        self.append(&text);
+        accepted.new.extend_from_slice(&text[held.passed_on.min(text.len())..]);
+    }
+
+    /// All that has been passed on is whole lines, as far as is known.
+    fn ends_with_line(&self) -> bool {
+        self.part.text.last().is_none_or(|byte| *byte == b'\n')
+    }
+
+    /// That the first standing text was not repeated is told once, every other way that is taken.
+    fn tell(&mut self, offset: u64, anew: bool, accepted: &mut Accepted) {
+        if anew || !std::mem::replace(&mut self.told, true) {
+            accepted.difference = Some(Difference { offset, anew });
+        }
+    }
+
+    fn append(&mut self, mut text: &[u8]) {
+        self.bytes += text.len() as u64;
+        while !text.is_empty() {
+            let number = self.units.len() as u64;
+            text = self.part.take(number, text);
+            if self.part.is_whole(number) {
+                self.units.push(Unit::of(&self.part.text));
+                self.part = Part::default();
+            }
+        }
+    }
+}
+
+/// Where in `now` that place is at which `first` ends: in the same line, and no further than that reaches.
+fn place_of_end(first: &[u8], now: &[u8]) -> usize {
+    let lines = first.iter().filter(|byte| **byte == b'\n').count();
+    let column = first.iter().rev().take_while(|byte| **byte != b'\n').count();
+    let mut ends = now.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    let begin = match lines {
+        0 => 0,
+        _ => ends.nth(lines - 1).map_or(now.len(), |(at, _)| at + 1),
+    };
+    let length = now[begin..].iter().position(|byte| *byte == b'\n');
+    begin + column.min(length.unwrap_or(now.len() - begin))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text(bytes: usize) -> Vec<u8> {
-        (0..bytes).map(|i| (i * 31 % 251) as u8).collect()
-    }
-
-    /// Prints `all` in pieces of `piece` bytes; what came through and the first difference.
-    fn print(taken: &mut Taken, all: &[u8], piece: usize) -> (Vec<u8>, Option<u64>) {
-        let mut new = Vec::new();
-        let mut differs = None;
-        for part in all.chunks(piece) {
-            let (fresh, difference) = taken.accept(part);
-            new.extend_from_slice(fresh);
-            differs = differs.or(difference);
-        }
-        (new, differs)
-    }
-
-    #[test]
-    fn every_byte_comes_through_once_wherever_lives_end() {
-        let all = text(20_000);
-        for (first, second) in [
-            (0, 0),
-            (1, 1),
-            (4096, 4096),
-            (5000, 3000),
-            (12_288, 12_289),
-            (20_000, 20_000),
-        ] {
-            for piece in [1, 1000, 4096, 65_536] {
-                let mut taken = Taken::default();
-                let mut got = Vec::new();
-                for end in [first, second, all.len()] {
-                    taken.restarted(Printed::NOTHING);
-                    let (new, differs) = print(&mut taken, &all[..end], piece);
-                    got.extend(new);
-                    assert_eq!(differs, None);
-                }
-                assert!(got == all, "{first} {second} {piece}");
-                assert_eq!(taken.behind(), 0);
-            }
-        }
-    }
-
-    #[test]
-    fn other_bytes_in_a_replay_are_noticed_once() {
-        let all = text(10_000);
-        for at in [0, 4095, 4096, 9999] {
-            let mut taken = Taken::default();
-            print(&mut taken, &all, 777);
-            let mut other = all.clone();
-            other[at] ^= 1;
-            taken.restarted(Printed::NOTHING);
-            let (new, differs) = print(&mut taken, &other, 777);
-            assert!(new.is_empty());
-            assert_eq!(differs, Some(at as u64 / BLOCK * BLOCK));
-            taken.restarted(Printed::NOTHING);
-            assert_eq!(print(&mut taken, &other, 777).1, None);
-        }
-    }
-
-    #[test]
-    fn a_life_from_an_image_repeats_only_what_came_after_it() {
-        let all = text(20_000);
-        for image in [0, 1, 4095, 4096, 5000, 9000] {
-            let mut taken = Taken::default();
-            taken.accept(&all[..image]);
-            let from = taken.printed();
-            taken.accept(&all[image..9000]);
-            taken.restarted(from);
-            assert_eq!(taken.behind(), 9000 - image as u64);
-            let (new, differs) = print(&mut taken, &all[image..], 1000);
-            assert!(new == all[9000..] && differs.is_none(), "{image}");
-        }
-    }
-
-    #[test]
-    fn lines_after_one_of_another_length_are_whole() {
-        let first = b"begin\nstep 1: 0.12 s\nstep 2: 9.9 s\nresult 17\nend\n";
-        let second = b"begin\nstep 1: 0.1 s\nstep 2: 10.01 s\nresult 17\nend\n";
-        for lives in [[&first[..], second], [second, first]] {
-            for end in 0..first.len().min(second.len()) {
-                for piece in [1, 3, 7, 100] {
-                    let mut taken = Taken::default();
-                    let mut got = print(&mut taken, &lives[0][..end], piece).0;
-                    taken.restarted(Printed::NOTHING);
-                    got.extend(print(&mut taken, lives[1], piece).0);
-                    let text = String::from_utf8(got).unwrap();
-                    let lines: Vec<&str> = text.lines().collect();
-                    assert_eq!(
-                        (lines.len(), lines[0], lines[3], lines[4]),
-                        (5, "begin", "result 17", "end"),
-                        "{text}"
-                    );
-                    assert_eq!(taken.behind(), 0);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_line_that_is_shorter_in_the_replay_ends_where_it_ended() {
-        let mut taken = Taken::default();
-        taken.accept(b"took 10.5");
-        taken.restarted(Printed::NOTHING);
-        assert_eq!(taken.accept(b"took 9"), (&b""[..], None));
-        assert!(taken.behind() > 0);
-        assert_eq!(taken.accept(b"\nend"), (&b"\nend"[..], Some(0)));
-        let from = taken.printed();
-        assert_eq!(taken.accept(b" of it\n"), (&b" of it\n"[..], None));
-        taken.restarted(from);
-        assert_eq!(taken.accept(b" of it\nnew"), (&b"new"[..], None));
-    }
-
-    #[test]
-    fn what_is_missing_is_counted_and_can_be_forgiven() {
-        let mut taken = Taken::default();
-        taken.accept(&text(100));
-        taken.restarted(Printed::NOTHING);
-        taken.accept(&text(40));
-        assert_eq!(taken.behind(), 60);
-        taken.forgive();
-        assert_eq!(taken.behind(), 0);
-        assert_eq!(taken.accept(b"new").0, b"new");
-        assert_eq!(taken.bytes, 103);
-    }
-}
+mod tests;

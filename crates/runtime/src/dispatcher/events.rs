@@ -502,15 +502,23 @@ impl Events {
         );
     }
 
-    pub fn output_differs(&mut self, rank: usize, stream: Stream, offset: u64) {
-        self.say(&format!(
-            "warning: rank {rank} printed other bytes on {} in its replay, in the 4096 bytes after offset {offset}; \
-             what was printed first stands",
-            stream.name()
-        ));
+    /// `anew`: it goes another way than before, so that what differs is shown, and what follows it.
+    pub fn output_differs(&mut self, rank: usize, stream: Stream, offset: u64, anew: bool) {
+        let (name, at) = (stream.name(), grouped(offset));
+        self.say(&if anew {
+            format!(
+                "warning: rank {rank} does not print on {name} what it printed before, from the line after {at} bytes on; \
+                 from there its output is printed anew"
+            )
+        } else {
+            format!(
+                "warning: rank {rank} printed other numbers on {name} than before, from the line after {at} bytes on; \
+                 what was printed first stands"
+            )
+        });
         self.record(
             "output_differs",
-            json!({"rank": rank, "stream": stream.name(), "offset": offset}),
+            json!({"rank": rank, "stream": name, "offset": offset, "anew": anew}),
         );
     }
 
