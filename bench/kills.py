@@ -9,7 +9,7 @@ from statistics import median
 
 from contenders import BLOCKING, DEFAULT, PESSIMISTIC, TCP, Job, Rounds, run
 from report import OUT, Section, number, spread
-from svg import Panel, write
+from svg import Panel, around, write
 
 RANKS = 4
 PROGRAM = ("heat", 1024, 1024, 8000)
@@ -148,11 +148,11 @@ def measure(quick):
 
 
 def draw(results, plain, program):
-    """Medians."""
+    """Medians, and between what they lie."""
     labels = {plain: f"{plain}, started again by hand"} | {survivor.name: f"resurgo, {survivor.name}" for survivor in SURVIVORS}
     counts = sorted({row[0] for row in results})
     series = {
-        label: [(kills, median(row[3] for row in results if row[2] == name and row[0] == kills)) for kills in counts]
+        label: [around(kills, (row[3] for row in results if row[2] == name and row[0] == kills)) for kills in counts]
         for name, label in labels.items()
     }
     panel = Panel(f"{' '.join(map(str, program))}, {RANKS} ranks", "processes killed during the run", "time to solution, s", series)

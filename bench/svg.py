@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Line charts as SVG, with nothing but the standard library."""
+"""Line charts as SVG: by matplotlib where it is installed, otherwise with nothing but the standard library."""
 
 import math
 from dataclasses import dataclass, field
 from html import escape
+from statistics import median
 
 COLOURS = ("#8a8a8a", "#c1440e", "#1b7837", "#2166ac", "#7b3294", "#b8860b", "#01665e", "#d6604d", "#4d4d4d", "#999933")
+DASHES = ("", "7 3", "2 2", "9 3 2 3")  # a line shows through the gaps of one that covers it
+MARKERS = "osv^D"  # as matplotlib calls them
 WIDTH, HEIGHT = 340, 240  # of a panel
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 30, 42
 LEGEND = 17  # height of a line of it
@@ -16,9 +19,45 @@ class Panel:
     title: str
     x: str  # what the axis shows
     y: str
-    series: dict  # name → [(x, y)]; x are numbers, or words at equal distances
+    series: dict  # name → [(x, y)] or [(x, y, least, most)]; x are numbers, or words at equal distances
     logarithmic: bool = False  # y
     marks: list = field(default_factory=list)  # (x, text): vertical lines
+
+
+    def places(self):
+        """The values of the x axis, in order: they are drawn at equal distances."""
+        places = list(dict.fromkeys(point[0] for series in self.series.values() for point in series))
+        return sorted(places) if all(isinstance(x, (int, float)) for x in places) else places
+
+    def aside(self, i):
+        """How far the points of series `i` are drawn from their places, in distances of these: ranges would cover one another."""
+        has_ranges = any(len(point) > 2 for series in self.series.values() for point in series)
+        return (i - (len(self.series) - 1) / 2) * min(0.08, 0.6 / len(self.series)) if has_ranges else 0.0
+
+    def every(self):
+        """Of so many of them one has its name at the axis."""
+        return max(1, math.ceil(len(self.places()) / 9))
+
+
+def around(x, values):
+    """A point of a series: the median of what was measured, and between what it lies."""
+    values = list(values)
+    return (x, median(values), min(values), max(values)) if len(values) > 1 else (x, *values)
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a line looks."""
+
+    colour: str
+    dash: str  # lengths of lines and gaps; none: it has no gaps
+    marker: str
+
+
+def styles(names):
+    """Each of forty has a look of its own, by colour and dashes together."""
+    count = len(COLOURS)
+    return {name: Style(COLOURS[i % count], DASHES[(i + i // count) % len(DASHES)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(names)}
 
 
 def tick_text(value):
@@ -66,22 +105,32 @@ def text(x, y, content, anchor="middle", size=11, turn=None, fill="#222"):
             f"{escape(str(content))}</text>")
 
 
-def draw_panel(panel, colours):
-    """The panel's elements, at the origin. `colours`: name of the series → colour."""
+def line(x1, y1, x2, y2, colour, width=1.0, dash=""):
+    dashed = f' stroke-dasharray="{dash}"' if dash else ""
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" stroke-width="{width}"{dashed}/>'
+
+
+def point(x, y, style):
+    shapes = {"s": "m-2.4 -2.4h4.8v4.8h-4.8z", "v": "m-3 -2.2h6l-3 5.2z", "^": "m-3 2.2h6l-3 -5.2z", "D": "m0 -3.2l3.2 3.2l-3.2 3.2l-3.2 -3.2z"}
+    if style.marker == "o":
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{style.colour}"/>'
+    return f'<path d="M{x:.1f} {y:.1f}{shapes[style.marker]}" fill="{style.colour}"/>'
+
+
+def draw_panel(panel, looks, number):
+    """The panel's elements, at the origin. `looks`: name of the series → style."""
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     points = [point for series in panel.series.values() for point in series]
-    places = list(dict.fromkeys(x for x, _ in points))
-    if all(isinstance(x, (int, float)) for x in places):
-        places.sort()
+    places = panel.places()
     step = (right - LEFT) / max(len(places), 1)
     at = {x: LEFT + (i + 0.5) * step for i, x in enumerate(places)}
-    scale = Scale([y for _, y in points], bottom, TOP, panel.logarithmic)
+    scale = Scale([y for _, *ys in points for y in ys], bottom, TOP, panel.logarithmic)
     out = [text((LEFT + right) / 2, 16, panel.title, size=12)]
     for tick in scale.ticks:
         y = scale(tick)
         out.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#e4e4e4"/>')
         out.append(text(LEFT - 5, y + 3.5, tick_text(tick), "end", 10))
-    every = max(1, math.ceil(len(places) / 9))
+    every = panel.every()
     for i, x in enumerate(places):
         if i % every == 0:
             out.append(text(at[x], bottom + 14, tick_text(x) if isinstance(x, float) else x, size=10))
@@ -92,31 +141,46 @@ def draw_panel(panel, colours):
         if x in at:
             out.append(f'<line x1="{at[x]:.1f}" y1="{TOP}" x2="{at[x]:.1f}" y2="{bottom}" stroke="#555" stroke-dasharray="4 3"/>')
             out.append(text(at[x] + 3, TOP + 9, what, "start", 9))
-    for name, series in panel.series.items():
-        spots = [(at[x], scale(y)) for x, y in series]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-        out.append(f'<polyline points="{line}" fill="none" stroke="{colours[name]}" stroke-width="1.6"/>')
-        out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colours[name]}"/>' for x, y in spots]
+    for i, (name, series) in enumerate(panel.series.items()):
+        look = looks[name]
+        spots = [(at[x] + panel.aside(i) * step, *map(scale, ys)) for x, *ys in series]
+        out.append(f'<g id="series-{number}-{i}">')
+        dashed = f' stroke-dasharray="{look.dash}"' if look.dash else ""
+        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y, *_ in spots)
+        out.append(f'<polyline points="{corners}" fill="none" stroke="{look.colour}" stroke-width="1.6"{dashed}/>')
+        for x, y, *ends in spots:
+            if ends:
+                out.append(line(x, ends[0], x, ends[1], look.colour))
+                out += [line(x - 3, end, x + 3, end, look.colour) for end in ends]
+            out.append(point(x, y, look))
+        out.append("</g>")
     return out
 
 
 def write(path, title, panels):
     """Panels beside one another, two in a row, and one legend for all."""
     panels = [panel for panel in panels if any(panel.series.values())]
-    names = list(dict.fromkeys(name for panel in panels for name in panel.series))
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    looks = styles(dict.fromkeys(name for panel in panels for name in panel.series))
+    try:
+        import plot
+    except Exception:  # not installed, or not fit for this Python: figures that took hours are drawn all the same
+        draw(path, title, panels, looks)
+    else:
+        plot.draw(path, title, panels, looks)
+
+
+def draw(path, title, panels, looks):
     across = min(2, max(1, len(panels)))
     rows = math.ceil(len(panels) / across)
     width, below = across * WIDTH, 28 + rows * HEIGHT
-    height = below + LEGEND * math.ceil(len(names) / across) + 10
+    height = below + LEGEND * math.ceil(len(looks) / across) + 10
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
            'font-family="sans-serif">', f'<rect width="{width}" height="{height}" fill="white"/>',
            text(width / 2, 18, title, size=13)]
     for i, panel in enumerate(panels):
         x, y = i % across * WIDTH, 24 + i // across * HEIGHT
-        out += [f'<g transform="translate({x} {y})">', *draw_panel(panel, colours), "</g>"]
-    for i, name in enumerate(names):
+        out += [f'<g transform="translate({x} {y})">', *draw_panel(panel, looks, i), "</g>"]
+    for i, (name, look) in enumerate(looks.items()):
         x, y = 20 + i % across * WIDTH, below + 8 + i // across * LEGEND
-        out.append(f'<line x1="{x}" y1="{y}" x2="{x + 22}" y2="{y}" stroke="{colours[name]}" stroke-width="2"/>')
-        out.append(text(x + 28, y + 4, name, "start"))
+        out += [line(x, y, x + 30, y, look.colour, 2, look.dash), point(x + 15, y, look), text(x + 36, y + 4, name, "start")]
     path.write_text("\n".join([*out, "</svg>", ""]))

@@ -29,7 +29,7 @@ files() {
     for file in bench/figures/*.py bench/programs/*.c bench/programs/Makefile; do
         echo "644 $file share/resurgo/$file"
     done
-    for name in contenders kills machine paper pingpong report svg; do
+    for name in contenders kills machine paper pingpong plot report svg; do
         echo "644 bench/$name.py share/resurgo/bench/$name.py"
     done
     for name in check.h kernel.h bt.c cg.c ft.c heat.c hello.c lu.c; do

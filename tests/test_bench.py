@@ -34,7 +34,7 @@ def outcome(out, name):
     for part in ("## What the paper saw", "## What is seen here", "## Why it differs", f"({name}.svg)"):
         assert part in text
     picture = xml.parse(out / f"{name}.svg").getroot()
-    assert picture.findall(".//{*}circle"), "no point is drawn"
+    assert [group for group in picture.iter() if group.get("id", "").startswith("series-")], "no line is drawn"
     with open(out / f"{name}.csv", newline="") as file:
         return list(csv.DictReader(file)), text
 
@@ -169,10 +169,39 @@ def test_what_the_binary_does_not_offer_is_left_out(monkeypatch):
     assert any("--reduction" in what for what in result.left_out), "causal is there, its reductions are not"
 
 
-def test_pictures_have_every_point(tmp_path):
-    panel = svg.Panel("a < b", "ranks", "ms", {"one": [(1, 0.5), (2, 20), (16, 400)], "two": [(2, 3)]}, True)
-    svg.write(tmp_path / "picture.svg", "title & more", [panel, svg.Panel("flat", "x", "y", {"one": [("a", 0)]})])
-    assert len(xml.parse(tmp_path / "picture.svg").getroot().findall(".//{*}circle")) == 5
+def drawn(path, by_matplotlib=False):
+    """Of each line in a picture: its number of points, and how it looks."""
+    lines = [group for group in xml.parse(path).getroot().iter() if group.get("id", "").startswith("series-")]
+    points = lambda line: line.findall(".//{*}use") if by_matplotlib else [*line.findall("{*}circle"), *line.findall("{*}path")]
+    look = lambda line: line.find("{*}path").get("style") if by_matplotlib else str(sorted(line.find("{*}polyline").items())[1:])
+    return [(len(points(line)), look(line)) for line in lines]
+
+
+@pytest.mark.parametrize("how", ["svg", "plot"])
+def test_pictures_have_every_point_and_no_two_lines_alike(tmp_path, how):
+    """Drawn by hand, and by matplotlib where it is."""
+    many = {f"number {i}": [(x, x + i, x, x + 2 * i + 1) for x in (1, 2, 16)] for i in range(25)}
+    panels = [
+        svg.Panel("a < b", "ranks", "ms", {"number 1": [(1, 0.5), (2, 20), (16, 400)], "number 2": [(2, 3)]}, True),
+        svg.Panel("flat", "x", "y", {"number 1": [("a", 0)]}),
+        svg.Panel("many", "x", "y", many, marks=[(2, "here")]),
+    ]
+    draw = svg.draw if how == "svg" else pytest.importorskip("plot").draw
+    draw(tmp_path / "picture.svg", "title & more", panels, svg.styles(many))
+    lines = drawn(tmp_path / "picture.svg", how == "plot")
+    assert [points for points, _ in lines] == [3, 1, 1, *[3] * 25], lines
+    looks = [look for _, look in lines[3:]]
+    assert len(set(looks)) == len(looks), looks
+    assert len({(style.colour, style.dash) for style in svg.styles(range(40)).values()}) == 40
+
+
+def test_a_broken_matplotlib_does_not_lose_a_picture(tmp_path, monkeypatch):
+    (tmp_path / "matplotlib.py").write_text("raise AttributeError('_ARRAY_API not found')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name == "plot" or name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    svg.write(tmp_path / "picture.svg", "title", [svg.Panel("a", "x", "y", {"one": [(1, 2)]})])
+    assert [points for points, _ in drawn(tmp_path / "picture.svg")] == [1]
 
 
 def test_counters_are_where_the_benchmarks_look_for_them():

@@ -13,7 +13,7 @@ from figures.common import ENDURING, LOCAL, LOGGING, STORE, STORED, Figure, Resu
 from kills import running
 from pingpong import half_round_trips, size_name
 from report import number, spread
-from svg import Panel
+from svg import Panel, around
 
 # Bytes → round trips of a batch. What all batches of all sizes log fits into the memory that is touched before the first.
 SIZES = {1: 500, 8: 500, 64: 500, 256: 500, 1 << 10: 500, 4 << 10: 500, 16 << 10: 300, 64 << 10: 100, 256 << 10: 40,
@@ -39,8 +39,8 @@ def latency_and_bandwidth(setting):
     result.rows = [(name, size, f"{us:.4f}", f"{size / us:.3f}") for name, by in times.items() for size, us in by.items()]
     result.table(["half a round trip, µs", *times], [[size_name(size), *(number(by[size]) for by in times.values())] for size in sizes])
     result.table(["bandwidth, MB/s", *times], [[size_name(s), *(number(s / by[s]) for by in times.values())] for s in sizes])
-    names = {name: [(size_name(size), us) for size, us in by.items()] for name, by in times.items()}
-    fast = {name: [(size_name(size), size / us) for size, us in by.items()] for name, by in times.items()}
+    names = {name: [around(size_name(size), (one[size] for one in values)) for size in sizes] for name, values in runs.items()}
+    fast = {name: [around(size_name(size), (size / one[size] for one in values)) for size in sizes] for name, values in runs.items()}
     result.panels = [Panel("latency", "bytes", "half a round trip, µs", names, True), Panel("bandwidth", "bytes", "MB/s", fast, True)]
     findings_of_latency(result, times, sizes)
     result.note = rounds.note()
@@ -96,7 +96,7 @@ def kernels(setting):
             for name, values in times.items():
                 result.rows += [(kernel, size_class, ranks, name, f"{value:.4f}") for value in values]
                 ratio = median(values) / median(times[base])
-                panel.setdefault(name, []).append((str(ranks), ratio))
+                panel.setdefault(name, []).append(around(str(ranks), (value / median(times[base]) for value in values)))
                 slower.setdefault(name, {})[kernel, ranks] = ratio
                 table.append([f"{kernel} {size_class}", ranks, name, spread(values), f"{ratio:.2f}"])
         result.panels.append(Panel(f"{kernel} {size_class}", "ranks", f"time / {base}", panel))
@@ -179,7 +179,7 @@ def fault_frequency(setting):
             if len(ended) * 2 <= len(values):
                 stopped[name] = frequency
             else:
-                panel.setdefault(name, []).append((f"{frequency:g}", 100 * (median(ended) / base - 1)))
+                panel.setdefault(name, []).append(around(f"{frequency:g}", (100 * (seconds / base - 1) for seconds in ended)))
             table.setdefault(f"{frequency:g}", {})[name] = spread(ended) + (" †" if len(ended) < len(values) else "")
     result.panels = [Panel(f"{' '.join(program)}, {ranks} ranks", "faults a minute", "slowdown, %", panel)]
     names = [contender.name for contender in contenders]
