@@ -75,6 +75,47 @@ def test_a_misspelt_variable_is_not_ignored(jobs, program):
     assert "RESURGO_PROTCOL" in result.errors and "did you mean RESURGO_PROTOCOL?" in result.errors
 
 
+def test_a_program_without_mpi_runs_as_under_mpiexec(jobs):
+    result = jobs.resurgo("run", "-n", "3", "-outfile-pattern", jobs.directory / "name.%r", "hostname").ok()
+    assert len({(jobs.directory / f"name.{rank}").read_text() for rank in range(3)}) == 1
+    assert len(result.errors.splitlines()) == 1 and "is not an MPI program" in result.errors
+    mixed = jobs.resurgo("run", "-n", "1", "ls", "/nowhere", ":", "-n", "1", "sleep", "0.3", ":", "echo", "said")
+    assert (mixed.code, mixed.text) == (2, "said\n"), "the others are not ended"
+
+
+def test_a_program_without_mpi_that_is_killed_ends_the_job(jobs):
+    job = jobs.start(2, "sleep", "60")
+    assert job.until(lambda: len(job.lives()) == 2)
+    job.kill([1])
+    result = job.wait()
+    assert result.code == 137 and len(result.of("failed")) == 1
+    assert result.errors.count("rank 1 killed by SIGKILL") == 1, result.describe()
+
+
+def test_a_failure_before_init_is_told_once(jobs, program):
+    result = jobs.run(1, *program("crash"), "all", "exit3", "before-init", jobs.directory / "marker", "10")
+    assert result.code == 3 and result.errors.count("rank 0 exited with code 3 before MPI_Init") == 1
+    assert len(result.errors.splitlines()) == 1 and len(result.of("failed")) == 1, result.describe()
+
+
+@pytest.mark.parametrize("how", ["-timeout", "MPIEXEC_TIMEOUT"])
+def test_timeout(jobs, program, how):
+    env = harness.environment(**({} if how == "-timeout" else {how: "1"}))
+    option = [how, "1"] if how == "-timeout" else []
+    result = jobs.resurgo("run", *option, "-n", "2", *program("times"), "10000", env=env)
+    assert result.code == 255 and result.seconds < 10
+    assert "APPLICATION TIMED OUT, TIMEOUT = 1s" in result.errors and "rank 0 round" in result.text
+
+
+def test_exit_codes_and_verbosity(jobs, program):
+    options = ["-print-all-exitcodes", "-v"]
+    result = jobs.run(2, *program("hello"), options=options).ok()
+    assert "resurgo: exit codes: 0,0" in result.errors and "rank 1 runs as process" in result.errors
+    assert "libmpi.so.12" in result.errors
+    result = jobs.resurgo("run", "-print-all-exitcodes", "ls", "/nowhere", ":", "true")
+    assert result.code == 2 and "resurgo: exit codes: 2,0" in result.errors
+
+
 def test_env(jobs):
     wanted = show("os.environ.get('A')", "os.environ.get('B')", "os.environ.get('C')")
     result = jobs.resurgo(

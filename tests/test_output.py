@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Standard input, output and error."""
 
+import os
 import re
 
 import pytest
@@ -34,6 +35,39 @@ def test_labels(jobs, program):
     assert sorted(result.text.splitlines()) == sorted(
         [f"[{rank}] hello from rank {rank} of 3" for rank in range(3)] + ["[0] 3 ranks, sum 3"]
     )
+
+
+def test_patterns_before_lines(jobs, program):
+    result = jobs.run(2, *program("hello"), options=["-prepend-pattern", "%g.%p.%r 100%%> "]).ok()
+    assert sorted(result.text.splitlines()) == sorted(
+        [f"0.0.{rank} 100%> hello from rank {rank} of 2" for rank in range(2)] + ["0.0.0 100%> 2 ranks, sum 1"]
+    )
+
+
+@pytest.mark.parametrize("protocol, options", [("pessimistic", []), slow("blocking", every("50ms"))])
+def test_a_file_for_each_rank(jobs, program, rng, kills, tmp_path, protocol, options):
+    """What is printed stands in the rank's files exactly once, also after kills, and nowhere else."""
+    command = program("output") + ["400", "1000"]
+    calm = feed(jobs, 3, command, TEXT, "file", protocol=protocol).wait().ok()
+    (tmp_path / "out.1").write_text("of an earlier job")
+    files = ["-outfile-pattern", tmp_path / "out.%r", "-errfile-pattern", tmp_path / "err.%r.%g"]
+    job = feed(jobs, 3, command, TEXT, "file", options=[*MANY, *files, *options], protocol=protocol)
+    print(storm(job, rng, kills or 4, calm.seconds))
+    result = job.wait().ok()
+    assert (result.out, result.program_errors) == (b"", b"")
+    for rank in range(3):
+        assert (tmp_path / f"out.{rank}").read_bytes() == b"".join(by_rank(calm.out)[rank])
+        assert (tmp_path / f"err.{rank}.0").read_bytes() == b"".join(by_rank(calm.program_errors)[rank])
+
+
+def test_files_that_cannot_be_written(jobs, program, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for file in (tmp_path / "no/out.%r", tmp_path / "fifo", tmp_path):
+        result = jobs.run(2, *program("hello"), options=["-outfile-pattern", file])
+        assert (result.code, result.text, len(result.errors.splitlines())) == (1, "", 1), result.describe()
+        assert f"cannot write output of ranks to {str(file).replace('%r', '0')}" in result.errors
+    result = jobs.run(2, *program("hello"), options=["-outfile-pattern", "/dev/full"])
+    assert result.code == 1 and "cannot write /dev/full: No space left" in result.errors
 
 
 def test_as_plain_mpich(jobs, program, plain):

@@ -97,6 +97,29 @@ def undisturbed(tmp_path_factory, words):
     return result
 
 
+def test_files_of_ranks_go_on(chain, program):
+    """What the rank printed before and after stands in its file once, also when a run in between was ended and undone."""
+    pattern = chain.jobs.directory / "out.%r"
+    size = lambda: sum(file.stat().st_size for file in chain.jobs.directory.glob("out.*"))
+    chain.start(2, *program("times"), "300", "5000", options=["-outfile-pattern", pattern])
+    assert chain.last.until(lambda: size() > 5000)
+    assert chain.suspend()
+    directory, before = chain.directory, size()
+    job = chain.resume()
+    assert job.until(lambda: size() > before + 3000)
+    job.process.terminate()
+    assert job.wait().code == 143
+    chain.resume(directory)
+    assert chain.end().out == b""
+    for rank in range(2):
+        expected = []
+        for i in range(300):
+            expected += [b"rank %d round %d took\n" % (rank, i), b"rank %d round %d has %d\n" % (rank, i, 2 * i)]
+        expected.append(b"rank %d has ended\n" % rank)
+        text = (chain.jobs.directory / f"out.{rank}").read_bytes()
+        assert re.sub(rb" took [0-9. ]*s?\n", b" took\n", text).splitlines(keepends=True) == expected
+
+
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
     return undisturbed(tmp_path_factory, HEAT)

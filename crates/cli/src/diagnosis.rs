@@ -35,6 +35,8 @@ pub struct Diagnosis {
     pub library_path: Vec<OsString>,
     /// Something the user should know.
     pub note: Option<String>,
+    /// It has no MPI and does not start what might: it is only run.
+    pub is_plain: bool,
 }
 
 const INSTALL: &str = "pip install mpich, in an active virtual environment, gives one";
@@ -115,7 +117,17 @@ pub fn diagnose(program: &Path, variables: &Variables) -> Result<Diagnosis, Stri
                     } else {
                         "it is linked statically"
                     };
-                    Err(format!("{} is not an MPI program: {linked}", file.display()))
+                    let note = format!(
+                        "{} is not an MPI program ({linked}): it is run as it is, and not again if it fails",
+                        file.display()
+                    );
+                    Ok(Diagnosis {
+                        steps,
+                        library: None,
+                        library_path: Vec::new(),
+                        note: Some(note),
+                        is_plain: true,
+                    })
                 }
             },
         };
@@ -224,6 +236,7 @@ fn finish(maker: Maker, file: PathBuf, mut library_path: Vec<OsString>, search: 
         library: Some((maker, file)),
         library_path,
         note: None,
+        is_plain: false,
     })
 }
 
@@ -319,6 +332,7 @@ fn of_runner(file: &Path, search: &Search, mut steps: Vec<String>) -> Diagnosis 
         library: None,
         library_path: Vec::new(),
         note: None,
+        is_plain: false,
     };
     let environment = search.environments.iter().map(|environment| environment.join("lib"));
     let usable = environment
@@ -374,11 +388,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mpi_program_is_refused() {
-        let error = diagnose_here("/usr/bin/env").map(|found| found.note);
-        assert!(matches!(error, Ok(Some(_))), "{error:?}");
-        let error = diagnose_here("/bin/ls").unwrap_err();
-        assert!(error.contains("not an MPI program"), "{error}");
+    fn what_is_no_mpi_program_is_run_with_a_note() {
+        let found = diagnose_here("/usr/bin/env").unwrap();
+        assert!(found.note.is_some() && !found.is_plain);
+        let found = diagnose_here("/bin/ls").unwrap();
+        assert!(found.note.unwrap().contains("not an MPI program") && found.is_plain);
         let error = diagnose_here("/etc/passwd").unwrap_err();
         assert!(error.contains("neither an ELF program"), "{error}");
     }
@@ -406,6 +420,7 @@ mod tests {
             library,
             library_path: vec!["/l".into()],
             note: None,
+            is_plain: false,
         };
         let names = |diagnosis: Diagnosis| {
             let mut variables = vec![("LD_LIBRARY_PATH".into(), "/old".into())];

@@ -56,6 +56,9 @@ fn examine(name: &OsString) -> Result<Finding, (i32, String)> {
     let path = check::variable(&variables, "PATH");
     let file = check::find_program(name, &here, path).map_err(|refusal| (refusal.code, refusal.text))?;
     let diagnosis = diagnosis::diagnose(Path::new(&file), &variables).map_err(|error| (2, error))?;
+    if let Some(note) = diagnosis.note.as_ref().filter(|_| diagnosis.is_plain) {
+        return Err((2, note.clone()));
+    }
     let provider = run::provider_path().map_err(|refusal| (refusal.code, refusal.text))?;
     let mut prepared = variables.clone();
     diagnosis.prepare(&mut prepared, &provider);

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use resurgo_runtime::dispatcher::{Order, Period};
+use resurgo_runtime::pattern::Pattern;
 use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CHANNEL_MEMORY, SPREAD_MULTICAST, has_images};
@@ -59,7 +60,14 @@ pub struct Options {
     pub exported: Vec<String>,
     /// Where the user wants ranks to run.
     pub hosts: Vec<Hosts>,
-    pub label: bool,
+    /// What stands before every line of output.
+    pub label: Option<Pattern>,
+    /// Files for standard output and standard error of each rank.
+    pub output_files: [Option<Pattern>; 2],
+    pub verbose: bool,
+    pub print_exit_codes: bool,
+    /// When the job is ended, after its start.
+    pub timeout: Option<Duration>,
     pub protocol: u32,
     pub tolerate_node: bool,
     /// What `--protocol auto` means for this job, when it was asked for by name or is not what it mostly is.
@@ -149,7 +157,11 @@ impl Options {
             environment: Vec::new(),
             exported: Vec::new(),
             hosts: Vec::new(),
-            label: false,
+            label: None,
+            output_files: [None, None],
+            verbose: false,
+            print_exit_codes: false,
+            timeout: None,
             protocol: PROTOCOL_AUTO,
             tolerate_node: false,
             choice: None,
@@ -279,6 +291,15 @@ pub fn parse_resume(
 }
 
 fn read_environment(options: &mut Options, variable: impl Fn(&str) -> Option<OsString>) -> Result<(), String> {
+    if let Some(value) = variable("MPIEXEC_TIMEOUT").filter(|value| !value.is_empty()) {
+        // As at mpiexec: in whole seconds, and nothing or less is no limit.
+        let seconds = value.to_str().and_then(|value| value.trim().parse::<i64>().ok());
+        let seconds = seconds.ok_or_else(|| format!("MPIEXEC_TIMEOUT={}: not a number of seconds", value.display()))?;
+        options.timeout = u64::try_from(seconds)
+            .ok()
+            .filter(|seconds| *seconds > 0)
+            .map(Duration::from_secs);
+    }
     for option in OPTIONS.iter().filter(|option| option.is_in_environment()) {
         let (name, in_environment) = (option.name, option.variable());
         let Some(value) = variable(&in_environment).filter(|value| !value.is_empty()) else {

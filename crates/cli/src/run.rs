@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use resurgo_runtime::dispatcher::{self, Limits, Settings};
+use resurgo_runtime::dispatcher::{self, Limits, Places, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Job, Program, Stdin};
@@ -140,8 +140,15 @@ fn settings(
             restarts_per_rank: options.max_restarts_per_rank,
         },
         faults: faults(&options, launched)?,
-        label: options.label,
+        output: Places {
+            label: options.label.clone(),
+            files: options.output_files.clone(),
+            directory: PathBuf::from(&origin.directory),
+        },
         quiet: options.quiet,
+        verbose: options.verbose,
+        print_exit_codes: options.print_exit_codes,
+        timeout: options.timeout,
         json_events: options.json_events.clone(),
         stats: options.stats,
         stats_json: options.stats_json.clone(),
@@ -261,13 +268,26 @@ pub fn prepare_program(
         .or_else(|| check::variable(&origin.environment, "PATH").map(ToOwned::to_owned));
     let file = check::find_program(&program.arguments[0], &directory, path.as_deref())?;
     let diagnosis = diagnosis::diagnose(Path::new(&file), &variables).map_err(|error| Refusal::new(2, error))?;
-    diagnosis.prepare(&mut variables, &provider_path()?);
+    let provider = provider_path()?;
+    diagnosis.prepare(&mut variables, &provider);
+    if options.verbose {
+        let of = if diagnosis.is_plain {
+            "none"
+        } else {
+            "decided when it runs"
+        };
+        let library = diagnosis.library.as_ref();
+        let library = library.map_or(of.to_string(), |(_, library)| library.display().to_string());
+        let (file, provider) = (file.display(), provider.display());
+        eprintln!("resurgo: program {file}; MPI library: {library}; provider: {provider}");
+    }
     let program = Program {
         ranks: program.ranks,
         path: file.into_os_string(),
         arguments: program.arguments.clone(),
         environment: variables,
         directory: directory.into_os_string(),
+        is_plain: diagnosis.is_plain,
     };
     Ok((program, diagnosis.note))
 }

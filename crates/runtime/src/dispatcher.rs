@@ -9,6 +9,7 @@ mod input;
 mod lines;
 mod loggers;
 mod memories;
+mod output;
 mod policy;
 mod spawn;
 mod start;
@@ -29,7 +30,7 @@ use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use resurgo_protocol::group::Groups;
 use resurgo_wire::console::{Reply, Request, Status};
-use resurgo_wire::control::{Job, LifeStatistics, Stream, ToAgent, ToDispatcher};
+use resurgo_wire::control::{Job, LifeStatistics, ToAgent, ToDispatcher};
 use resurgo_wire::node_memory::{self as nm, PROTOCOLS};
 
 use crate::children;
@@ -41,15 +42,15 @@ pub use checkpoints::{Order, Period};
 use console::Console;
 use events::{Beginning, Events};
 use images::finished;
-use lines::Lines;
 use loggers::Loggers;
 use memories::Memories;
+use output::Output;
+pub use output::Places;
 pub use policy::Limits;
 use policy::{Decision, Policy, signal_name};
 pub use spawn::Find;
 pub use suspend::SUSPENDED;
 use suspend::Suspension;
-use writer::Writer;
 
 /// What the user has asked for, beyond what agents have to know.
 pub struct Settings {
@@ -59,9 +60,15 @@ pub struct Settings {
     /// Finds the programs that ranks spawn.
     pub find: Find,
     pub faults: Vec<Fault>,
-    /// Label every line with its rank.
-    pub label: bool,
+    /// Where the output of ranks goes.
+    pub output: Places,
     pub quiet: bool,
+    /// Tell of every life.
+    pub verbose: bool,
+    /// Print at the end how every rank has ended.
+    pub print_exit_codes: bool,
+    /// The job is ended when so much time has passed.
+    pub timeout: Option<Duration>,
     pub json_events: Option<PathBuf>,
     /// Print the measurements at the end, and write them into a file.
     pub stats: bool,
@@ -92,6 +99,8 @@ pub struct Settings {
 
 /// Exit status when the launcher itself fails.
 const FAILURE: i32 = 1;
+/// Exit status when `-timeout` has ended the job, as that of mpiexec.
+const TIMED_OUT: i32 = 255;
 /// Exit status when the command cannot be done as things are, and nothing has been started.
 const REFUSED: i32 = 2;
 /// Output that may wait for a slow reader before the agent is told to stop reading the ranks' pipes.
@@ -118,9 +127,7 @@ struct Dispatcher {
     connection: Connection,
     signals: SignalFd,
     wake: PipeReader,
-    stdout: Writer,
-    stderr: Writer,
-    lines: BTreeMap<Stream, Lines>,
+    output: Output,
     policy: Policy,
     faults: Schedule,
     checkpoints: Checkpoints,
@@ -160,6 +167,11 @@ struct Dispatcher {
     /// When those who wait for images or the suspension hear again how far it has come.
     progress_due: Option<Instant>,
     stopped: Option<Vec<LifeStatistics>>,
+    verbose: bool,
+    /// Since the start; none once it is over.
+    timeout: Option<Duration>,
+    /// How each rank has ended last, when that is to be told.
+    exit_codes: Option<BTreeMap<usize, i32>>,
     loggers: Loggers,
     memories: Memories,
     suspension: Suspension,
@@ -183,30 +195,23 @@ impl Dispatcher {
             // Those of the run that has the job have the same names.
             self.remove_leftovers();
         }
-        for stream in Stream::ALL {
+        if !self.suspension.is_done() {
             // The beginnings of lines of a suspended job are printed when it goes on.
-            let lines = self.lines.get_mut(&stream).filter(|_| !self.suspension.is_done());
-            let rest = lines.map(Lines::end_all).unwrap_or_default();
-            self.writer(stream).write(rest);
+            self.output.end_all();
         }
         let statistics = self.stopped.take().unwrap_or_default();
         if let Some(directory) = &self.suspension.resumed_from {
             self.events.stays_suspended(directory, self.suspension.is_damaged);
         }
         self.events.summary(code, &statistics, Instant::now());
-        self.stderr.write(self.events.take_text());
+        if let Some(codes) = self.exit_codes.take() {
+            self.events.exit_codes(self.pids.len(), &codes);
+        }
+        self.output.say(self.events.take_text());
         let deadline = self.interrupted.then(|| Instant::now() + LAST_WORDS);
         self.tell_who_waits_for_suspension();
-        self.stdout.finish(deadline);
-        self.stderr.finish(deadline);
+        self.output.finish(deadline);
         code
-    }
-
-    fn writer(&self, stream: Stream) -> &Writer {
-        match stream {
-            Stream::Stdout => &self.stdout,
-            Stream::Stderr => &self.stderr,
-        }
     }
 
     fn tell(&mut self, message: ToAgent) {
@@ -217,16 +222,8 @@ impl Dispatcher {
     /// Waits for something and handles it. Returns the exit status when the job is over.
     fn step(&mut self) -> io::Result<Option<i32>> {
         let now = Instant::now();
-        for stream in Stream::ALL {
-            let shown = self
-                .lines
-                .get_mut(&stream)
-                .map(|lines| lines.silent(now))
-                .unwrap_or_default();
-            self.writer(stream).write(shown);
-        }
-        let text = self.events.take_text();
-        self.stderr.write(text);
+        self.output.mind_silence(now);
+        self.output.say(self.events.take_text());
 
         let stdin = io::stdin();
         let read_stdin = self.stdin_wanted && self.verdict.is_none() && input::may_read();
@@ -268,6 +265,7 @@ impl Dispatcher {
             let _ = self.wake.read(&mut [0u8; 64]);
         }
         self.mind_writers();
+        self.mind_timeout();
         if happened[consoles..loggers].contains(&true) {
             self.hear_console();
         }
@@ -329,8 +327,13 @@ impl Dispatcher {
         if let Some(due) = self.loggers.due() {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
-        if self.lines.values().any(Lines::has_waiting) {
-            at_most(lines::SILENCE);
+        if let Some(wait) = self.output.wait() {
+            at_most(wait);
+        }
+        if self.verdict.is_none()
+            && let Some(due) = self.timeout
+        {
+            at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
         }
         if self.stdin_wanted && !read_stdin {
             // A background job looks now and then whether it has been brought to the foreground.
@@ -356,6 +359,10 @@ impl Dispatcher {
             } => {
                 self.pids[rank] = Some(pid);
                 if self.verdict.is_none() {
+                    if self.verbose {
+                        self.events
+                            .say(&format!("rank {rank} runs as process {pid} (life {life})"));
+                    }
                     let how = Beginning {
                         image,
                         from_file,
@@ -371,12 +378,15 @@ impl Dispatcher {
             ToDispatcher::Ended(ended) => {
                 let rank = ended.rank;
                 self.pids[rank] = None;
+                if let Some(codes) = &mut self.exit_codes {
+                    codes.insert(rank, ended.exit_code());
+                }
                 if self.verdict.is_some() {
                     return;
                 }
                 if self.returns(rank) {
                     // It had ended before the agent heard that all ranks return, and returns with them.
-                    self.events.failed(&ended, now);
+                    self.events.failed(&ended, None, now);
                     return;
                 }
                 if self.events.images().0 > 0 {
@@ -397,7 +407,11 @@ impl Dispatcher {
                     }
                     return;
                 }
-                self.events.failed(&ended, now);
+                let error = match &decision {
+                    Decision::EndJob { reason, .. } => Some(reason.as_str()),
+                    _ => None,
+                };
+                self.events.failed(&ended, error, now);
                 self.checkpoints.failed();
                 match decision {
                     Decision::Restart => {
@@ -413,10 +427,7 @@ impl Dispatcher {
                             fault_at_messages,
                         });
                     }
-                    Decision::EndJob { code, reason } => {
-                        self.events.error(&reason);
-                        self.end(code, Duration::ZERO);
-                    }
+                    Decision::EndJob { code, .. } => self.end(code, Duration::ZERO),
                     Decision::Finished => {}
                 }
             }
@@ -548,24 +559,12 @@ impl Dispatcher {
             ToDispatcher::OutputMissing { rank, bytes } => self.events.output_missing(rank, bytes),
             ToDispatcher::Output { rank, stream, bytes } => {
                 self.owed += bytes.len() as u64;
-                let shown = self
-                    .lines
-                    .get_mut(&stream)
-                    .map(|lines| lines.take(rank, &bytes, now))
-                    .unwrap_or_default();
-                self.writer(stream).write(shown);
+                self.output.take(rank, stream, &bytes, now);
             }
             ToDispatcher::OutputEnd { rank } => {
                 // A rank that failed will go on where its last life stopped, in the middle of a line if need be.
                 if self.pids[rank].is_none() && self.policy.has_finished(rank) {
-                    for stream in Stream::ALL {
-                        let shown = self
-                            .lines
-                            .get_mut(&stream)
-                            .map(|lines| lines.end(rank))
-                            .unwrap_or_default();
-                        self.writer(stream).write(shown);
-                    }
+                    self.output.end(rank);
                 }
             }
             ToDispatcher::StdinWanted => self.stdin_wanted = true,
@@ -638,7 +637,7 @@ impl Dispatcher {
 
     /// Tells the agent how much of its output is no longer on its account.
     fn acknowledge(&mut self) {
-        if self.owed > 0 && self.stdout.queued() + self.stderr.queued() < QUEUE {
+        if self.owed > 0 && self.output.queued() < QUEUE {
             let bytes = std::mem::take(&mut self.owed);
             self.tell(ToAgent::OutputTaken { bytes });
         }
@@ -646,8 +645,7 @@ impl Dispatcher {
 
     fn mind_writers(&mut self) {
         self.acknowledge();
-        let failed = self.stdout.failed().map(|kind| ("output", kind));
-        let Some((what, kind)) = failed.or(self.stderr.failed().map(|kind| ("error", kind))) else {
+        let Some((what, kind)) = self.output.failed() else {
             return;
         };
         if self.verdict.is_some() {
@@ -658,9 +656,24 @@ impl Dispatcher {
             // Like any other program whose reader has gone.
             self.end(128 + Signal::SIGPIPE as i32, Duration::ZERO);
         } else {
-            self.events.error(&format!("cannot write standard {what}: {kind}"));
+            self.events.error(&format!("cannot write {what}"));
             self.end(FAILURE, Duration::ZERO);
         }
+    }
+
+    /// Ends the job, as mpiexec does, when the time of `-timeout` is over.
+    fn mind_timeout(&mut self) {
+        if self.verdict.is_some() {
+            return;
+        }
+        let Some(limit) = self.timeout.take_if(|limit| *limit <= self.start.elapsed()) else {
+            return;
+        };
+        // Whoever sets a limit waits for no slow reader either.
+        self.interrupted = true;
+        let limit = limit.as_secs_f64();
+        self.events.error(&format!("APPLICATION TIMED OUT, TIMEOUT = {limit}s"));
+        self.end(TIMED_OUT, GRACE);
     }
 
     fn take_stdin(&mut self) {
@@ -765,6 +778,7 @@ fn killed(rank: usize, statistics: LifeStatistics) -> resurgo_wire::control::End
         end: resurgo_wire::control::End::Signalled(9),
         initialised: true,
         finalised: false,
+        is_plain: false,
         statistics,
         report: None,
         repeats: true,

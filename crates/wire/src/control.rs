@@ -139,6 +139,9 @@ pub struct Program {
     /// Environment of its ranks, in order, without what differs from rank to rank.
     pub environment: Vec<(OsString, OsString)>,
     pub directory: OsString,
+    /// There is no MPI in it.
+    #[serde(default)]
+    pub is_plain: bool,
 }
 
 /// A program that a rank wants to spawn.
@@ -235,6 +238,8 @@ pub struct Ended {
     pub initialised: bool,
     /// It had said `finalize` in this life.
     pub finalised: bool,
+    /// There is no MPI in its program.
+    pub is_plain: bool,
     pub statistics: LifeStatistics,
     /// Why it ended itself, when it exited with [`crate::node_memory::EXIT_REPORT`] or
     /// [`crate::node_memory::EXIT_DIVERGED`].
@@ -248,6 +253,14 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// As shells have it.
+    pub fn exit_code(&self) -> i32 {
+        match self.end {
+            End::Exited(code) => code,
+            End::Signalled(signal) => 128 + signal,
+        }
+    }
+
     /// It has found that it does not repeat what a former life did.
     pub fn diverged(&self) -> bool {
         self.end == End::Exited(crate::node_memory::EXIT_DIVERGED) && self.report.is_some()

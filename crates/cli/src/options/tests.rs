@@ -28,7 +28,7 @@ fn what_people_type_at_mpiexec() {
         assert_eq!(options.programs[0].arguments, ["./app", "-x", "3"], "{line}");
     }
     let options = options("-genv A 1 -l -wdir /tmp -n 2 -env B 2 ./a x : -n 3 -envnone ./b -- :y");
-    assert!(options.label);
+    assert!(options.label.is_some());
     assert_eq!(options.size(), 5);
     assert_eq!(options.environment, [("A".into(), "1".into())]);
     assert_eq!(options.programs[0].environment, [("B".into(), "2".into())]);

@@ -40,7 +40,19 @@ pub(super) fn choice(value: &str, what: &str, names: &[&str]) -> Result<u32, Str
 pub(super) fn set(options: &mut Options, name: &str, value: &str) -> Result<(), String> {
     let number = || value.parse::<u64>().map_err(|_| format!("{value:?} is not a number"));
     match name {
-        "l" | "label" | "prepend-rank" => options.label = true,
+        "l" | "label" | "prepend-rank" => options.label = Some(Pattern::label()),
+        "prepend-pattern" => options.label = Some(Pattern::parse(value)?),
+        "outfile-pattern" | "errfile-pattern" if value.is_empty() => {
+            return Err("write the name of a file, as out.%r".to_string());
+        }
+        "outfile-pattern" => options.output_files[0] = Some(Pattern::parse(value)?),
+        "errfile-pattern" => options.output_files[1] = Some(Pattern::parse(value)?),
+        "v" | "verbose" => options.verbose = true,
+        "print-all-exitcodes" => options.print_exit_codes = true,
+        "timeout" => match parse_duration(value)? {
+            Duration::ZERO => return Err("a job needs some time; leave it out for no limit".to_string()),
+            limit => options.timeout = Some(limit),
+        },
         "q" | "quiet" => options.quiet = true,
         "protocol" => {
             options.protocol = choice(value, "protocol", &PROTOCOLS)?;

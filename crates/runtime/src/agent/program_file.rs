@@ -252,6 +252,7 @@ mod tests {
                 arguments: words.iter().map(OsString::from).collect(),
                 environment: Vec::new(),
                 directory: self.0.clone().into_os_string(),
+                is_plain: false,
             })
         }
     }

@@ -371,7 +371,7 @@ impl Agent {
         let Some(life) = this.life.take() else {
             return Ok(());
         };
-        let (killed_ns, aborted) = (this.killed_ns, this.aborted);
+        let (killed_ns, aborted, program) = (this.killed_ns, this.aborted, this.program);
         this.finished = orderly;
         this.ended_well = orderly && end == End::Exited(0);
         let number = this.number;
@@ -400,6 +400,7 @@ impl Agent {
             end,
             initialised: progress.initialised,
             finalised: progress.finalised,
+            is_plain: work.job.programs[program].is_plain,
             statistics,
             report,
             repeats,

@@ -5,15 +5,25 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::pattern::{Pattern, seconds};
+
 /// A line longer than this is passed on in pieces.
 const LONGEST: usize = 1 << 20;
 /// After so much silence the beginning of a line (a prompt) is shown on a terminal.
 pub const SILENCE: Duration = Duration::from_millis(100);
 
-/// The lines of one of our streams.
+/// What stands before every line.
+#[derive(Debug, Clone)]
+pub struct Label {
+    pub pattern: Pattern,
+    /// The first rank of each spawned group.
+    pub worlds: Vec<usize>,
+}
+
+/// The lines that go to one place.
 #[derive(Debug)]
 pub struct Lines {
-    label: bool,
+    label: Option<Label>,
     /// Show beginnings of lines after [`SILENCE`].
     interactive: bool,
     partial: BTreeMap<usize, (Vec<u8>, Instant)>,
@@ -49,7 +59,14 @@ impl Lines {
         self.inside = from.inside.into_iter().collect();
     }
 
-    pub fn new(label: bool, interactive: bool) -> Lines {
+    /// The first rank of each spawned group.
+    pub fn set_worlds(&mut self, worlds: &[usize]) {
+        if let Some(label) = &mut self.label {
+            label.worlds = worlds.to_vec();
+        }
+    }
+
+    pub fn new(label: Option<Label>, interactive: bool) -> Lines {
         Lines {
             label,
             interactive,
@@ -107,7 +124,7 @@ impl Lines {
             None => Vec::new(),
         };
         // Without labels the program's bytes are left as they are, as other launchers do.
-        if self.label && self.inside.remove(&rank) == Some(true) {
+        if self.label.is_some() && self.inside.remove(&rank) == Some(true) {
             out.push(b'\n');
             self.open = None;
         }
@@ -136,8 +153,11 @@ impl Lines {
             }
         }
         for line in text.split_inclusive(|byte| *byte == b'\n') {
-            if self.label && !self.inside.get(&rank).copied().unwrap_or(false) {
-                out.extend_from_slice(format!("[{rank}] ").as_bytes());
+            if let Some(label) = &self.label
+                && !self.inside.get(&rank).copied().unwrap_or(false)
+            {
+                let text = label.pattern.of(rank, &label.worlds, seconds());
+                out.extend_from_slice(text.as_bytes());
             }
             out.extend_from_slice(line);
             self.inside.insert(rank, !line.ends_with(b"\n"));
@@ -151,6 +171,12 @@ impl Lines {
 mod tests {
     use super::*;
 
+    fn label(text: &str) -> Option<Label> {
+        let pattern = Pattern::parse(text).unwrap();
+        let worlds = vec![12];
+        Some(Label { pattern, worlds })
+    }
+
     fn text(bytes: Vec<u8>) -> String {
         String::from_utf8(bytes).unwrap()
     }
@@ -158,7 +184,7 @@ mod tests {
     #[test]
     fn lines_are_whole() {
         let now = Instant::now();
-        let mut lines = Lines::new(false, false);
+        let mut lines = Lines::new(None, false);
         assert_eq!(text(lines.take(0, b"on", now)), "");
         assert_eq!(text(lines.take(1, b"two\nth", now)), "two\n");
         assert_eq!(text(lines.take(0, b"e\n", now)), "one\n");
@@ -170,15 +196,18 @@ mod tests {
     #[test]
     fn labels_stand_before_every_line() {
         let now = Instant::now();
-        let mut lines = Lines::new(true, false);
+        let mut lines = Lines::new(label("[%r] "), false);
         assert_eq!(text(lines.take(12, b"a\nb\nc", now)), "[12] a\n[12] b\n");
         assert_eq!(text(lines.end_all()), "[12] c\n");
+        let mut lines = Lines::new(label("%g:%r "), false);
+        assert_eq!(text(lines.take(11, b"a\n", now)), "0:11 a\n");
+        assert_eq!(text(lines.take(12, b"a\n", now)), "1:12 a\n");
     }
 
     #[test]
     fn an_endless_line_is_not_kept_for_ever() {
         let now = Instant::now();
-        let mut lines = Lines::new(true, false);
+        let mut lines = Lines::new(label("[%r] "), false);
         assert_eq!(lines.take(0, &vec![b'x'; LONGEST + 1], now).len(), LONGEST + 5);
         assert_eq!(text(lines.take(0, b"y\n", now)), "y\n");
     }
@@ -186,7 +215,7 @@ mod tests {
     #[test]
     fn a_prompt_is_shown_on_a_terminal_and_stays_on_its_own_line() {
         let now = Instant::now();
-        let mut lines = Lines::new(false, true);
+        let mut lines = Lines::new(None, true);
         lines.take(0, b"name? ", now);
         assert!(lines.has_waiting());
         assert_eq!(text(lines.silent(now)), "");

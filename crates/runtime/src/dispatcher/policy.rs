@@ -64,13 +64,19 @@ pub fn how_ended(end: End) -> String {
     }
 }
 
-/// "was killed by SIGKILL".
+/// "rank 2 killed by SIGKILL": so begins every reason for the end of a job that is the failure of a rank.
+pub fn of_rank(ended: &Ended) -> String {
+    format!("rank {} {}", ended.rank, describe(ended))
+}
+
+/// "killed by SIGKILL".
 pub fn describe(ended: &Ended) -> String {
     match ended.end {
         _ if ended.diverged() => "did not repeat what it had done".to_string(),
         _ if ended.report.is_some() => "ended itself".to_string(),
         End::Signalled(signal) => format!("killed by {}", signal_name(signal)),
         End::Exited(code) if ended.initialised => format!("exited with code {code} without MPI_Finalize"),
+        End::Exited(code) if ended.is_plain => format!("exited with code {code}"),
         End::Exited(code) => format!("exited with code {code} before MPI_Init"),
     }
 }
@@ -155,15 +161,22 @@ impl Policy {
                 record.exit_code = Some(code);
                 return Decision::Finished;
             }
-            End::Exited(0) if !record.ever_initialised => {
-                record.exit_code = Some(0);
+            // Nobody waits for a program without MPI.
+            End::Exited(code) if !record.ever_initialised && (code == 0 || ended.is_plain) => {
+                record.exit_code = Some(code);
                 return Decision::Finished;
             }
             // The others would wait for it for ever, and starting it again would come to the same.
             End::Exited(code) if !record.ever_initialised => {
                 return Decision::EndJob {
                     code,
-                    reason: format!("rank {rank} {}", describe(ended)),
+                    reason: of_rank(ended),
+                };
+            }
+            End::Signalled(signal) if !record.ever_initialised && ended.is_plain => {
+                return Decision::EndJob {
+                    code: 128 + signal,
+                    reason: format!("{}; it is not an MPI program, and not started again", of_rank(ended)),
                 };
             }
             // A job that lost a rank must not look like one that succeeded.
@@ -172,8 +185,8 @@ impl Policy {
         };
         if !nm::has_images(self.protocol) {
             let reason = format!(
-                "rank {rank} {}; with --protocol auto it would have been restarted and the job gone on",
-                describe(ended)
+                "{}; with --protocol auto it would have been restarted and the job gone on",
+                of_rank(ended)
             );
             return Decision::EndJob { code, reason };
         }
@@ -191,21 +204,21 @@ impl Policy {
         };
         let reason = if record.same >= SAME_FAILURES && ended.end != End::Signalled(Signal::SIGKILL as i32) {
             format!(
-                "rank {rank} {} {} times in a row at the same place, after {place} messages: \
+                "{} {} times in a row at the same place, after {place} messages: \
                  the program itself fails there, and starting it again does not help",
-                describe(ended),
+                of_rank(ended),
                 record.same,
             )
         } else if record.restarts >= self.limits.restarts_per_rank {
             format!(
-                "rank {rank} {}, and it has been restarted {} times, which --max-restarts-per-rank allows{hint}",
-                describe(ended),
+                "{}, and it has been restarted {} times, which --max-restarts-per-rank allows{hint}",
+                of_rank(ended),
                 record.restarts
             )
         } else if self.restarts >= self.limits.restarts {
             format!(
-                "rank {rank} {}, and the job has had the {} restarts that --max-restarts allows{hint}",
-                describe(ended),
+                "{}, and the job has had the {} restarts that --max-restarts allows{hint}",
+                of_rank(ended),
                 self.restarts
             )
         } else {
@@ -290,6 +303,32 @@ mod tests {
         let mut p = policy();
         p.ended(&ended(1, End::Signalled(9), true, false));
         assert_eq!(p.ended(&ended(1, End::Exited(4), false, false)), Decision::Restart);
+    }
+
+    #[test]
+    fn a_program_without_mpi_ends_as_it_does() {
+        let plain = |rank, end| Ended {
+            is_plain: true,
+            ..ended(rank, end, false, false)
+        };
+        let mut p = policy();
+        assert_eq!(p.ended(&plain(1, End::Exited(4))), Decision::Finished);
+        assert_eq!(p.ended(&plain(0, End::Exited(0))), Decision::Finished);
+        assert!(!p.all_finished());
+        assert_eq!(p.ended(&plain(2, End::Exited(5))), Decision::Finished);
+        assert!(p.all_finished());
+        assert_eq!(p.exit_code(), 4);
+        assert!(matches!(
+            policy().ended(&plain(1, End::Signalled(9))),
+            Decision::EndJob { code: 137, .. }
+        ));
+        // It has started a program with MPI.
+        let mut p = policy();
+        let started = Ended {
+            initialised: true,
+            ..plain(1, End::Signalled(9))
+        };
+        assert_eq!(p.ended(&started), Decision::Restart);
     }
 
     #[test]

@@ -34,6 +34,7 @@ impl Dispatcher {
         let first = self.pids.len();
         let ranks = first + programs.iter().map(|program| program.ranks).sum::<usize>();
         self.spawned_worlds.push(first);
+        self.output.spawned(first);
         self.pids.resize(ranks, None);
         self.policy.grow(ranks);
         self.faults.grow(ranks);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -14,18 +14,17 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use resurgo_wire::console::LONGEST_COMMAND;
-use resurgo_wire::control::{Job, Stream, ToAgent};
+use resurgo_wire::control::{Job, ToAgent};
 use resurgo_wire::node_memory::{self as nm, PROTOCOLS};
 
 use super::checkpoints::Checkpoints;
 use super::console::Console;
 use super::events::{Events, Wanted};
-use super::lines::Lines;
 use super::loggers::Loggers;
 use super::memories::Memories;
+use super::output::Output;
 use super::policy::Policy;
 use super::suspend::{self, State, Suspension};
-use super::writer::Writer;
 use super::{Dispatcher, Settings, input};
 use crate::connection::Connection;
 use crate::faults::Schedule;
@@ -70,8 +69,11 @@ impl Dispatcher {
         crate::agent::set_nonblocking(&wake).map_err(failed("make a pipe"))?;
         crate::agent::set_nonblocking(&wake_writer).map_err(failed("make a pipe"))?;
         let second_wake_writer = wake_writer.try_clone().map_err(failed("make a pipe"))?;
-        let stdout = Writer::start(io::stdout(), wake_writer).map_err(failed("start a thread"))?;
-        let stderr = Writer::start(io::stderr(), second_wake_writer).map_err(failed("start a thread"))?;
+        let mut output =
+            Output::start(settings.output, [wake_writer, second_wake_writer]).map_err(failed("start a thread"))?;
+        if settings.resumed.is_none() {
+            output.make_files(size)?;
+        }
 
         let (ours, theirs) = UnixStream::pair().map_err(failed("make a socket"))?;
         let agent = Command::new("/proc/self/exe")
@@ -90,19 +92,13 @@ impl Dispatcher {
         for (number, pid) in memories.pids().enumerate() {
             events.channel_memory_started(number, pid);
         }
-        let lines = BTreeMap::from([
-            (Stream::Stdout, Lines::new(settings.label, io::stdout().is_terminal())),
-            (Stream::Stderr, Lines::new(settings.label, io::stderr().is_terminal())),
-        ]);
         let units = job.units(size);
         let mut dispatcher = Dispatcher {
             agent,
             connection,
             signals,
             wake,
-            stdout,
-            stderr,
-            lines,
+            output,
             policy: Policy::new(size, job.protocol, settings.limits),
             faults,
             // A wave is one image of the whole job.
@@ -138,6 +134,9 @@ impl Dispatcher {
             interrupted: false,
             progress_due: None,
             stopped: None,
+            verbose: settings.verbose,
+            timeout: settings.timeout,
+            exit_codes: settings.print_exit_codes.then(BTreeMap::new),
             loggers,
             memories,
             suspension: Suspension::new(
@@ -162,11 +161,7 @@ impl Dispatcher {
             .map_err(|error| format!("another version of resurgo has suspended the job: {error}"))?;
         self.policy.resume(state.policy);
         self.spawned_worlds = state.spawned_worlds;
-        for (stream, lines) in &mut self.lines {
-            if let Some(unfinished) = state.lines.get(stream.name()) {
-                lines.resume(unfinished.clone());
-            }
-        }
+        self.output.resume(state.output)?;
         self.suspension.seconds_before = about.seconds;
         self.suspension.resumed_from = Some(suspended.directory.clone());
         self.tell(ToAgent::Resume {

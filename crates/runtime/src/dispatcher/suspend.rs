@@ -4,18 +4,18 @@
 //! Nothing is given up before the last step is done: up to the end of the ranks the job goes on if a step fails, and after it
 //! the ranks are started again from their images.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use resurgo_wire::console::Reply;
-use resurgo_wire::control::{Job, Stream, ToAgent};
+use resurgo_wire::control::{Job, ToAgent};
 use resurgo_wire::node_memory as nm;
 use serde::{Deserialize, Serialize};
 
 use super::checkpoints::Outcome;
-use super::lines::Unfinished;
+use super::output::Before;
 use super::policy::Policy;
 use super::{Dispatcher, REFUSED};
 use crate::suspended::{About, Origin, processor};
@@ -106,7 +106,7 @@ pub(super) struct Suspension {
 pub(super) struct State {
     pub policy: Policy,
     pub spawned_worlds: Vec<usize>,
-    pub lines: BTreeMap<String, Unfinished>,
+    pub output: Before,
 }
 
 impl Suspension {
@@ -289,7 +289,7 @@ impl Dispatcher {
                 self.tell(ToAgent::GoOn);
             }
             Phase::Flushing if !self.suspension.unwritten.is_empty() => {}
-            Phase::Flushing if self.stdout.queued() == 0 && self.stderr.queued() == 0 => {
+            Phase::Flushing if self.output.queued() == 0 => {
                 self.suspension.phase = Phase::Writing;
                 match serde_json::to_value(self.about()) {
                     Ok(about) => self.tell(ToAgent::Suspend { about }),
@@ -312,10 +312,7 @@ impl Dispatcher {
         let state = State {
             policy: self.policy.clone(),
             spawned_worlds: self.spawned_worlds.clone(),
-            lines: Stream::ALL
-                .into_iter()
-                .filter_map(|stream| Some((stream.name().to_string(), self.lines.get(&stream)?.unfinished())))
-                .collect(),
+            output: self.output.before(),
         };
         About {
             number: std::process::id(),

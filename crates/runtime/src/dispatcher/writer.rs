@@ -142,7 +142,7 @@ fn serve(shared: &Shared, mut file: File, mut wake: PipeWriter) {
 }
 
 /// Like `write_all`, also on a stream that somebody else has made non-blocking.
-fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -1,0 +1,285 @@
+//! Where the output of ranks goes: to the launcher's own streams, or to files that a pattern names.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, PipeWriter};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use resurgo_wire::control::Stream;
+use serde::{Deserialize, Serialize};
+
+use super::lines::{self, Label, Lines, Unfinished};
+use super::writer::{Writer, write_all};
+use crate::pattern::{Pattern, seconds};
+
+/// Where output goes, as the user wants it.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    /// What stands before every line.
+    pub label: Option<Pattern>,
+    /// Files for standard output and standard error, instead of the launcher's own streams.
+    pub files: [Option<Pattern>; 2],
+    /// From where these are named.
+    pub directory: PathBuf,
+}
+
+/// Whose lines are put together: those of a stream, for one file, or for our own stream of that name.
+type Way = (Stream, Option<PathBuf>);
+
+/// The way of everything that is printed.
+pub(super) struct Output {
+    stdout: Writer,
+    stderr: Writer,
+    lines: BTreeMap<Way, Lines>,
+    files: BTreeMap<PathBuf, File>,
+    places: Places,
+    /// The first rank of each spawned group.
+    worlds: Vec<usize>,
+    /// When the job was started, in seconds since 1970.
+    seconds: u64,
+    failed: Option<(String, io::ErrorKind)>,
+}
+
+/// What is to be known of it to go on with the job later.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Before {
+    lines: Vec<(String, Option<OsString>, Unfinished)>,
+    /// How much of each file had been written.
+    files: Vec<(OsString, u64)>,
+    worlds: Vec<usize>,
+    seconds: u64,
+}
+
+impl Output {
+    /// `wake`: for each of our streams, what its thread writes to when it has nothing left to do.
+    pub fn start(places: Places, [out, err]: [PipeWriter; 2]) -> io::Result<Output> {
+        let mut output = Output {
+            stdout: Writer::start(io::stdout(), out)?,
+            stderr: Writer::start(io::stderr(), err)?,
+            lines: BTreeMap::new(),
+            files: BTreeMap::new(),
+            places,
+            worlds: Vec::new(),
+            seconds: seconds(),
+            failed: None,
+        };
+        for (stream, is_terminal) in [
+            (Stream::Stdout, io::stdout().is_terminal()),
+            (Stream::Stderr, io::stderr().is_terminal()),
+        ] {
+            let lines = Lines::new(output.label(), is_terminal);
+            output.lines.insert((stream, None), lines);
+        }
+        Ok(output)
+    }
+
+    /// Makes the files of a new job's ranks, so that what cannot be written is known before anything runs.
+    pub fn make_files(&mut self, ranks: usize) -> Result<(), String> {
+        if self.places.files.iter().any(Option::is_some)
+            && let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        {
+            // Each rank may have two; the limits of the ranks themselves are known already.
+            let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+        }
+        for stream in Stream::ALL {
+            for path in (0..ranks)
+                .filter_map(|rank| self.path(rank, stream))
+                .collect::<Vec<_>>()
+            {
+                self.open(&path, None).map_err(|error| cannot_write(&path, &error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on where the job was suspended. What an interrupted run has added to files since then will be written again.
+    pub fn resume(&mut self, before: Before) -> Result<(), String> {
+        (self.worlds, self.seconds) = (before.worlds, before.seconds);
+        for (path, length) in before.files {
+            let path = PathBuf::from(path);
+            self.open(&path, Some(length))
+                .map_err(|error| cannot_write(&path, &error))?;
+        }
+        let label = self.label();
+        for (name, path, unfinished) in before.lines {
+            let Some(stream) = Stream::ALL.into_iter().find(|stream| stream.name() == name) else {
+                continue;
+            };
+            let way = (stream, path.map(PathBuf::from));
+            let lines = self
+                .lines
+                .entry(way)
+                .or_insert_with(|| Lines::new(label.clone(), false));
+            lines.resume(unfinished);
+        }
+        for lines in self.lines.values_mut() {
+            lines.set_worlds(&self.worlds);
+        }
+        Ok(())
+    }
+
+    /// What [`Output::resume`] needs.
+    pub fn before(&self) -> Before {
+        let lines = self.lines.iter().map(|((stream, path), lines)| {
+            let path = path.clone().map(PathBuf::into_os_string);
+            (stream.name().to_string(), path, lines.unfinished())
+        });
+        let files = self.files.iter().map(|(path, file)| {
+            let length = file.metadata().map_or(0, |about| about.len());
+            (path.clone().into_os_string(), length)
+        });
+        Before {
+            lines: lines.collect(),
+            files: files.collect(),
+            worlds: self.worlds.clone(),
+            seconds: self.seconds,
+        }
+    }
+
+    /// Ranks from `first` on are a group of their own.
+    pub fn spawned(&mut self, first: usize) {
+        self.worlds.push(first);
+        for lines in self.lines.values_mut() {
+            lines.set_worlds(&self.worlds);
+        }
+    }
+
+    fn label(&self) -> Option<Label> {
+        let pattern = self.places.label.clone()?;
+        Some(Label {
+            pattern,
+            worlds: self.worlds.clone(),
+        })
+    }
+
+    /// The file of a rank's stream; none when it goes to our own.
+    fn path(&self, rank: usize, stream: Stream) -> Option<PathBuf> {
+        let pattern = self.places.files[stream as usize].as_ref()?;
+        let name = pattern.of(rank, &self.worlds, self.seconds);
+        Some(self.places.directory.join(name))
+    }
+
+    /// Opens a file: empty, or as it was when it had this length.
+    fn open(&mut self, path: &Path, length: Option<u64>) -> io::Result<()> {
+        if self.files.contains_key(path) {
+            return Ok(());
+        }
+        // Not to wait for the reader of a FIFO.
+        let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).custom_flags(flags.bits());
+        let file = options.open(path)?;
+        let about = file.metadata()?;
+        if about.is_file() {
+            file.set_len(length.unwrap_or(0).min(about.len()))?;
+        } else if !about.file_type().is_char_device() {
+            return Err(io::Error::other("it is no file"));
+        }
+        self.files.insert(path.to_path_buf(), file);
+        Ok(())
+    }
+
+    /// The lines of a rank's stream, and where they go.
+    fn way(&mut self, rank: usize, stream: Stream) -> Way {
+        let way = (stream, self.path(rank, stream));
+        if !self.lines.contains_key(&way) {
+            let lines = Lines::new(self.label(), false);
+            self.lines.insert(way.clone(), lines);
+        }
+        way
+    }
+
+    fn write(&mut self, (stream, path): &Way, bytes: Vec<u8>) {
+        let Some(path) = path else {
+            let writer = match stream {
+                Stream::Stdout => &self.stdout,
+                Stream::Stderr => &self.stderr,
+            };
+            writer.write(bytes);
+            return;
+        };
+        if bytes.is_empty() || self.failed.is_some() {
+            return;
+        }
+        // A spawned rank's is not there yet.
+        let opened = self.open(path, None);
+        let written = match (opened, self.files.get_mut(path)) {
+            (Ok(()), Some(file)) => write_all(file, &bytes),
+            (opened, _) => opened,
+        };
+        if let Err(error) = written {
+            self.failed = Some((format!("{}: {error}", path.display()), error.kind()));
+        }
+    }
+
+    /// Takes what a rank has printed.
+    pub fn take(&mut self, rank: usize, stream: Stream, bytes: &[u8], now: Instant) {
+        let way = self.way(rank, stream);
+        let shown = self.lines.get_mut(&way).map(|lines| lines.take(rank, bytes, now));
+        self.write(&way, shown.unwrap_or_default());
+    }
+
+    /// A rank will print no more.
+    pub fn end(&mut self, rank: usize) {
+        for stream in Stream::ALL {
+            let way = self.way(rank, stream);
+            let shown = self.lines.get_mut(&way).map(|lines| lines.end(rank));
+            self.write(&way, shown.unwrap_or_default());
+        }
+    }
+
+    /// Everybody's last words.
+    pub fn end_all(&mut self) {
+        self.each(Lines::end_all);
+    }
+
+    /// Shows what has waited in vain for the end of its line.
+    pub fn mind_silence(&mut self, now: Instant) {
+        self.each(|lines| lines.silent(now));
+    }
+
+    fn each(&mut self, rest: impl Fn(&mut Lines) -> Vec<u8>) {
+        let all = self.lines.iter_mut().map(|(way, lines)| (way.clone(), rest(lines)));
+        for (way, shown) in all.collect::<Vec<_>>() {
+            self.write(&way, shown);
+        }
+    }
+
+    /// When [`Output::mind_silence`] should be called.
+    pub fn wait(&self) -> Option<Duration> {
+        self.lines.values().any(Lines::has_waiting).then_some(lines::SILENCE)
+    }
+
+    /// Writes what the launcher itself says.
+    pub fn say(&self, text: Vec<u8>) {
+        self.stderr.write(text);
+    }
+
+    /// Bytes that wait for slow readers.
+    pub fn queued(&self) -> usize {
+        self.stdout.queued() + self.stderr.queued()
+    }
+
+    /// What cannot be written any more, and why.
+    pub fn failed(&self) -> Option<(String, io::ErrorKind)> {
+        let of = |what: &str, writer: &Writer| writer.failed().map(|kind| (format!("{what}: {kind}"), kind));
+        of("standard output", &self.stdout)
+            .or_else(|| of("standard error", &self.stderr))
+            .or_else(|| self.failed.clone())
+    }
+
+    /// Waits until everything has been written, at most until `deadline` when there is one.
+    pub fn finish(self, deadline: Option<Instant>) {
+        self.stdout.finish(deadline);
+        self.stderr.finish(deadline);
+    }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> String {
+    format!("cannot write output of ranks to {}: {error}", path.display())
+}
