@@ -179,7 +179,7 @@ unsafe extern "C" fn control(endpoint: *mut Endpoint, command: c_int, argument: 
 unsafe extern "C" fn getname(endpoint: *mut Endpoint, name: *mut u8, length: *mut usize) -> c_int {
     // SAFETY: an open endpoint; room of `length` bytes.
     unsafe {
-        let bytes = ((*(*endpoint).engine).node.rank as u64).to_le_bytes();
+        let bytes = (*(*endpoint).engine).name().to_le_bytes();
         let room = *length;
         *length = 8;
         if room < 8 {

@@ -9,6 +9,7 @@ mod deferring;
 pub mod images;
 mod receiving;
 mod recovery;
+mod reopening;
 mod sending;
 mod waiting;
 
@@ -16,7 +17,7 @@ use crate::arena::Arena;
 use crate::channel_memories::ChannelMemories;
 use crate::doorbell;
 use crate::event_logger::{EventLogger, Found};
-use crate::log::{Entry, Envelope, HeldMark, Kind, Message, Progress, Reader, Writer};
+use crate::log::{Entry, Envelope, HeldMark, Kind, Message, Pieces, Progress, Reader, Writer};
 use crate::matching::{Matching, Receive, Unexpected};
 use crate::node::Node;
 use crate::ofi::*;
@@ -24,6 +25,7 @@ use crate::record::Cursor;
 use crate::rma::Rma;
 use causality::Causality;
 use recovery::Survey;
+use reopening::Endpoints;
 use resurgo_image::Guard;
 use resurgo_protocol::chandy_lamport::Cut;
 use resurgo_protocol::group::Buffer;
@@ -54,6 +56,11 @@ enum Filling {
         done: usize,
     },
     Unexpected(*mut Unexpected),
+    /// Nobody wants it.
+    Dropped {
+        total: usize,
+        done: usize,
+    },
     /// The answer to a remote read or write of this rank's.
     Answer {
         operation: u64,
@@ -177,6 +184,9 @@ pub struct Engine {
     pub rma: Rma,
     /// Open endpoints; all are the same to the engine.
     pub endpoints: u32,
+    /// A domain is open.
+    pub in_use: bool,
+    numbers: Endpoints,
     replaying: bool,
     /// The agent has not seen again all that former lives printed: nothing new may be delivered yet.
     output_gate: bool,
@@ -323,6 +333,8 @@ impl Engine {
             min_multi_recv: 0,
             rma: Rma::default(),
             endpoints: 0,
+            in_use: false,
+            numbers: Endpoints::new(size),
             replaying,
             output_gate,
             has_delivered: false,
@@ -389,9 +401,13 @@ impl Engine {
             };
             logger.wait(10);
         }
-        self.node
-            .control_u32(self.node.rank, control::PHASE)
-            .store(nm::PHASE_CLOSED, Ordering::Release);
+        self.keep_waiting_sends();
+        // Former lives have done more: this one will open another endpoint.
+        if !self.replaying {
+            self.node
+                .control_u32(self.node.rank, control::PHASE)
+                .store(nm::PHASE_CLOSED, Ordering::Release);
+        }
     }
 
     #[inline]

@@ -71,10 +71,12 @@ pub enum Kind {
     WriteDone = 8,
     /// The beginning of the piggyback of the message that follows.
     Ahead = 9,
+    /// The messages behind are for endpoint `tag` of the receiver.
+    Endpoint = 10,
 }
 
 /// All kinds, from number 1 on.
-pub const KINDS: [Kind; 9] = [
+pub const KINDS: [Kind; 10] = [
     Kind::Tagged,
     Kind::Untagged,
     Kind::More,
@@ -84,6 +86,7 @@ pub const KINDS: [Kind; 9] = [
     Kind::Write,
     Kind::WriteDone,
     Kind::Ahead,
+    Kind::Endpoint,
 ];
 
 /// Most bytes of a piggyback that stand in the message's own entry.

@@ -120,18 +120,14 @@ unsafe extern "C" fn open_domain(
     domain: *mut *mut Domain,
     context: *mut c_void,
 ) -> c_int {
-    let node = match Node::attach() {
-        Ok(node) => node,
-        Err(error) => {
-            eprintln!("resurgo: {}", error.0);
+    let engine = match begin() {
+        Ok(engine) => engine,
+        Err(reason) => {
+            eprintln!("resurgo: {reason}");
             return -FI_EOTHER;
         }
     };
-    if node.replays() {
-        crate::imports::redirect(&node);
-    }
-    crate::engine::images::enable(&node);
-    let mut engine = Engine::new(node);
+    engine.in_use = true;
     // SAFETY: the info that getinfo made, with its attributes.
     let mr_mode = unsafe { (*info).domain_attr.as_ref().map_or(0, |attributes| attributes.mr_mode) };
     engine.rma.virtual_addresses = mr_mode & (MR_VIRT_ADDR | MR_BASIC) != 0;
@@ -141,26 +137,52 @@ unsafe extern "C" fn open_domain(
         ops: &DOMAIN,
         mr: &DOMAIN_MR,
     };
-    let engine = hand_out(engine);
-    crate::engine::images::know(engine);
     // SAFETY: the caller's place for the answer.
     unsafe { *domain = hand_out(Domain { object, engine }) };
     crate::claim::hide();
     0
 }
 
-/// The node memory stays mapped and the engine alive: a rank has one domain in its life.
+/// The engine of this process: a new one, or the one that a domain had which has been closed.
+fn begin() -> Result<&'static mut Engine, String> {
+    // SAFETY: it lives as long as the process; MPI libraries let one thread at a time into the provider.
+    if let Some(engine) = unsafe { crate::engine::images::known().as_mut() } {
+        if engine.in_use {
+            return Err(
+                "the MPI library opens a second domain beside the first, which is not supported \
+                        (is MPIR_CVAR_CH4_NUM_VCIS set? It must be 1)"
+                    .into(),
+            );
+        }
+        engine.reopen();
+        return Ok(engine);
+    }
+    let node = Node::attach().map_err(|error| error.0)?;
+    if node.replays() {
+        crate::imports::redirect(&node);
+    }
+    crate::engine::images::enable(&node);
+    let engine = hand_out(Engine::new(node));
+    crate::engine::images::know(engine);
+    // SAFETY: just made, and never freed.
+    Ok(unsafe { &mut *engine })
+}
+
+/// The node memory stays mapped and the engine alive: the MPI library may begin again.
 unsafe extern "C" fn close_domain(fid: *mut Fid) -> c_int {
     crate::claim::show();
+    // SAFETY: an open domain; its engine lives as long as the process.
+    unsafe { (*(*fid.cast::<Domain>()).engine).in_use = false };
     // SAFETY: libfabric's contract for close.
     unsafe { drop_object::<Domain>(fid) }
 }
 
-// ---- address vector: addresses are rank numbers ----
+// ---- address vector: addresses are rank numbers, names those of endpoints ----
 
 #[repr(C)]
 pub struct AddressVector {
     object: FidAv,
+    engine: *mut Engine,
     size: usize,
     map: bool,
     /// Rank per index (tables).
@@ -211,11 +233,12 @@ unsafe extern "C" fn open_av(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the domain is open, the attributes are the caller's.
-    let (size, map) = unsafe {
+    let (engine, size, map) = unsafe {
         if !(*attr).name.is_null() {
             return -FI_ENOSYS;
         }
-        ((*(*domain).engine).node.size, (*attr).av_type == FI_AV_MAP)
+        let engine = (*domain).engine;
+        (engine, (*engine).node.size, (*attr).av_type == FI_AV_MAP)
     };
     let object = FidAv {
         fid: fid(FI_CLASS_AV, context, &AV_FID),
@@ -225,6 +248,7 @@ unsafe extern "C" fn open_av(
     unsafe {
         *av = hand_out(AddressVector {
             object,
+            engine,
             size,
             map,
             ranks: Vec::new(),
@@ -251,17 +275,18 @@ unsafe extern "C" fn av_insert(
     let mut inserted = 0;
     for index in 0..count {
         // SAFETY: `count` names of eight bytes, as getname gives them.
-        let rank = u64::from_le_bytes(unsafe { *addresses.add(index * 8).cast::<[u8; 8]>() });
-        let valid = rank < av.size as u64;
-        let answer = if !valid {
-            FI_ADDR_UNSPEC
-        } else if av.map {
-            rank
-        } else {
-            av.ranks.push(rank as u32);
-            av.ranks.len() as u64 - 1
+        let name = u64::from_le_bytes(unsafe { *addresses.add(index * 8).cast::<[u8; 8]>() });
+        // SAFETY: the engine lives as long as the process.
+        let rank = unsafe { (*av.engine).learn(name) };
+        let answer = match rank {
+            None => FI_ADDR_UNSPEC,
+            Some(rank) if av.map => u64::from(rank),
+            Some(rank) => {
+                av.ranks.push(rank);
+                av.ranks.len() as u64 - 1
+            }
         };
-        inserted += valid as c_int;
+        inserted += rank.is_some() as c_int;
         if !answers.is_null() {
             // SAFETY: room for `count` answers.
             unsafe { *answers.add(index) = answer };
@@ -276,7 +301,7 @@ unsafe extern "C" fn av_lookup(av: *mut AddressVector, address: u64, name: *mut 
         let Some(rank) = (*av).rank(address) else {
             return -FI_EINVAL;
         };
-        let bytes = (rank as u64).to_le_bytes();
+        let bytes = (*(*av).engine).name_of(rank).to_le_bytes();
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), name, (*length).min(8));
         *length = 8;
     }
@@ -291,8 +316,8 @@ unsafe extern "C" fn av_straddr(
 ) -> *const c_char {
     // SAFETY: a name of eight bytes; room of `length` bytes.
     unsafe {
-        let rank = u64::from_le_bytes(*name.cast::<[u8; 8]>());
-        let written = libc::snprintf(text, *length, c"resurgo://%lu".as_ptr(), rank);
+        let name = u64::from_le_bytes(*name.cast::<[u8; 8]>());
+        let written = libc::snprintf(text, *length, c"resurgo://%lu".as_ptr(), name & 0xffff_ffff);
         *length = written as usize + 1;
     }
     text

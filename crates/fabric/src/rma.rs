@@ -59,6 +59,13 @@ impl Rma {
         Some(key)
     }
 
+    /// The endpoint is a new one. Numbers of operations go on: a late answer belongs to none.
+    pub fn reopen(&mut self) {
+        self.regions.clear();
+        self.operations.clear();
+        self.finished = 0;
+    }
+
     /// Answers are still to come.
     pub fn is_busy(&self) -> bool {
         !self.operations.is_empty()

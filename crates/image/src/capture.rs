@@ -102,6 +102,13 @@ pub fn enable(hooks: Hooks) {
     stop::install();
 }
 
+/// The endpoint is open again.
+pub fn enable_again() {
+    if hooks().is_some() {
+        gate::enable();
+    }
+}
+
 /// Whether images can be taken of this process at all.
 pub fn is_enabled() -> bool {
     hooks().is_some() && !gate::is_disabled()

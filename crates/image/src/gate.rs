@@ -10,7 +10,7 @@ static INSIDE: AtomicUsize = AtomicUsize::new(0);
 static PENDING: AtomicU32 = AtomicU32::new(0);
 /// This process has woken up from an image and the provider has not noticed.
 static RESTORED: AtomicU32 = AtomicU32::new(0);
-/// No images any more (the endpoint is closed).
+/// No images now (the endpoint is closed).
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// Tells the calling thread from others.
@@ -103,7 +103,7 @@ pub fn is_restored() -> bool {
     RESTORED.load(Ordering::Acquire) != 0
 }
 
-/// From here on every image is refused.
+/// From here on every image is refused, until the endpoint is open again.
 pub fn disable() {
     DISABLED.store(true, Ordering::Release);
 }

@@ -22,7 +22,7 @@ mod talk;
 mod threads;
 mod timers;
 
-pub use capture::{Hooks, ask, enable, is_enabled, log_grows, wants_image};
+pub use capture::{Hooks, ask, enable, enable_again, is_enabled, log_grows, wants_image};
 pub use descriptors::{is_mpi_file, note_mpi_file};
 pub use gate::{Guard, disable, is_restored, take_restored, thread_pointer};
 pub use sys::make_large_pages;

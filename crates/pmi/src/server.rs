@@ -33,7 +33,7 @@ pub enum Notice {
 pub struct Progress {
     /// It has sent `init`.
     pub initialised: bool,
-    /// It has sent `finalize`.
+    /// It has sent `finalize`, and no `init` since.
     pub finalised: bool,
 }
 
@@ -222,7 +222,11 @@ impl Server {
         let mut notice = None;
         let line = match command.name.as_str() {
             "init" => {
-                self.ranks[rank].progress.initialised = true;
+                // Perhaps again, after a `finalize`.
+                self.ranks[rank].progress = Progress {
+                    initialised: true,
+                    finalised: false,
+                };
                 // 1.1, whatever newer one is asked for: barriers over groups (1.2) are left to MPI itself.
                 "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n".to_string()
             }

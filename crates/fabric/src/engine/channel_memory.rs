@@ -1,6 +1,7 @@
 //! The data path under channel-memory: everything goes to the receivers' channel memories, and comes from the own one, in the order
 //! in which that says.
 
+use super::reopening::For;
 use super::*;
 use crate::channel_memories::{Arrived, Diverged, Joined};
 use crate::matching::{Match, Unexpected};
@@ -139,17 +140,24 @@ impl Engine {
         } = arrived;
         let total = bytes.len();
         self.count_delivery(source, total as u64, 0, 0);
+        let later = match self.is_for(source as usize, envelope) {
+            For::This => None,
+            For::Later(number) => Some(number),
+            For::None => return,
+        };
         let copy = |from: usize, to: *mut u8, run: usize| {
             // SAFETY: `fill` keeps to the room and to the message's bytes.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(from), to, run) };
         };
         match envelope.kind {
-            Kind::Tagged | Kind::Untagged => match self.matching.arrive(source, envelope, total, self.min_multi_recv) {
-                Match::Receive(receive) => {
+            Kind::Tagged | Kind::Untagged => {
+                if later.is_none()
+                    && let Match::Receive(receive) = self.matching.arrive(source, envelope, total, self.min_multi_recv)
+                {
                     receive.room.fill(0, total, copy);
-                    self.received(&receive, envelope, total, source);
+                    return self.received(&receive, envelope, total, source);
                 }
-                Match::None => self.matching.keep(Box::new(Unexpected {
+                let message = Box::new(Unexpected {
                     source,
                     envelope,
                     total,
@@ -157,8 +165,12 @@ impl Engine {
                     bytes,
                     taken_by: None,
                     claimed_by: std::ptr::null_mut(),
-                })),
-            },
+                });
+                match later {
+                    None => self.matching.keep(message),
+                    Some(number) => self.keep_early(number, message),
+                }
+            }
             Kind::ReadAnswer | Kind::WriteDone => {
                 self.rma.room(envelope.tag).fill(0, total, copy);
                 crate::rma::finish(self, source as usize, envelope.tag, total);

@@ -40,6 +40,11 @@ fn engine() -> Option<&'static mut Engine> {
     unsafe { ENGINE.load(Ordering::Acquire).as_mut() }
 }
 
+/// The engine of this process, if it has had an endpoint.
+pub fn known() -> *mut Engine {
+    ENGINE.load(Ordering::Acquire)
+}
+
 /// Called by the program, outside of the provider: a process that has woken up from an image finds out what it has to repeat.
 pub fn look_around() {
     if resurgo_image::is_restored()

@@ -1,5 +1,6 @@
 //! Deliveries and receives: messages taken from channels, matched, and copied to where they belong.
 
+use super::reopening::For;
 use super::*;
 use crate::matching::{Match, Unexpected, flags};
 
@@ -244,12 +245,23 @@ impl Engine {
 
     pub(super) fn begin(&mut self, incoming: &mut Incoming, source: usize, entry: Entry) {
         let (envelope, total) = (entry.envelope, entry.total as usize);
+        let later = match self.is_for(source, envelope) {
+            For::This => None,
+            For::Later(number) => Some(number),
+            For::None => {
+                incoming.filling = Filling::Dropped { total, done: 0 };
+                return self.go_on(incoming, source, entry);
+            }
+        };
         incoming.filling = match envelope.kind {
             Kind::Tagged | Kind::Untagged => {
-                match self
-                    .matching
-                    .arrive(source as u32, envelope, total, self.min_multi_recv)
-                {
+                let met = match later {
+                    None => self
+                        .matching
+                        .arrive(source as u32, envelope, total, self.min_multi_recv),
+                    Some(_) => Match::None,
+                };
+                match met {
                     Match::Receive(receive) => Filling::Receive {
                         receive,
                         envelope,
@@ -267,7 +279,10 @@ impl Engine {
                             claimed_by: std::ptr::null_mut(),
                         });
                         let place: *mut Unexpected = &mut *message;
-                        self.matching.keep(message);
+                        match later {
+                            None => self.matching.keep(message),
+                            Some(number) => self.keep_early(number, message),
+                        }
                         Filling::Unexpected(place)
                     }
                 }
@@ -315,6 +330,10 @@ impl Engine {
                 }
                 message.complete()
             }
+            Filling::Dropped { total, done } => {
+                *done += bytes;
+                *done == *total
+            }
             Filling::Answer { operation, total, done } => {
                 self.rma.room(*operation).fill(*done, bytes, |from, to, run| {
                     // SAFETY: `fill` keeps to the operation's memory and to the entry's bytes.
@@ -341,6 +360,7 @@ impl Engine {
         }
         match std::mem::replace(&mut incoming.filling, Filling::Nothing) {
             Filling::Nothing => unreachable!("something was filled"),
+            Filling::Dropped { .. } => {}
             Filling::Receive {
                 receive,
                 envelope,

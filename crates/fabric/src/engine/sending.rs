@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::channel_memories::STANDSTILL_NS;
-use crate::log::{self, Pieces};
+use crate::log;
 
 /// How long a rank whose log is full waits for images of others.
 const ROOM_PATIENCE_NS: u64 = 10_000_000_000;
@@ -10,6 +10,9 @@ const ROOM_PATIENCE_NS: u64 = 10_000_000_000;
 impl Engine {
     /// Sends one message. Answers 0 or -FI_EAGAIN (an inject that finds no room, only without retention).
     pub fn send(&mut self, destination: usize, envelope: Envelope, iov: &[libc::iovec], context: SendContext) -> isize {
+        if self.numbers.some_are_new {
+            self.say_endpoint(destination);
+        }
         let mut guard = Guard::new();
         self.enter();
         let message = Message {

@@ -346,7 +346,7 @@ impl Agent {
                     Err(error) => error.to_string(),
                 }
             }
-            Some(_) if phase == PHASE_CLOSED => "it has left MPI".to_string(),
+            Some(_) if phase == PHASE_CLOSED => "it is outside of MPI".to_string(),
             Some(_) if !this.repeats() && phase != PHASE_LIVE => "it has not opened MPI".to_string(),
             Some(_) => "it repeats what a former life did".to_string(),
             None => "it is not running".to_string(),
