@@ -110,27 +110,6 @@ pub fn open_files(size: usize) -> Result<(u64, u64), Refusal> {
     Ok((soft, hard))
 }
 
-/// Checks the limits that concern the node memory: its pages come into being one by one, but its size counts at once.
-pub fn node_memory(bytes: u64) -> Result<(), Refusal> {
-    let size = resurgo_runtime::units::readable_size(bytes);
-    for (resource, option, what) in [
-        (Resource::RLIMIT_FSIZE, "-f", "file sizes"),
-        (Resource::RLIMIT_AS, "-v", "virtual memory"),
-    ] {
-        let (limit, _) = getrlimit(resource)
-            .map_err(|error| Refusal::new(2, format!("cannot read the limit of {what}: {error}")))?;
-        if limit < bytes {
-            let limit = resurgo_runtime::units::readable_size(limit);
-            let text = format!(
-                "the limit of {what} (ulimit {option}) is {limit}, and the node memory of this job is a memory file of \
-                 {size}, most of it never touched; raise the limit or lower --log-memory"
-            );
-            return Err(Refusal::new(2, text));
-        }
-    }
-    Ok(())
-}
-
 /// Whether ranks have the same addresses in every life. A rank that recovers alone needs that: others know its addresses from messages,
 /// and what it sends again is compared.
 pub fn fixed_addresses(protocol: u32) -> Result<bool, Refusal> {
@@ -168,23 +147,6 @@ pub fn shared_memory(size: usize) -> Option<String> {
              (docker run --shm-size=1g; mount -o remount,size=1g /dev/shm)"
         )
     })
-}
-
-/// Address space that may be set aside for ranks that are not there yet: no limit of the user's is to be met because of
-/// them.
-pub fn spare_addresses() -> usize {
-    [Resource::RLIMIT_FSIZE, Resource::RLIMIT_AS]
-        .into_iter()
-        .filter_map(|resource| getrlimit(resource).ok())
-        .map(|(soft, _)| soft as usize / 2)
-        .min()
-        .unwrap_or(0)
-}
-
-/// Half of the available memory for all ranks together, at most 8 GiB each, in bytes.
-pub fn default_log_memory(size: usize) -> u64 {
-    let available = resurgo_runtime::memory::available().unwrap_or(1 << 30);
-    (available / 2 / size as u64).clamp(1 << 20, 8 << 30)
 }
 
 /// The value of `name` in an environment, the last one when there are several.
@@ -225,6 +187,5 @@ mod tests {
     #[test]
     fn limits_are_checked() {
         assert!(open_files(1).is_ok());
-        assert!(default_log_memory(1) >= 1 << 20);
     }
 }

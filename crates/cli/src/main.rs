@@ -1,5 +1,6 @@
 //! The `resurgo` command.
 
+mod addresses;
 mod bench;
 mod check;
 mod clock;

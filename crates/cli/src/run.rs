@@ -10,6 +10,7 @@ use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Job, Program, Stdin};
 use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_CHANNEL_MEMORY, SEGMENT, only_waves, piggybacks};
 
+use crate::addresses;
 use crate::check::{self, Refusal};
 use crate::diagnosis;
 use crate::environment;
@@ -118,11 +119,9 @@ pub fn resume(options: Options, suspended: Suspended) -> Result<Settings, Refusa
     job.fixed_addresses = check::fixed_addresses(job.protocol)?;
     job.checkpoint_keep = options.checkpoint_keep;
     job.image_at_messages = images_at(&options, about.launched)?;
-    let layout = Layout {
-        size: job.most_ranks.max(about.ranks),
-        log_segments: job.log_segments,
-    };
-    check::node_memory(layout.total() as u64)?;
+    // Where the node memory lies then was free under these.
+    addresses::as_before(&job)?;
+    addresses::check_limits(&job.layout(about.ranks), "")?;
     settings(options, job, about.launched, about.origin.clone(), Some(suspended))
 }
 
@@ -199,16 +198,25 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         }
         programs.push(program);
     }
-    let log_memory = options.log_memory.unwrap_or_else(|| check::default_log_memory(size));
-    let log_segments = (log_memory / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize;
     // Under causal logging, what is known of whom is kept for each pair of ranks.
-    let spare = if only_waves(options.protocol) || piggybacks(options.protocol, options.tolerate_node) {
-        0
-    } else {
-        check::spare_addresses()
+    let may_spawn = !only_waves(options.protocol) && !piggybacks(options.protocol, options.tolerate_node);
+    let mut layout = Layout {
+        size,
+        log_segments: 0,
+        spills: options.spill_directory.is_some(),
+        piggybacks: piggybacks(options.protocol, options.tolerate_node),
     };
-    let layout = Layout::with_room(size, log_segments, spare);
-    check::node_memory(layout.total() as u64)?;
+    layout.log_segments = match options.log_memory {
+        Some(bytes) => (bytes / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize,
+        None => addresses::default_log_segments(layout, may_spawn)?,
+    };
+    let room = addresses::room();
+    if may_spawn {
+        layout = addresses::with_spare_room(layout, &room)?;
+    }
+    addresses::check(&layout, &room)?;
+    let log_segments = layout.log_segments;
+    let (stack_limit, legacy_layout) = addresses::decided_by()?;
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let spin_ns = match options.spin {
         Some(spin) => spin.as_nanos() as u64,
@@ -245,6 +253,9 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         local_copies: options.local_copies,
         open_files,
         fixed_addresses: check::fixed_addresses(options.protocol)?,
+        place: room.start,
+        stack_limit,
+        legacy_layout,
         message_faults: Vec::new(),
         image_at_messages: images_at(&options, size)?,
     };

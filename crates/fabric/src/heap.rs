@@ -8,10 +8,11 @@ use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Below the node memory and far from everything the kernel places by itself.
-const BASE: usize = 0x0800_0000_0000;
-/// Address space set aside; memory is used only as far as it is touched.
-const BYTES: usize = 1 << 40;
+use resurgo_wire::places::HEAP;
+
+const BASE: usize = HEAP.start;
+/// Mapped at once, as blocks are asked for: the user may have limited the address space (`ulimit -v`, `ulimit -d`).
+const STEP: usize = 16 << 20;
 /// Freed blocks from this size on give their memory back to the kernel.
 const RETURNED: usize = 4 << 20;
 const SMALLEST: usize = 32;
@@ -24,7 +25,9 @@ pub struct Heap {
 }
 
 struct State {
+    /// Where the next new block goes, and how far the region is mapped.
     next: usize,
+    mapped: usize,
     free: [usize; CLASSES],
 }
 
@@ -36,7 +39,8 @@ impl Heap {
         Heap {
             busy: AtomicBool::new(false),
             state: UnsafeCell::new(State {
-                next: 0,
+                next: BASE,
+                mapped: BASE,
                 free: [0; CLASSES],
             }),
         }
@@ -45,7 +49,7 @@ impl Heap {
     /// The part of the region that has been used. Only while nobody allocates.
     pub fn used(&self) -> std::ops::Range<usize> {
         // SAFETY: a word, and the caller says that nobody changes it.
-        BASE..unsafe { (*self.state.get()).next }.max(BASE)
+        BASE..unsafe { (*self.state.get()).next }
     }
 
     fn with<R>(&self, action: impl FnOnce(&mut State) -> R) -> R {
@@ -59,6 +63,37 @@ impl Heap {
         let result = action(unsafe { &mut *self.state.get() });
         self.busy.store(false, Ordering::Release);
         result
+    }
+}
+
+impl State {
+    /// Maps the region up to `end` at least. False: there is no room, or no memory.
+    fn map(&mut self, end: usize) -> bool {
+        if end <= self.mapped {
+            return true;
+        }
+        let (from, to) = (self.mapped, end.next_multiple_of(STEP));
+        if to > HEAP.end {
+            return false;
+        }
+        // SAFETY: maps only address space nobody has (NOREPLACE).
+        let got = unsafe {
+            libc::mmap(
+                from as *mut _,
+                to - from,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            )
+        };
+        if got as usize != from {
+            return false;
+        }
+        // SAFETY: the mapping just made. A core dump is about the program.
+        unsafe { libc::madvise(got, to - from, libc::MADV_DONTDUMP) };
+        self.mapped = to;
+        true
     }
 }
 
@@ -83,27 +118,8 @@ unsafe impl GlobalAlloc for Heap {
                 state.free[class] = unsafe { *block };
                 return block.cast();
             }
-            if state.next == 0 {
-                // SAFETY: maps only address space nobody has (NOREPLACE).
-                let got = unsafe {
-                    libc::mmap(
-                        BASE as *mut _,
-                        BYTES,
-                        libc::PROT_READ | libc::PROT_WRITE,
-                        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
-                        -1,
-                        0,
-                    )
-                };
-                if got as usize != BASE {
-                    return null_mut();
-                }
-                // SAFETY: the mapping just made. A core dump is about the program.
-                unsafe { libc::madvise(BASE as *mut _, BYTES, libc::MADV_DONTDUMP) };
-                state.next = BASE;
-            }
             let place = (state.next + bytes - 1) & !(bytes - 1);
-            if place + bytes > BASE + BYTES {
+            if !state.map(place + bytes) {
                 return null_mut();
             }
             state.next = place + bytes;

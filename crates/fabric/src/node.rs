@@ -77,6 +77,32 @@ fn failed(what: &str) -> AttachError {
     AttachError(format!("{what}: {}", std::io::Error::last_os_error()))
 }
 
+/// Why the node memory cannot be mapped at `place`, and what the user can do.
+fn not_mapped(place: usize, bytes: usize) -> AttachError {
+    let error = std::io::Error::last_os_error();
+    let what = match error.raw_os_error() {
+        Some(libc::ENOMEM) => "; raise the limit of virtual memory (ulimit -v), or lower --log-memory".to_string(),
+        Some(libc::EEXIST) => {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+            let there = maps.lines().find(|line| {
+                let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+                let [start, end] = range.map_or(["", ""], |(start, end)| [start, end]);
+                let address = |text| usize::from_str_radix(text, 16).unwrap_or_default();
+                address(start) < place.saturating_add(bytes) && address(end) > place
+            });
+            format!(
+                "; the program has memory there: {}",
+                there.unwrap_or("it is not known what")
+            )
+        }
+        _ => String::new(),
+    };
+    AttachError(format!(
+        "cannot map the node memory, {} MiB at {place:#x}: {error}{what}",
+        bytes >> 20
+    ))
+}
+
 impl Node {
     /// Maps the node memory inherited as [`nm::NODE_MEMORY_FD`].
     pub fn attach() -> Result<Node, AttachError> {
@@ -106,6 +132,8 @@ impl Node {
         let layout = Layout {
             size,
             log_segments: word(header::LOG_SEGMENTS) as usize,
+            spills: half(header::SPILL) != 0,
+            piggybacks: nm::piggybacks(half(header::PROTOCOL), half(header::TOLERATE_NODE) != 0),
         };
         if rank >= size
             || word(header::ARENA_BASE) as usize != layout.arena_base()
@@ -113,10 +141,11 @@ impl Node {
         {
             return Err(AttachError("the node memory does not fit this rank".into()));
         }
+        let place = word(header::PLACE) as usize;
         // SAFETY: maps address space nobody has (NOREPLACE); the memfd is as long as the layout says.
         let base = unsafe {
             libc::mmap(
-                nm::MAP_ADDRESS as *mut _,
+                place as *mut _,
                 layout.total(),
                 libc::PROT_READ,
                 libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
@@ -124,10 +153,8 @@ impl Node {
                 0,
             )
         };
-        if base as usize != nm::MAP_ADDRESS {
-            return Err(failed(
-                "cannot map the node memory (is the address space limited, `ulimit -v`?)",
-            ));
+        if base as usize != place {
+            return Err(not_mapped(place, layout.total()));
         }
         let base = base.cast::<u8>();
         // SAFETY: aligned words inside the mapping, which the agent has written before this rank was started.
@@ -162,11 +189,11 @@ impl Node {
             chandy_lamport: waves == nm::Waves::Passing,
             in_groups: waves == nm::Waves::GroupByGroup,
             inside,
-            piggybacking: nm::piggybacks(protocol, half(header::TOLERATE_NODE) != 0),
+            piggybacking: layout.piggybacks,
             reduction: half(header::REDUCTION),
             clock_spread: half(header::CLOCK_SPREAD),
             tolerate_node: half(header::TOLERATE_NODE) != 0,
-            spill: half(header::SPILL) != 0,
+            spill: layout.spills,
             spin_ns: word(header::SPIN_NS),
             prefault_segments: half(header::PREFAULT_SEGMENTS) as usize,
             event_logger_ports: (0..(half(header::EVENT_LOGGERS) as usize).min(nm::MAX_EVENT_LOGGERS))
@@ -548,11 +575,16 @@ pub mod tests {
         );
     }
 
-    static NEXT_PLACE: Mutex<usize> = Mutex::new(nm::MAP_ADDRESS);
+    static NEXT_PLACE: Mutex<usize> = Mutex::new(1 << 44);
 
     /// A node memory of a test's own, seen by two ranks; of the header there is only their number, and every part is writable.
     pub fn pair(log_segments: usize, logs: bool) -> (Node, Node) {
-        let layout = Layout { size: 2, log_segments };
+        let layout = Layout {
+            size: 2,
+            log_segments,
+            spills: true,
+            piggybacks: true,
+        };
         let mut place = NEXT_PLACE.lock().expect("no test panics while it holds the lock");
         // SAFETY: anonymous memory at a place no other test has.
         let base = unsafe {

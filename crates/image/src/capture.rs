@@ -22,7 +22,7 @@ use crate::{changes, gate, locks, mappings, objects, shared, sharing, snapshot, 
 /// What the provider has to say about an image.
 #[derive(Clone)]
 pub struct Hooks {
-    /// Where its own objects are, and nothing of the program's; what follows of that mapping has never been used.
+    /// Where its own objects are, and nothing of the program's.
     pub own_memory: fn() -> Range<usize>,
     /// Calls with the descriptor of each connection of its own: they are no part of the image, and whoever wakes up makes new ones.
     pub connections: fn(each: &mut dyn FnMut(i32)),

@@ -16,7 +16,7 @@ use crate::{mappings, objects};
 const MOST: usize = 16 << 20;
 const MOST_FILES: usize = 64;
 
-/// Where the copies are: below the restorer, so that it leaves them alone, and next to nothing else.
+/// Where the copies are: below the restorer, so that it leaves them alone, and next to nothing else (see [`resurgo_wire::places`]).
 const PLACE: usize = 0x1f0_0000_0000;
 const PAGE: usize = 4096;
 /// Bytes that are read and compared at once.

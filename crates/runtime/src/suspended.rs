@@ -543,6 +543,7 @@ mod tests {
             "prefault_segments": 0, "spin_ns": 0, "spill_directory": null,
             "event_logger_address": 0, "key": vec![0; 32], "stdin": "Nothing", "images": true,
             "checkpoint_directory": null, "checkpoint_keep": false, "open_files": [1, 1], "fixed_addresses": true,
+            "place": 0, "stack_limit": 0, "legacy_layout": false,
             "message_faults": [], "image_at_messages": [],
         });
         Header {

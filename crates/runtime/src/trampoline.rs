@@ -169,6 +169,18 @@ pub fn addresses_can_be_fixed() -> bool {
     fix_addresses().and_then(personality::set).is_ok()
 }
 
+/// Whether this process asks for the legacy layout of addresses (`setarch -L`) for its next program.
+pub fn has_legacy_layout() -> bool {
+    personality::get().is_ok_and(|now| now.contains(Persona::ADDR_COMPAT_LAYOUT))
+}
+
+/// This process's next programs, and those of the processes that it starts, have the legacy layout of addresses or not.
+pub fn set_legacy_layout(legacy: bool) -> nix::Result<()> {
+    let mut wanted = personality::get()?;
+    wanted.set(Persona::ADDR_COMPAT_LAYOUT, legacy);
+    personality::set(wanted).map(|_| ())
+}
+
 /// Closes every descriptor but the standard ones and the rank's own, so that the numbers of those which
 /// the program opens are the same in every life, whoever started the job.
 fn close_strangers(holds_program: bool) -> io::Result<()> {

@@ -79,6 +79,12 @@ pub struct Job {
     /// Switch address randomisation off, so that a new life has the memory layout of the last. Under coordinated protocols, where
     /// all begin anew together, it is a courtesy.
     pub fixed_addresses: bool,
+    /// Where ranks map the node memory.
+    pub place: usize,
+    /// Soft limit of the stack (`u64::MAX`: none), and whether the legacy layout is asked for. Both decide where the kernel places a
+    /// program's memory, so a job that goes on has them as they were.
+    pub stack_limit: u64,
+    pub legacy_layout: bool,
     /// (rank, messages): the rank's first life kills itself after so many sends and deliveries.
     pub message_faults: Vec<(usize, u64)>,
     /// (rank, messages): an image of the rank is taken after so many sends and deliveries.
@@ -93,6 +99,16 @@ impl Job {
     /// Determinants are piggybacked, so what a rank has delivered may be known to others only.
     pub fn piggybacks(&self) -> bool {
         node_memory::piggybacks(self.protocol, self.tolerate_node)
+    }
+
+    /// Of the node memory, with room for `ranks` ranks, or as many as there may be.
+    pub fn layout(&self, ranks: usize) -> node_memory::Layout {
+        node_memory::Layout {
+            size: self.most_ranks.max(ranks),
+            log_segments: self.log_segments,
+            spills: self.spill_directory.is_some(),
+            piggybacks: self.piggybacks(),
+        }
     }
 
     /// The ranks of a job of so many that have their waves, or each their images, together.

@@ -12,5 +12,6 @@ pub mod image;
 pub mod node_memory;
 mod output;
 pub mod piggyback;
+pub mod places;
 mod protocols;
 pub mod text;

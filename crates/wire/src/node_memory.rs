@@ -6,6 +6,9 @@
 //! arena_base        arenas                 arena_stride bytes a rank; written by its own rank only
 //! ```
 //!
+//! Every rank maps it at the same address, which is far from everything that the kernel places by itself: so mapping it never moves the
+//! program's own mappings. The launcher chooses it ([`crate::places`]).
+//!
 //! The agent keeps the memfd open, so all of it outlives any rank: a recovering rank finds in its own
 //! arena every message it had logged and every delivery it had recorded. The agent itself reads and
 //! writes single fields with `pread` and `pwrite`; only the provider maps the memory.
@@ -33,12 +36,6 @@ pub const ENV_RANK: &str = "RESURGO_RANK";
 
 /// Most ranks one node memory can hold: those that are launched and those that they spawn.
 pub const MAX_RANKS: usize = 4096;
-/// Most bytes of address space that are set aside for ranks that may be spawned; launched ranks may take more.
-const MOST_RESERVED: usize = 1 << 46;
-
-/// Where the node memory is mapped in every rank: far from everything the kernel places by itself, so
-/// that mapping it never moves the program's own mappings.
-pub const MAP_ADDRESS: usize = 0x1000_0000_0000;
 
 /// Bytes of one log segment.
 pub const SEGMENT: usize = 64 << 10;
@@ -98,6 +95,8 @@ pub mod header {
     pub const CHANNEL_MEMORY_ADDRESS: usize = CHANNEL_MEMORIES + 4;
     /// `u32` × [`super::MAX_CHANNEL_MEMORIES`] TCP ports of the channel memories.
     pub const CHANNEL_MEMORY_PORTS: usize = CHANNEL_MEMORY_ADDRESS + 4;
+    /// `u64` address at which all ranks map the node memory, a multiple of [`super::LARGE_PAGE`].
+    pub const PLACE: usize = CHANNEL_MEMORY_PORTS + super::MAX_CHANNEL_MEMORIES * 4;
     /// `u64` how far a wave of groups has come ([`resurgo_protocol::group::Turn`] as a word; group). In a cache line of its own:
     /// every send reads it.
     pub const TURN: usize = 1024;
@@ -258,6 +257,10 @@ pub struct Layout {
     pub size: usize,
     /// Most segments a rank may hold in memory.
     pub log_segments: usize,
+    /// There is a spill file: an arena has a spill table.
+    pub spills: bool,
+    /// Determinants are piggybacked: an arena has room for what its rank knows.
+    pub piggybacks: bool,
 }
 
 /// Offsets inside one arena. The owner writes; everyone reads.
@@ -276,7 +279,7 @@ pub struct Layout {
 /// announced     per destination a `u64`: messages sent on that channel, written when a wave has stopped this rank, or
 ///               has made it look whose turn it is (group); inside a group, what any life has sent (hierarchical)
 /// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
-/// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled
+/// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled; only where there is such a file
 /// knowledge     twice [`KNOWLEDGE_EVENTS`] × [`EVENT_BYTES`]: events that this rank knows, in one half (causal)
 /// segments      log_segments × SEGMENT bytes
 /// ```
@@ -345,13 +348,12 @@ const fn block_up(bytes: usize) -> usize {
 }
 
 impl Layout {
-    /// The layout for a job that is launched with `ranks` ranks, with as much room for further ones as can be had within
-    /// `most_bytes`.
-    pub fn with_room(ranks: usize, log_segments: usize, most_bytes: usize) -> Layout {
-        let most = most_bytes.min(MOST_RESERVED);
+    /// The same with as much room for further ranks as can be had within `most` bytes.
+    pub fn with_room(self, most: usize) -> Layout {
+        let ranks = self.size;
         let mut layout = Layout {
             size: MAX_RANKS.max(ranks),
-            log_segments,
+            ..self
         };
         // Fewer ranks have smaller tables, too, so that this is a little less than would fit.
         layout.size = layout
@@ -391,7 +393,9 @@ impl Layout {
     }
     /// Offset of a half of the knowledge in an arena.
     pub const fn knowledge(&self, half: usize) -> usize {
-        self.spill_table() + arena::SPILL_ENTRIES * 4 + half * KNOWLEDGE_EVENTS * EVENT_BYTES
+        let table = if self.spills { arena::SPILL_ENTRIES * 4 } else { 0 };
+        let events = if self.piggybacks { KNOWLEDGE_EVENTS } else { 0 };
+        self.spill_table() + table + half * events * EVENT_BYTES
     }
     /// Offset of the segments in an arena, a multiple of a [`BLOCK`].
     pub const fn segments(&self) -> usize {
@@ -434,34 +438,51 @@ mod tests {
 
     #[test]
     fn there_is_room_for_more_ranks_as_far_as_there_are_addresses() {
-        let roomy = Layout::with_room(4, 1 << 14, usize::MAX);
-        assert_eq!(roomy.size, MAX_RANKS);
-        let large = Layout::with_room(4, MAX_LOG_SEGMENTS, usize::MAX);
-        assert!((500..MAX_RANKS).contains(&large.size) && large.total() <= MOST_RESERVED);
-        let tight = Layout::with_room(4, 1 << 14, 20 << 30);
+        let of = |size, log_segments, most| with_everything(size, log_segments).with_room(most);
+        assert_eq!(of(4, 1 << 14, usize::MAX).size, MAX_RANKS);
+        let large = of(4, MAX_LOG_SEGMENTS, 1 << 46);
+        assert!((500..MAX_RANKS).contains(&large.size) && large.total() <= 1 << 46);
+        let tight = of(4, 1 << 14, 20 << 30);
         assert!((5..12).contains(&tight.size) && tight.total() <= 20 << 30);
-        assert_eq!(Layout::with_room(4, 1 << 14, 1 << 20).size, 4);
-        assert_eq!(Layout::with_room(4096, MAX_LOG_SEGMENTS, usize::MAX).size, 4096);
+        assert_eq!(of(4, 1 << 14, 1 << 20).size, 4);
+        assert_eq!(of(4096, MAX_LOG_SEGMENTS, usize::MAX).size, 4096);
+    }
+
+    #[test]
+    fn nothing_is_set_aside_for_what_a_job_has_not() {
+        let all = with_everything(4, 16);
+        let plain = Layout {
+            spills: false,
+            piggybacks: false,
+            ..all
+        };
+        assert!(all.total() > 4 * (3 << 29));
+        assert!(plain.total() < 4 * (5 << 20));
+    }
+
+    fn with_everything(size: usize, log_segments: usize) -> Layout {
+        Layout {
+            size,
+            log_segments,
+            spills: true,
+            piggybacks: true,
+        }
     }
 
     #[test]
     fn parts_do_not_overlap() {
-        let layout = Layout {
-            size: 7,
-            log_segments: 1000,
-        };
+        let layout = with_everything(7, 1000);
         assert!(layout.control(7) <= layout.arena_base());
         assert!(arena::CHANNELS + 7 * 8 <= layout.consumed() && layout.consumed() + 7 * 8 <= layout.serials());
         assert!(layout.serials() + 8000 <= layout.spill_table());
         assert!(layout.segments().is_multiple_of(LARGE_PAGE) && layout.arena(3).is_multiple_of(LARGE_PAGE));
-        const { assert!(MAP_ADDRESS.is_multiple_of(LARGE_PAGE)) };
         const { assert!(control::READY + 512 <= control::PHASE) };
         const { assert!(control::REPORT + 4 + control::REPORT_BYTES <= control::SIZES) };
         const { assert!(control::SIZES.is_multiple_of(64) && control::COSTS.is_multiple_of(64)) };
         const { assert!(control::COSTS + size_of::<crate::counters::Costs>() <= CONTROL_STRIDE) };
         const { assert!(arena::RECORD_CURSORS + arena::IMAGE_SLOTS * 8 <= arena::CUT) };
         const { assert!(arena::IMAGE_CLOCKS + arena::IMAGE_SLOTS * 8 <= arena::CHANNELS) };
-        const { assert!(header::CHANNEL_MEMORY_PORTS + MAX_CHANNEL_MEMORIES * 4 <= header::TURN) };
+        const { assert!(header::PLACE + 8 <= header::TURN && header::PLACE.is_multiple_of(8)) };
         const { assert!(header::TURN + 64 <= header::BYTES && header::TURN.is_multiple_of(64)) };
         const { assert!(control::GROUP + 8 <= control::REPORT && control::HELD + 8 <= control::OUTPUT_BEHIND) };
     }

@@ -309,7 +309,10 @@ impl Reader {
     }
 
     fn copy_from_spill(&mut self, node: &Node) {
-        let number = node.spilled_to(self.source, self.serial).load(Ordering::Acquire);
+        let number = match node.spill {
+            true => node.spilled_to(self.source, self.serial).load(Ordering::Acquire),
+            false => 0,
+        };
         if number == 0 && self.is_guest {
             self.is_lost = true;
             return;

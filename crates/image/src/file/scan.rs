@@ -1,7 +1,5 @@
 //! What of the process's memory an image has to hold: the mappings, and the pages that come from nowhere else.
 
-use std::ops::Range;
-
 use super::checksum::PAGE;
 use super::format::{self, MappingKind, Name, bytes_of};
 use super::layout::{Former, Part, Piece};
@@ -224,10 +222,8 @@ fn add_flags(mut mapping: format::Mapping, flags: &[u8]) -> Result<format::Mappi
 pub fn pieces(tables: &mut Tables, former: &mut Option<Former>, hole: (usize, usize)) -> Result<(), Trouble> {
     let pages = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC)
         .map_err(|errno| Trouble::new("its page map cannot be read", errno))?;
-    let own = crate::capture::hooks().map_or(0..0, |hooks| (hooks.own_memory)());
     let (count, guards) = (tables.mapping_count(), pages::guards(pages));
-    let result =
-        (0..count).try_for_each(|index| pieces_of((pages, guards), tables, former, (index, own.clone(), hole)));
+    let result = (0..count).try_for_each(|index| pieces_of((pages, guards), tables, former, (index, hole)));
     sys::close(pages);
     result?;
     tables.split_guards()
@@ -237,7 +233,7 @@ fn pieces_of(
     (pages, guards): (i32, Guards),
     tables: &mut Tables,
     former: &mut Option<Former>,
-    (index, own, hole): (usize, Range<usize>, (usize, usize)),
+    (index, hole): (usize, (usize, usize)),
 ) -> Result<(), Trouble> {
     let mut mapping = tables.mapping(index);
     let whole = mapping.may_write & WHOLE != 0;
@@ -249,11 +245,6 @@ fn pieces_of(
     }
     let is_stored = mapping.flags & libc::MAP_PRIVATE as u32 != 0;
     tables.mapping_start = mapping.start as usize;
-    let mut end = mapping.end as usize;
-    if mapping.start == own.start as u64 {
-        // Of a TiB: a kernel without the faster way to ask would take seconds.
-        end = end.min(format::page_up(own.end as u64) as usize);
-    }
     let is_readable = mapping.protection & libc::PROT_READ as u32 != 0;
     // Shared memory is not read, and would stay readable: see `protect_again`.
     let mut made_readable = is_readable || !is_stored;
@@ -285,7 +276,13 @@ fn pieces_of(
         return each(tables, start, end, false);
     }
     let of_file = is_stored && (!anonymous || whole);
-    present((pages, guards), tables, (mapping.start as usize, end), of_file, each)
+    present(
+        (pages, guards),
+        tables,
+        (mapping.start as usize, mapping.end as usize),
+        of_file,
+        each,
+    )
 }
 
 fn protect(mapping: &format::Mapping, protection: u32) -> Result<(), Errno> {

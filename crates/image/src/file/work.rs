@@ -5,9 +5,10 @@ use std::ops::Range;
 use super::checksum::Sum;
 use crate::sys::{Errno, call};
 
-/// Far from what the kernel places by itself, from the node memory, the provider's heap and the restorer.
+/// See [`resurgo_wire::places`].
 pub const ZONE: usize = 0x210_0000_0000;
 pub const ZONE_END: usize = 0x300_0000_0000;
+const _: () = assert!(ZONE_END <= resurgo_wire::places::HEAP.start);
 const STRIDE: usize = 4 << 30;
 const LEAST: usize = 1 << 20;
 const AREAS: usize = 33;

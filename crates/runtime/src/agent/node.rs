@@ -26,10 +26,7 @@ pub struct NodeMemory {
 impl NodeMemory {
     /// Creates the memory and writes its header; `ranks` are launched. Pages come into being when they are first touched.
     pub fn create(job: &Job, ranks: usize) -> io::Result<NodeMemory> {
-        let layout = Layout {
-            size: job.most_ranks.max(ranks),
-            log_segments: job.log_segments,
-        };
+        let layout = job.layout(ranks);
         let file = File::from(memfd_create(c"resurgo-node-memory", MFdFlags::MFD_CLOEXEC)?);
         file.set_len(layout.total() as u64)?;
         let memory = NodeMemory { file, layout };
@@ -91,6 +88,7 @@ impl NodeMemory {
         memory.write_u32(header::TOLERATE_NODE, u32::from(job.tolerate_node))?;
         memory.write_u64(header::ARENA_BASE, layout.arena_base() as u64)?;
         memory.write_u64(header::ARENA_STRIDE, layout.arena_stride() as u64)?;
+        memory.write_u64(header::PLACE, job.place as u64)?;
         memory.write_u64(header::LOG_SEGMENTS, job.log_segments as u64)?;
         memory.write_u32(header::SPILL, u32::from(job.spill_directory.is_some()))?;
         memory.write_u32(header::PREFAULT_SEGMENTS, job.prefault_segments)?;
@@ -392,6 +390,9 @@ pub(super) mod tests {
             local_copies: true,
             open_files: (1024, 1024),
             fixed_addresses: true,
+            place: 1 << 44,
+            stack_limit: 8 << 20,
+            legacy_layout: false,
             message_faults: Vec::new(),
             image_at_messages: Vec::new(),
             groups: resurgo_wire::control::Grouping::One,
