@@ -24,6 +24,7 @@ use std::process::ExitCode;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    resurgo_image::hear_of_children();
     let mut arguments = std::env::args_os().skip(1);
     let verb = arguments.next().unwrap_or_default();
     let rest: Vec<OsString> = arguments.collect();

@@ -12,7 +12,7 @@ use resurgo_wire::places::HEAP;
 
 const BASE: usize = HEAP.start;
 /// Mapped at once, as blocks are asked for: the user may have limited the address space (`ulimit -v`, `ulimit -d`).
-const STEP: usize = 16 << 20;
+const STEP: usize = 2 << 20;
 /// Freed blocks from this size on give their memory back to the kernel.
 const RETURNED: usize = 4 << 20;
 const SMALLEST: usize = 32;

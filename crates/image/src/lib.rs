@@ -33,6 +33,13 @@ pub fn readable_bytes(pipe: &impl std::os::fd::AsRawFd) -> u64 {
     sys::readable_bytes(pipe.as_raw_fd()) as u64
 }
 
+/// This process learns how its children end, and so do the programs that it starts: whoever started it may have had it ignore SIGCHLD, and then
+/// the kernel forgets them at once.
+pub fn hear_of_children() {
+    // SAFETY: sets what the kernel does with a signal; there is no handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// The signal that stops threads: glibc's own SIGSETXID, which no program can block by way of glibc. glibc uses it only
 /// when a process with several threads changes its user.
 pub const SIGNAL: i32 = 33;
