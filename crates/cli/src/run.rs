@@ -54,8 +54,12 @@ pub fn begin(prepared: Result<Settings, Refusal>) -> i32 {
 }
 
 fn begin_or_resume(options: Options, arguments: Vec<OsString>) -> Result<Settings, Refusal> {
-    let here = std::env::current_dir()
-        .map_err(|error| Refusal::new(2, format!("the current directory cannot be found: {error}; change to one that is there")))?;
+    let here = std::env::current_dir().map_err(|error| {
+        Refusal::new(
+            2,
+            format!("the current directory cannot be found: {error}; change to one that is there"),
+        )
+    })?;
     let origin = Origin {
         arguments,
         environment: std::env::vars_os().collect(),
