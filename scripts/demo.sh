@@ -48,6 +48,8 @@ failed() {
 start() {
     name=$1
     shift
+    # Whoever looks into it must find it, however late the command comes to run.
+    : >"$name.out"
     begun=$(now)
     "$@" >"$name.out" 2>"$name.err" </dev/null &
     job=$!

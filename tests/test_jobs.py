@@ -480,7 +480,8 @@ def test_root_has_power_over_all_jobs(program, somebody, ask):
             if job.poll() is not None or time.monotonic() > end:
                 pytest.skip(f"another user cannot run a job here: {job.stderr.read()}")
             time.sleep(0.05)
-        assert ask("kill", job.pid)[0] == 0
+        code, _, errors = ask("kill", job.pid)
+        assert code == 0, (errors, job.poll(), job.stderr.read() if job.poll() is not None else "")
         assert job.wait(10) == 143 and b"ended by SIGTERM" in job.stderr.read()
     finally:
         if job.poll() is None:
