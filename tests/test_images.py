@@ -2,13 +2,15 @@
 """Images of single ranks (`--checkpoint-every` with message logging): a killed rank goes on from its newest image, and the
 answer is that of an undisturbed run, byte for byte."""
 
+import os
 import signal
+import subprocess
 import time
 
 import pytest
 
 import harness
-from harness import MANY, by_rank
+from harness import MANY, by_rank, slow
 from survival import (
     PROGRAMS,
     again_as_soon_as_back,
@@ -200,3 +202,54 @@ def test_two_hundred_kills_in_a_row(jobs, program, rng, kills, period):
     command = program("master_worker") + ["400000", "3000"]
     calm = jobs.calm(4, *command, timeout=600)
     in_a_row(lambda: jobs.start(4, *command, options=[*MANY, *every(period)]), calm, rng, 4, kills or 200, (0, 0.2))
+
+
+def until_no_image(job, rank, reason, timeout=30):
+    def told():
+        return any(event["event"] == "not_checkpointed" and event["rank"] == rank and reason in event["reason"] for event in job.events)
+
+    assert job.until(told, timeout, what=f"no image of rank {rank}"), job.result(None).describe()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="has a rank of another user, who has a limit of processes")
+@pytest.mark.parametrize("protocol, kind", [("pessimistic", "checkpointed"), ("blocking", "wave_complete"), slow("group", "wave_complete")])
+def test_a_rank_that_cannot_make_a_thread(jobs, program, protocol, kind):
+    """It says so, and has images again when it can."""
+    command = [*program("cg"), "512", "600"]
+    calm = jobs.calm(3, *command)
+    user = ["setpriv", "--reuid=54321", "--clear-groups"]
+    as_user = f"exec {' '.join([*user, *command])}"
+    job = jobs.start(3, "bash", "-c", as_user, options=[*MANY, *every("20ms")], protocol=protocol)
+    job.until_event(kind)
+    pid = job.lives()[1][0]
+    limit = lambda processes: subprocess.run([*user, "prlimit", f"--pid={pid}", f"--nproc={processes}:"], check=True)
+    limit(1)
+    until_no_image(job, 1, "there is no thread to be had to take it")
+    limit(1000)
+    job.until_another(kind)
+    job.kill([1])
+    result = job.wait().ok()
+    assert result.out == calm.out, result.describe()
+    assert began_from_images(result), result.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["pessimistic", "blocking", "chandy-lamport", "group", "auto"])
+def test_a_rank_that_does_not_answer_is_not_waited_for(jobs, program, protocol):
+    """It is stopped: the others go on after some time, and the user is told. When it goes on, it has images again."""
+    command = [*program("cg"), "512", "3000"]
+    calm = jobs.calm(3, *command)
+    job = jobs.start(3, *command, options=[*MANY, *every("200ms")], protocol=protocol)
+    kind = "checkpointed" if protocol == "pessimistic" else "wave_complete"
+    job.until_event(kind)
+    job.kill([1], signal.SIGSTOP)
+    until_no_image(job, 1, "it has not answered for 10 s")
+    job.kill([1], signal.SIGCONT)
+    of_all = lambda: [event for event in job.events if event["event"] == kind and event.get("rank", 1) == 1]
+    before = len(of_all())
+    job.until(lambda: len(of_all()) > before, what="an image of rank 1")
+    job.kill([1])
+    result = job.wait().ok()
+    assert result.out == calm.out, result.describe()
+    assert "no image of rank 1 can be taken: it has not answered" in result.errors, result.describe()
+    assert began_from_images(result), result.describe()

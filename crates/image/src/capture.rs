@@ -144,7 +144,13 @@ pub fn ask(pid: i32, socket: &Socket, request: Datagram, beside: &[BorrowedFd]) 
     // So that a system call which the signal breaks off can be started again.
     let doing = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     socket.send(&request.with_text(doing.trim_end()), beside)?;
-    stop::signal(pid, pid).map_err(io::Error::from_raw_os_error)
+    stop::signal(pid, pid).map_err(|errno| {
+        // It finds the request with the next signal, and must not take it for that one's.
+        if request.kind == Kind::Checkpoint {
+            let _ = socket.send(&Datagram::new(Kind::Abandon, request.a, 0, 0), &[]);
+        }
+        io::Error::from_raw_os_error(errno)
+    })
 }
 
 /// The MPI library may unload the provider when it ends, and the signal's handler with it.
@@ -163,10 +169,12 @@ fn stay_loaded() {
 
 /// In the signal handler: starts the capturing thread. Answers the epoch that ends when threads are let go.
 pub fn start() -> Result<u32, Errno> {
-    // The last one may be about to leave.
+    // The last one may be about to leave, or wait for its copy, which waits for a file server.
+    let deadline = sys::now_ns() + stop::PATIENCE_NS;
     loop {
         match RUNNING.load(Ordering::SeqCst) {
             0 => break,
+            _ if sys::now_ns() > deadline => return Err(libc::EBUSY),
             tid => sys::futex_wait(&RUNNING, tid, Some(1_000_000)),
         }
     }
@@ -185,6 +193,52 @@ pub fn start() -> Result<u32, Errno> {
     Ok(epoch)
 }
 
+/// In the signal handler: there is no capturing thread that could answer.
+#[cold]
+#[inline(never)]
+pub fn cannot_start(errno: Errno) {
+    let why = match errno {
+        libc::EAGAIN => "there is no thread to be had to take it (see ulimit -u, and the control group's pids.max)",
+        libc::EBUSY => "the copy for its last image has not answered",
+        _ => "there is not enough memory for a thread to take it",
+    };
+    if let Some((request, kind)) = next_request() {
+        snapshot::close_all(&request);
+        say_no(&request, kind, &refuse(why));
+    }
+}
+
+/// What the agent has asked for, and how it is refused. None: a signal from nowhere.
+fn next_request() -> Option<(Received, Kind)> {
+    while let Ok(Some(request)) = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT) {
+        match request.datagram.kind {
+            Kind::Checkpoint if !is_abandoned(request.datagram.a) => return Some((request, Kind::Refused)),
+            Kind::Notice => return Some((request, Kind::Noticed)),
+            // Others are late answers about an image that was refused.
+            _ => snapshot::close_all(&request),
+        }
+    }
+    None
+}
+
+/// Whether the agent has given up image `number` before this process has heard of it.
+fn is_abandoned(number: u64) -> bool {
+    let Ok(Some(next)) = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT | libc::MSG_PEEK) else {
+        return false;
+    };
+    snapshot::close_all(&next);
+    next.datagram.kind == Kind::Abandon && next.datagram.a == number
+}
+
+fn say_no(request: &Received, kind: Kind, refusal: &Refusal) {
+    let text = match refusal.fd {
+        -1 => Text::of(format_args!("{}", refusal.why)),
+        fd => Text::of(format_args!("{}: descriptor {fd}", refusal.why)),
+    };
+    let answer = Datagram::new(kind, request.datagram.a, 0, 0).with_text(text.as_str());
+    let _ = talk::send(IMAGE_FD, &answer, &[]);
+}
+
 /// In a copy of the process: the capturing thread is not running there.
 pub fn reset() {
     RUNNING.store(0, Ordering::SeqCst);
@@ -193,18 +247,12 @@ pub fn reset() {
 extern "C" fn run(_: usize) -> ! {
     let mut refusal = None;
     let mut taken = false;
-    // No datagram: a signal from nowhere.
-    while let Ok(Some(request)) = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT) {
-        // Others are late answers about an image that was refused.
-        match request.datagram.kind {
-            Kind::Checkpoint => {
-                refusal = take(&request).err().map(|why| (request, Kind::Refused, why));
-                taken = refusal.is_none();
-            }
-            Kind::Notice => refusal = notice(&request).err().map(|why| (request, Kind::Noticed, why)),
-            _ => continue,
-        }
-        break;
+    if let Some((request, kind)) = next_request() {
+        let done = match kind {
+            Kind::Refused => take(&request).inspect(|()| taken = true),
+            _ => notice(&request),
+        };
+        refusal = done.err().map(|why| (request, kind, why));
     }
     // Threads that are on their way to stop for nothing find the epoch changed or start an empty capture. Who has been copied
     // has been let go, and may be about to stop for the next request already.
@@ -212,12 +260,7 @@ extern "C" fn run(_: usize) -> ! {
         stop::release();
     }
     if let Some((request, kind, refusal)) = refusal {
-        let text = match refusal.fd {
-            -1 => Text::of(format_args!("{}", refusal.why)),
-            fd => Text::of(format_args!("{}: descriptor {fd}", refusal.why)),
-        };
-        let answer = Datagram::new(kind, request.datagram.a, 0, 0).with_text(text.as_str());
-        let _ = talk::send(IMAGE_FD, &answer, &[]);
+        say_no(&request, kind, &refusal);
     }
     leave()
 }

@@ -7,7 +7,7 @@ use crate::threads::{self, MOST};
 use crate::{SIGNAL, calls, gate};
 
 /// How long threads may take to stop.
-const PATIENCE_NS: u64 = 2_000_000_000;
+pub const PATIENCE_NS: u64 = 2_000_000_000;
 const LOOK_NS: u64 = 1_000_000;
 
 /// Nothing is going on; a signal starts a capture.
@@ -127,9 +127,9 @@ extern "C" fn on_signal(number: i32, information: *mut libc::siginfo_t, context:
         threads::clear();
         match crate::capture::start() {
             Ok(epoch) => epoch,
-            Err(_) => {
+            Err(errno) => {
                 STATE.store(IDLE, Ordering::SeqCst);
-                return;
+                return crate::capture::cannot_start(errno);
             }
         }
     } else {

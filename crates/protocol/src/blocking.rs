@@ -101,6 +101,12 @@ impl Wave {
         self.groups.of(rank) == self.turn
     }
 
+    /// A rank that has not done this phase's part.
+    pub fn awaited(&self) -> Option<Rank> {
+        let place = self.missing.iter().position(|missing| *missing)?;
+        Some(place as Rank)
+    }
+
     fn done(&mut self, rank: Rank, phase: Phase) -> bool {
         assert!(
             self.phase == phase && self.missing[rank as usize],

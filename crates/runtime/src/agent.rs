@@ -12,6 +12,7 @@ mod images;
 mod in_transit;
 mod life;
 mod node;
+mod patience;
 mod pmi;
 mod program_file;
 mod ranks;
@@ -136,6 +137,8 @@ struct Work {
     halt: suspend::Halt,
     /// It goes on where an earlier run of the job was suspended.
     is_resumed: bool,
+    /// Waves have been given up, and all begin again when a rank cannot recover alone.
+    may_begin_again: bool,
     /// The pipe to rank 0 is in the epoll set.
     spool_watched: bool,
     /// Bytes of output the dispatcher is willing to take.
@@ -231,11 +234,10 @@ impl Agent {
         let wait = match (self.ending, ticking) {
             (Some(deadline), _) => deadline.saturating_duration_since(now).min(TICK) + Duration::from_millis(1),
             (None, true) => TICK,
-            (None, false) => match self
-                .work
-                .as_ref()
-                .and_then(|work| work.looks_at_buffers().or(work.looks_at_held()))
-            {
+            (None, false) => match self.work.as_ref().and_then(|work| {
+                let looks = work.looks_at_buffers().or(work.looks_at_held());
+                looks.into_iter().chain(work.patience_ends()).min()
+            }) {
                 Some(at) => at.saturating_duration_since(now) + Duration::from_millis(1),
                 None => return EpollTimeout::NONE,
             },
@@ -331,6 +333,7 @@ impl Agent {
                 }
             }
             ToAgent::OnlyLogs => self.end_waves()?,
+            ToAgent::WavesAgain => self.have_waves_again(),
             ToAgent::SpawnRefused { by } => self.refuse_spawn(by),
             ToAgent::End { grace_ms, finished } => {
                 self.finished |= finished;
@@ -423,6 +426,7 @@ impl Agent {
             store,
             halt: suspend::Halt::No,
             is_resumed: false,
+            may_begin_again: false,
             spool_watched: false,
             window: OUTPUT_WINDOW,
         });

@@ -145,6 +145,8 @@ struct Dispatcher {
     returning: Vec<bool>,
     /// The program does not repeat what it does: all ranks return to a wave after every failure, although they log.
     together: bool,
+    /// Waves have been given up, and all begin again when a rank cannot recover alone.
+    may_begin_again: bool,
     events: Events,
     start: Instant,
     /// Name of the job's key-value space.
@@ -392,6 +394,9 @@ impl Dispatcher {
                 if self.events.images().0 > 0 {
                     self.policy.has_images();
                 }
+                if ended.diverged() {
+                    self.have_waves_again();
+                }
                 let decision = self.policy.ended(&ended);
                 if decision == Decision::Finished {
                     self.events.finished(&ended);
@@ -415,6 +420,9 @@ impl Dispatcher {
                 self.checkpoints.failed();
                 match decision {
                     Decision::Restart => {
+                        if !ended.repeats {
+                            self.have_waves_again();
+                        }
                         self.events.restarting(rank);
                         let messages = ended.statistics.deliveries + ended.statistics.sends();
                         let fault_at_messages = self.faults.next_life(rank, messages);
@@ -439,8 +447,8 @@ impl Dispatcher {
                 if self.verdict.is_some() || self.returns(rank) {
                     return;
                 }
+                self.have_waves_again();
                 if !self.has_waves() {
-                    // They have been given up meanwhile.
                     self.cannot_go_on(&format!("cannot start rank {rank} again: {reason}"));
                     return;
                 }
@@ -508,8 +516,9 @@ impl Dispatcher {
                 let unit = self.unit(rank);
                 let why = format!("rank {rank}: {reason}");
                 let is_expected = self.checkpoints.is_expected(unit);
+                let asked = self.checkpoints.asked_at(unit).map_or(now, |at| self.start + at);
                 self.checkpoints.answered(unit, self.start.elapsed(), Err(&why));
-                let lasts = self.events.not_checkpointed(rank, &reason, is_expected, now);
+                let lasts = self.events.not_checkpointed(rank, &reason, is_expected, (asked, now));
                 if lasts && nm::can_do_without_waves(self.protocol) && !self.together {
                     // One rank must not keep all others from having images.
                     self.only_logs(&why);

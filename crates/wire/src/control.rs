@@ -288,8 +288,11 @@ impl Ended {
 pub enum ToAgent {
     /// Start all ranks.
     Launch(Box<Job>),
-    /// There are no waves any more: ranks have images alone.
+    /// There are no waves any more: ranks have images alone. If one cannot recover alone then, [`ToAgent::WavesAgain`] follows, unless
+    /// ranks have been spawned or the job was resumed.
     OnlyLogs,
+    /// There are waves again, none so far: the images that ranks have are forgotten. All return next.
+    WavesAgain,
     /// Start a rank again, whose end the agent has reported.
     Restart {
         rank: usize,

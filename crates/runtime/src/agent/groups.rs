@@ -102,9 +102,10 @@ impl Agent {
         if work.is_in_groups() {
             work.memory.set_turn(turn)?;
         }
+        let patience = waves.patience;
         for (place, rank) in waves.members.iter().copied().enumerate() {
             let asked = match wave.is_in_turn(place as u32) {
-                true => work.ranks[rank].ask_for_image(turn.wave, how, None),
+                true => work.ranks[rank].ask_for_image(turn.wave, how, None, patience),
                 false => work.ranks[rank].notice(turn),
             };
             if let Err(error) = asked {

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
@@ -21,7 +22,7 @@ use super::life::Life;
 use super::ranks::Rank;
 use super::suspend::ImagesState;
 use super::taken::Printed;
-use super::{Agent, Source, Work};
+use super::{Agent, Source, Work, patience};
 use crate::memory;
 
 /// Why a rank has no image now.
@@ -58,6 +59,8 @@ pub(super) struct Image {
 /// An image that is being taken.
 struct Taking {
     slot: usize,
+    /// When an answer is not waited for any longer.
+    until: Instant,
     /// Once all threads stand still.
     account: Option<Account>,
     delivered: u64,
@@ -200,6 +203,11 @@ impl Images {
         self.taking.is_some()
     }
 
+    /// When an answer about the image that is being taken is not waited for any longer.
+    pub fn patience_ends(&self) -> Option<Instant> {
+        self.taking.as_ref().map(|taking| taking.until)
+    }
+
     /// The account of a rank that stands still.
     pub fn account_while_taking(&mut self, account: Option<Account>) {
         if let Some(taking) = &mut self.taking {
@@ -289,8 +297,14 @@ impl Images {
 
 impl Rank {
     /// Asks the running process for image `number`; `how`: bits of [`Kind::Checkpoint`]; `former`: the file that the image may
-    /// be written over without a snapshot.
-    pub(super) fn ask_for_image(&mut self, number: u64, how: u64, former: Option<File>) -> io::Result<()> {
+    /// be written over without a snapshot; `patience`: how long an answer is waited for.
+    pub(super) fn ask_for_image(
+        &mut self,
+        number: u64,
+        how: u64,
+        former: Option<File>,
+        patience: Duration,
+    ) -> io::Result<()> {
         let Some((life, socket)) = self.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?))) else {
             return Err(io::ErrorKind::Unsupported.into());
         };
@@ -302,6 +316,7 @@ impl Rank {
         self.images.last_slot = slot;
         self.images.taking = Some(Taking {
             slot,
+            until: Instant::now() + patience,
             account: None,
             delivered: 0,
         });
@@ -335,13 +350,14 @@ impl Agent {
         // The images of a wave must all be there before one counts.
         let former = work.store.as_ref().filter(|_| how != 0 && !work.has_waves());
         let former = former.and_then(|store| store.former(rank).ok());
+        let patience = patience::with(work, &[rank]);
         let this = &mut work.ranks[rank];
         let reason = match &this.life {
             _ if this.images.taking.is_some() => "it is taking one".to_string(),
             _ if this.images.writing.is_some() => "its last image is still being written".to_string(),
             Some(_) if this.is_filling() => STILL_FILLING.to_string(),
             Some(_) if phase == PHASE_LIVE && this.is_up_to_date() => {
-                match this.ask_for_image(this.images.asked + 1, how, former) {
+                match this.ask_for_image(this.images.asked + 1, how, former, patience) {
                     Ok(()) => return Ok(()),
                     Err(error) => error.to_string(),
                 }

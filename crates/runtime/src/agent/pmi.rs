@@ -27,7 +27,7 @@ impl Agent {
     /// program has not failed yet: only that life is ended.
     fn aborted(&mut self, rank: usize, code: i32) -> io::Result<()> {
         if let Some(work) = self.work.as_mut()
-            && can_return_together(work.job.protocol)
+            && (can_return_together(work.job.protocol) || work.may_begin_again)
             && work.memory.phase(rank)? == PHASE_REPLAY
         {
             let this = &mut work.ranks[rank];

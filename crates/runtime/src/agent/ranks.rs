@@ -619,6 +619,7 @@ impl Agent {
         self.mind_halt()?;
         self.mind_buffers()?;
         self.mind_held()?;
+        self.mind_silence()?;
         if let Some(deadline) = self.ending {
             let running = self
                 .work

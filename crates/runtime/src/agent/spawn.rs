@@ -25,6 +25,7 @@ impl Agent {
         let Some(work) = &mut self.work else {
             return Ok(());
         };
+        work.may_begin_again = false;
         let first = work.ranks.len();
         let first_program = work.job.programs.len();
         let appnums = appnums(&programs);

@@ -318,6 +318,7 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
         store: Some(store),
         halt: Halt::No,
         is_resumed: true,
+        may_begin_again: false,
         spool_watched: false,
         window: OUTPUT_WINDOW,
     })

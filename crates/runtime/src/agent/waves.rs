@@ -4,7 +4,7 @@
 //! The ranks that have their waves together are a *unit*: all ranks of the job, or each group for itself (`hierarchical`).
 
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use resurgo_image::Socket;
@@ -18,18 +18,20 @@ use super::files::KEPT;
 use super::images::STILL_FILLING;
 use super::in_transit::InTransit;
 use super::ranks::Rank;
-use super::{Agent, PATIENCE, Work};
+use super::{Agent, PATIENCE, Work, patience};
 
 /// Attempts to return to a wave before the job is given up.
 const ATTEMPTS: u32 = 10;
 
 /// The waves of one unit.
-#[derive(Default)]
 pub(super) struct Waves {
     /// Its ranks, in order. [`Wave`], [`Return`] and [`Writing`] know them by their places here.
     pub members: Vec<usize>,
     asked: u64,
     pub current: Option<(Wave, Instant)>,
+    /// When a rank has last said something about it, and how long all may be silent.
+    pub heard: Instant,
+    pub patience: Duration,
     /// What was in transit in the last complete wave, and its number.
     in_transit: (u64, InTransit),
     /// The longest standstill of a rank in the current wave.
@@ -59,7 +61,18 @@ impl Waves {
         let members = |group| groups.members(group).map(|rank| rank as usize).collect();
         let of = |group| Waves {
             members: members(group),
-            ..Waves::default()
+            asked: 0,
+            current: None,
+            heard: Instant::now(),
+            patience: Duration::ZERO,
+            in_transit: (0, InTransit::default()),
+            longest_ns: 0,
+            all_ns: 0,
+            returning: None,
+            chosen: 0,
+            writing: None,
+            is_global: false,
+            buffers_at: None,
         };
         (1..=groups.count()).map(of).collect()
     }
@@ -339,7 +352,10 @@ impl Agent {
         } else {
             Wave::new(number, size)
         };
-        work.waves[unit].current = Some((wave, Instant::now()));
+        let patience = patience::with(work, &members);
+        let waves = &mut work.waves[unit];
+        (waves.heard, waves.patience) = (Instant::now(), patience);
+        waves.current = Some((wave, Instant::now()));
         self.ask_in_turn(unit)
     }
 
@@ -352,6 +368,9 @@ impl Agent {
         if datagram.kind != Kind::Noticed && current.is_none_or(|(wave, _)| wave.number() != datagram.a) {
             // About one that has been dropped.
             return Ok(());
+        }
+        if let Some(work) = &mut self.work {
+            work.waves[unit].heard = Instant::now();
         }
         let step = match (datagram.kind, snapshot) {
             (Kind::Stopped, _) => {
@@ -463,8 +482,19 @@ impl Agent {
         self.drop_wave(0, "there are no waves any more")?;
         if let Some(work) = &mut self.work {
             work.job.protocol = nm::PROTOCOL_PESSIMISTIC;
+            work.may_begin_again = !work.is_resumed;
         }
         Ok(())
+    }
+
+    /// Undoes [`Agent::end_waves`]. Images of single ranks are no wave, also when they have the same number.
+    pub(super) fn have_waves_again(&mut self) {
+        let Some(work) = &mut self.work else { return };
+        work.job.protocol = nm::PROTOCOL_AUTO;
+        work.may_begin_again = false;
+        work.forget_snapshots(0, |_| false);
+        work.drop_files(0, |_| true);
+        work.waves[0].resume(&work.ranks);
     }
 
     /// All ranks of the unit of `rank` return to the last complete wave, or to the beginning if there is none.

@@ -219,6 +219,12 @@ impl Checkpoints {
         }
     }
 
+    /// When the image of this rank that is being taken was asked for.
+    pub fn asked_at(&self, rank: usize) -> Option<Duration> {
+        let (_, since) = self.taking.filter(|(taking, _)| *taking == rank)?;
+        Some(since)
+    }
+
     /// Whether somebody relies on an image of this rank.
     pub fn is_expected(&self, rank: usize) -> bool {
         self.period != Period::Never || self.wanted.contains_key(&rank)

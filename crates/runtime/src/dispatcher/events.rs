@@ -314,17 +314,25 @@ impl Events {
         self.record("returns_together", json!({"rank": rank, "reason": why}));
     }
 
-    /// `is_expected`: the user asked for images, or the job needs them. True when it has been so for long.
-    pub fn not_checkpointed(&mut self, rank: usize, reason: &str, is_expected: bool, now: Instant) -> bool {
+    /// `is_expected`: the user asked for images, or the job needs them; this one was asked for at `asked`. True when it has been so
+    /// for long, and more than once.
+    pub fn not_checkpointed(
+        &mut self,
+        rank: usize,
+        reason: &str,
+        is_expected: bool,
+        (asked, now): (Instant, Instant),
+    ) -> bool {
         let refusals = &mut self.refusals[rank];
+        let is_first = refusals.since.is_none();
         if !is_expected || is_in_passing(reason) {
             refusals.since = None;
-        } else if now - *refusals.since.get_or_insert(now) >= WITHOUT_IMAGE && !refusals.told {
+        } else if now - *refusals.since.get_or_insert(asked) >= WITHOUT_IMAGE && !refusals.told {
             refusals.told = true;
             self.say(&format!("warning: no image of rank {rank} can be taken: {reason}"));
         }
         self.record("not_checkpointed", json!({"rank": rank, "reason": reason}));
-        self.refusals[rank].told
+        self.refusals[rank].told && !is_first
     }
 
     /// `by` has spawned the ranks that come next, so that there are `ranks` now.

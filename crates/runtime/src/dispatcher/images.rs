@@ -106,14 +106,29 @@ impl Dispatcher {
         nm::has_waves(self.protocol)
     }
 
-    /// There are to be no more waves, for this reason: from now on ranks have images alone, and a program that does not repeat
-    /// what it does ends the job.
+    /// There are to be no more waves, for this reason: from now on ranks have images alone, as long as they recover alone.
     pub(super) fn only_logs(&mut self, why: &str) {
+        self.may_begin_again = self.suspension.resumed_from.is_none();
         self.protocol = nm::PROTOCOL_PESSIMISTIC;
         self.policy.only_logs();
         self.checkpoints.give_up(0, why);
         self.checkpoints.grow(self.pids.len(), self.start.elapsed());
         self.tell(ToAgent::OnlyLogs);
+    }
+
+    /// A rank cannot recover alone. Where waves have been given up all begin again, as they would have done if no image had ever been
+    /// asked for: images of single ranks are of no use for that. Not with ranks that were spawned, nor in a job that was resumed.
+    pub(super) fn have_waves_again(&mut self) {
+        if !std::mem::take(&mut self.may_begin_again) {
+            return;
+        }
+        self.protocol = nm::PROTOCOL_AUTO;
+        self.policy.waves_again();
+        for rank in 0..self.pids.len() {
+            self.checkpoints.give_up(rank, "all ranks begin again");
+        }
+        self.checkpoints.grow(self.returning.len(), self.start.elapsed());
+        self.tell(ToAgent::WavesAgain);
     }
 
     /// Whether all ranks (of the unit) return to the last wave because of this failure. Where there are logs that is only so when the

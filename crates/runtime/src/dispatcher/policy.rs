@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 use resurgo_wire::control::{End, Ended};
-use resurgo_wire::node_memory::{self as nm, EXIT_REPORT, PROTOCOL_PESSIMISTIC};
+use resurgo_wire::node_memory::{self as nm, EXIT_REPORT, PROTOCOL_AUTO, PROTOCOL_PESSIMISTIC};
 use serde::{Deserialize, Serialize};
 
 /// A rank that fails so many times in a row by the same cause at the same place is not started again.
@@ -107,6 +107,11 @@ impl Policy {
     /// There are no waves any more that all ranks could return to.
     pub fn only_logs(&mut self) {
         self.protocol = PROTOCOL_PESSIMISTIC;
+    }
+
+    /// All ranks can return together again.
+    pub fn waves_again(&mut self) {
+        self.protocol = PROTOCOL_AUTO;
     }
 
     /// Restarts so far.
@@ -234,7 +239,7 @@ impl Policy {
 mod tests {
     use super::*;
     use resurgo_wire::control::LifeStatistics;
-    use resurgo_wire::node_memory::{EXIT_DIVERGED, PROTOCOL_AUTO, PROTOCOL_HIERARCHICAL, PROTOCOL_NONE};
+    use resurgo_wire::node_memory::{EXIT_DIVERGED, PROTOCOL_HIERARCHICAL, PROTOCOL_NONE};
 
     const LIMITS: Limits = Limits {
         restarts: 5,
@@ -414,5 +419,7 @@ mod tests {
         assert!(matches!(groups.ended(&diverged), Decision::EndJob { .. }));
         auto.only_logs();
         assert!(matches!(auto.ended(&diverged), Decision::EndJob { .. }));
+        auto.waves_again();
+        assert_eq!(auto.ended(&diverged), Decision::Restart);
     }
 }

@@ -31,6 +31,7 @@ impl Dispatcher {
             // All ranks would return to a wave that some of them are not in.
             self.only_logs("ranks are spawned");
         }
+        self.may_begin_again = false;
         let first = self.pids.len();
         let ranks = first + programs.iter().map(|program| program.ranks).sum::<usize>();
         self.spawned_worlds.push(first);

@@ -120,6 +120,7 @@ impl Dispatcher {
             returning: vec![false; units.count() as usize],
             units,
             together: false,
+            may_begin_again: false,
             events,
             start,
             name: job.name.clone(),
