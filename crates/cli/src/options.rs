@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use resurgo_runtime::dispatcher::{Order, Period};
 use resurgo_runtime::pattern::Pattern;
 use resurgo_runtime::suspended::Origin;
@@ -106,6 +107,10 @@ pub struct Options {
     /// Level of zstd.
     pub checkpoint_compress: Option<u8>,
     pub checkpoint_keep: bool,
+    /// Takes images now; the other signals go to the ranks.
+    pub checkpoint_signal: Option<Signal>,
+    /// How long ranks may take to end when a signal has ended the job.
+    pub grace: Duration,
     /// Images stay in memory beside their files.
     pub local_copies: bool,
     /// Go on with the job of this command line if it has been suspended.
@@ -185,6 +190,8 @@ impl Options {
             checkpoint_directory: None,
             checkpoint_compress: None,
             checkpoint_keep: false,
+            checkpoint_signal: Some(Signal::SIGUSR1),
+            grace: Duration::from_secs(2),
             local_copies: true,
             resume_if_any: false,
             time_limit: None,

@@ -162,6 +162,8 @@ fn settings(
         checkpoint_period: options.checkpoint_period,
         checkpoint_order: options.checkpoint_order,
         images_in_flight: options.images_in_flight,
+        checkpoint_signal: options.checkpoint_signal,
+        grace: options.grace,
         time_limit: time_limit(&options)?,
         registry: Some(suspend::registry()),
         resumed,

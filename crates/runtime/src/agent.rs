@@ -113,6 +113,8 @@ struct Agent {
     /// Processes that have ended and were nobody's, while a snapshot has yet to tell the number of a life.
     unclaimed: Vec<(Pid, End)>,
     ending: Option<Instant>,
+    /// The user has stopped the ranks (SIGTSTP).
+    paused: bool,
     /// The program has come to its end.
     finished: bool,
     stopped: bool,
@@ -193,6 +195,7 @@ fn start() -> io::Result<Agent> {
         work: None,
         unclaimed: Vec::new(),
         ending: None,
+        paused: false,
         finished: false,
         stopped: false,
     })
@@ -335,20 +338,16 @@ impl Agent {
             ToAgent::OnlyLogs => self.end_waves()?,
             ToAgent::WavesAgain => self.have_waves_again(),
             ToAgent::SpawnRefused { by } => self.refuse_spawn(by),
+            ToAgent::Signal { number } => {
+                if let Ok(signal) = Signal::try_from(number) {
+                    self.signal_all(signal);
+                    self.pause(signal);
+                }
+            }
             ToAgent::End { grace_ms, finished } => {
                 self.finished |= finished;
-                let signal = if grace_ms == 0 {
-                    Signal::SIGKILL
-                } else {
-                    Signal::SIGTERM
-                };
-                for life in self
-                    .work
-                    .iter()
-                    .flat_map(|work| work.ranks.iter())
-                    .filter_map(|rank| rank.life.as_ref())
-                {
-                    life.signal(signal);
+                if grace_ms == 0 {
+                    self.signal_all(Signal::SIGKILL);
                 }
                 let deadline = Instant::now() + Duration::from_millis(grace_ms);
                 self.ending = Some(self.ending.map_or(deadline, |earlier| earlier.min(deadline)));
@@ -377,6 +376,27 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    /// Sends a signal to every rank that runs, and to what it has started.
+    fn signal_all(&self, signal: Signal) {
+        let ranks = self.work.iter().flat_map(|work| &work.ranks);
+        for life in ranks.filter_map(|rank| rank.life.as_ref()) {
+            life.signal(signal);
+        }
+    }
+
+    /// Ranks that have been stopped are late for nothing.
+    fn pause(&mut self, signal: Signal) {
+        match signal {
+            Signal::SIGTSTP => self.paused = true,
+            Signal::SIGCONT => {
+                self.paused = false;
+                let ranks = self.work.iter_mut().flat_map(|work| &mut work.ranks);
+                ranks.for_each(|rank| rank.goes_on());
+            }
+            _ => {}
+        }
     }
 
     fn launch(&mut self, job: Job) -> Result<(), String> {
@@ -483,14 +503,7 @@ impl Agent {
     }
 
     fn kill_everything(&mut self) {
-        for life in self
-            .work
-            .iter()
-            .flat_map(|work| work.ranks.iter())
-            .filter_map(|rank| rank.life.as_ref())
-        {
-            life.signal(Signal::SIGKILL);
-        }
+        self.signal_all(Signal::SIGKILL);
         children::kill_all(PATIENCE);
         if let Some(work) = &mut self.work {
             for (number, rank) in work.ranks.iter_mut().enumerate() {

@@ -11,6 +11,7 @@ mod loggers;
 mod memories;
 mod output;
 mod policy;
+mod signals;
 mod spawn;
 mod start;
 mod stats;
@@ -26,7 +27,6 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use resurgo_protocol::group::Groups;
 use resurgo_wire::console::{Reply, Request, Status};
@@ -47,7 +47,8 @@ use memories::Memories;
 use output::Output;
 pub use output::Places;
 pub use policy::Limits;
-use policy::{Decision, Policy, signal_name};
+use policy::{Decision, Policy};
+use signals::Signals;
 pub use spawn::Find;
 pub use suspend::SUSPENDED;
 use suspend::Suspension;
@@ -87,6 +88,10 @@ pub struct Settings {
     pub checkpoint_order: Order,
     /// Most images that are taken or written to files at the same time.
     pub images_in_flight: Option<usize>,
+    /// The signal that takes images; the others go to the ranks.
+    pub checkpoint_signal: Option<Signal>,
+    /// How long ranks may take to end when the user has ended the job by a signal.
+    pub grace: Duration,
     /// How the job was started, for those who resume it.
     pub origin: Origin,
     /// The job goes on from here.
@@ -105,7 +110,7 @@ const TIMED_OUT: i32 = 255;
 const REFUSED: i32 = 2;
 /// Output that may wait for a slow reader before the agent is told to stop reading the ranks' pipes.
 const QUEUE: usize = 2 << 20;
-/// How long ranks may take to end after SIGTERM.
+/// How long what is left of a job may take to be gone.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long the dispatcher's own readers may take when the user has ended the job.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -125,7 +130,7 @@ pub fn run(settings: Settings) -> i32 {
 struct Dispatcher {
     agent: Child,
     connection: Connection,
-    signals: SignalFd,
+    signals: Signals,
     wake: PipeReader,
     output: Output,
     policy: Policy,
@@ -259,8 +264,8 @@ impl Dispatcher {
         drop(ready);
 
         if happened[1] {
-            while let Some(signal) = self.signals.read_signal()? {
-                self.signalled(signal.ssi_signo as i32);
+            while let Some(signal) = self.signals.next()? {
+                self.signalled(signal);
             }
         }
         if happened[2] {
@@ -280,6 +285,7 @@ impl Dispatcher {
         if happened.get(stdin_at) == Some(&true) {
             self.take_stdin();
         }
+        self.mind_grace();
         self.inject_faults();
         self.checkpoint();
         let mut closed = false;
@@ -322,6 +328,11 @@ impl Dispatcher {
             && let Some(due) = self.suspension.due()
         {
             at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
+        }
+        if self.verdict.is_none()
+            && let Some(due) = self.signals.due()
+        {
+            at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
         if let Some(due) = self.progress_due {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
@@ -410,6 +421,9 @@ impl Dispatcher {
                         let code = self.policy.exit_code();
                         self.end_program(code);
                     }
+                    return;
+                }
+                if self.ended_by_user(&ended) {
                     return;
                 }
                 let error = match &decision {
@@ -593,7 +607,7 @@ impl Dispatcher {
         self.end(FAILURE, Duration::ZERO);
     }
 
-    /// Ends the job with this exit status, unless it is being ended already.
+    /// Ends the job with this exit status, unless it is being ended already. Ranks may take `grace` to end by themselves.
     fn end(&mut self, code: i32, grace: Duration) {
         if self.verdict.is_none() {
             self.verdict = Some(code);
@@ -622,26 +636,6 @@ impl Dispatcher {
             grace_ms: 0,
             finished: false,
         });
-    }
-
-    fn signalled(&mut self, signal: i32) {
-        if signal == Signal::SIGUSR1 as i32 {
-            if self.without_images.is_none() && self.verdict.is_none() {
-                self.want_images(None);
-            }
-            return;
-        }
-        if self.interrupted {
-            // The user insists.
-            self.end_at_once();
-            return;
-        }
-        self.interrupted = true;
-        self.events.error(&format!("ended by {}", signal_name(signal)));
-        if self.verdict.is_some() {
-            self.end_at_once();
-        }
-        self.end(128 + signal, GRACE);
     }
 
     /// Tells the agent how much of its output is no longer on its account.

@@ -345,7 +345,11 @@ pub enum ToAgent {
         directory: OsString,
         id: String,
     },
-    /// End everything: SIGTERM, and SIGKILL after the grace period; answered by [`ToDispatcher::Stopped`].
+    /// Send a signal to all ranks that run.
+    Signal {
+        number: i32,
+    },
+    /// End everything: SIGKILL to what has not ended after the grace period; answered by [`ToDispatcher::Stopped`].
     End {
         grace_ms: u64,
         /// The program has come to its end, good or bad: nothing is left that could be resumed.

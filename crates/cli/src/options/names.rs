@@ -114,6 +114,8 @@ pub(super) const OPTIONS: &[Known] = &[
     known("mtbf", 1, ENVIRONMENT | RESUME),
     known("checkpoint-dir", 1, ENVIRONMENT),
     known("checkpoint-compress", 1, ENVIRONMENT),
+    known("checkpoint-signal", 1, ENVIRONMENT | RESUME),
+    known("grace", 1, ENVIRONMENT | RESUME),
     known("checkpoint-keep", 0, ENVIRONMENT | RESUME),
     known("local-copies", 1, ENVIRONMENT),
     known("resume-if-any", 0, ENVIRONMENT),

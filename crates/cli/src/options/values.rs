@@ -135,6 +135,15 @@ pub(super) fn set(options: &mut Options, name: &str, value: &str) -> Result<(), 
         "checkpoint-dir" if value.is_empty() => return Err("write the name of a directory".to_string()),
         "checkpoint-dir" => options.checkpoint_directory = Some(PathBuf::from(value)),
         "checkpoint-compress" => options.checkpoint_compress = Some(parse_compression(value)?),
+        "checkpoint-signal" => {
+            options.checkpoint_signal = match value.trim_start_matches("SIG") {
+                "USR1" => Some(Signal::SIGUSR1),
+                "USR2" => Some(Signal::SIGUSR2),
+                "none" => None,
+                _ => return Err(format!("{value:?} is none of USR1, USR2 and none")),
+            }
+        }
+        "grace" => options.grace = parse_duration(value)?,
         "checkpoint-keep" => options.checkpoint_keep = true,
         "local-copies" => {
             options.local_copies = match value {

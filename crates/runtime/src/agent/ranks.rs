@@ -142,6 +142,11 @@ impl Rank {
         }
     }
 
+    /// It was stopped, and starts to be waited for now.
+    pub fn goes_on(&mut self) {
+        self.quiet_since = self.quiet_since.map(|_| Instant::now());
+    }
+
     pub fn has_finished(&self) -> bool {
         self.finished
     }
@@ -603,7 +608,7 @@ impl Agent {
     /// Looks after replaying ranks and the end of the job.
     pub(super) fn tick(&mut self) -> io::Result<()> {
         let replaying: Vec<usize> = match &self.work {
-            Some(work) if work.anyone_replays() => (0..work.ranks.len())
+            Some(work) if work.anyone_replays() && !self.paused => (0..work.ranks.len())
                 .filter(|rank| work.ranks[*rank].replaying || work.ranks[*rank].quiet_since.is_some())
                 .collect(),
             _ => Vec::new(),

@@ -11,8 +11,6 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use resurgo_wire::console::LONGEST_COMMAND;
 use resurgo_wire::control::{Job, ToAgent};
 use resurgo_wire::node_memory::{self as nm, PROTOCOLS};
@@ -24,6 +22,7 @@ use super::loggers::Loggers;
 use super::memories::Memories;
 use super::output::Output;
 use super::policy::Policy;
+use super::signals::Signals;
 use super::suspend::{self, State, Suspension};
 use super::{Dispatcher, Settings, input};
 use crate::connection::Connection;
@@ -36,7 +35,7 @@ impl Dispatcher {
         let failed =
             |what: &'static str| move |error: io::Error| format!("cannot {what}: {error}{}", crate::hint(&error));
         prctl::set_child_subreaper(true).map_err(|error| format!("cannot become a subreaper: {error}"))?;
-        let signals = watch_signals().map_err(failed("watch signals"))?;
+        let signals = Signals::watch(settings.checkpoint_signal, settings.grace).map_err(failed("watch signals"))?;
         let create = |path: &Option<PathBuf>, option: &str| match path {
             Some(path) => File::create(path)
                 .map(Some)
@@ -186,30 +185,4 @@ fn command_line(job: &Job) -> String {
         line.push('…');
     }
     line
-}
-
-/// Blocks the signals that end a job or ask for images and makes them readable, except those that whoever started this process has
-/// told it to ignore (as `nohup` does).
-fn watch_signals() -> io::Result<SignalFd> {
-    let ignored = std::fs::read_to_string("/proc/self/status")?
-        .lines()
-        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok())
-        .unwrap_or(0);
-    let mut mask = SigSet::empty();
-    for signal in [
-        Signal::SIGINT,
-        Signal::SIGTERM,
-        Signal::SIGHUP,
-        Signal::SIGQUIT,
-        Signal::SIGUSR1,
-    ] {
-        if ignored >> (signal as i32 - 1) & 1 == 0 {
-            mask.add(signal);
-        }
-    }
-    let watched = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-    // Reading a terminal from the background then fails with EIO instead of stopping the job.
-    mask.add(Signal::SIGTTIN);
-    mask.thread_block()?;
-    Ok(watched)
 }

@@ -1,0 +1,181 @@
+//! Signals to `resurgo run`. They reach the ranks as they are, as under mpiexec: programs save themselves on one, and go on or
+//! end. What ends by such a signal has been ended by the user, and is not started again.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use resurgo_wire::control::{End, Ended, ToAgent};
+
+use super::Dispatcher;
+use super::policy::signal_name;
+
+/// The signals that the dispatcher hears of.
+const HEARD: [Signal; 8] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+];
+
+pub(super) struct Signals {
+    descriptor: SignalFd,
+    /// Takes images instead of going to the ranks, where there can be images.
+    takes_images: Option<Signal>,
+    /// How long ranks may take to end.
+    grace: Duration,
+    /// Numbers of those that have been passed on.
+    passed_on: Vec<i32>,
+    /// The user ends the job with this signal; the ranks that are left at that moment are killed.
+    ending: Option<(i32, Instant)>,
+}
+
+impl Signals {
+    /// Blocks the signals and makes them readable, except those that whoever started this process has told it to ignore (as
+    /// `nohup` does).
+    pub fn watch(takes_images: Option<Signal>, grace: Duration) -> io::Result<Signals> {
+        let ignored = std::fs::read_to_string("/proc/self/status")?
+            .lines()
+            .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok())
+            .unwrap_or(0);
+        let is_heard = |signal: &Signal| ignored >> (*signal as i32 - 1) & 1 == 0;
+        let mut mask: SigSet = HEARD.into_iter().filter(is_heard).collect();
+        let descriptor = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        // Reading a terminal from the background then fails with EIO instead of stopping the job.
+        mask.add(Signal::SIGTTIN);
+        mask.thread_block()?;
+        Ok(Signals {
+            descriptor,
+            takes_images,
+            grace,
+            passed_on: Vec::new(),
+            ending: None,
+        })
+    }
+
+    pub fn next(&self) -> nix::Result<Option<i32>> {
+        Ok(self.descriptor.read_signal()?.map(|signal| signal.ssi_signo as i32))
+    }
+
+    /// When ranks that have not ended are killed.
+    pub fn due(&self) -> Option<Instant> {
+        self.ending.map(|(_, deadline)| deadline)
+    }
+
+    /// The signal by which the user has ended this rank.
+    fn has_ended(&self, ended: &Ended) -> Option<i32> {
+        match (ended.end, self.ending) {
+            (End::Signalled(signal), _) if self.passed_on.contains(&signal) => Some(signal),
+            (_, Some((signal, _))) => Some(signal),
+            _ => None,
+        }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl Dispatcher {
+    pub(super) fn signalled(&mut self, number: i32) {
+        let signal = Signal::try_from(number).ok();
+        if signal.is_some() && signal == self.signals.takes_images && self.without_images.is_none() {
+            if self.verdict.is_none() {
+                self.want_images(None);
+            }
+            return;
+        }
+        match signal {
+            Some(Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP) => self.end_by(number),
+            Some(Signal::SIGTSTP) => {
+                self.pass_on(number);
+                self.stop();
+            }
+            _ => self.pass_on(number),
+        }
+    }
+
+    fn pass_on(&mut self, number: i32) {
+        if !self.signals.passed_on.contains(&number) {
+            self.signals.passed_on.push(number);
+        }
+        self.tell(ToAgent::Signal { number });
+    }
+
+    /// The user ends the job: ranks get the signal, and some time to end in their own way.
+    fn end_by(&mut self, number: i32) {
+        if self.interrupted || self.signals.ending.is_some() || self.verdict.is_some() {
+            // The user insists, or the job is being ended anyhow.
+            if !self.interrupted {
+                self.interrupted = true;
+                self.events.error(&format!("ended by {}", signal_name(number)));
+            }
+            self.end(128 + number, Duration::ZERO);
+            self.end_at_once();
+            return;
+        }
+        let someone_runs = self.pids.iter().any(Option::is_some);
+        let grace = if someone_runs {
+            self.signals.grace
+        } else {
+            Duration::ZERO
+        };
+        self.signals.ending = Some((number, Instant::now() + grace));
+        self.pass_on(number);
+    }
+
+    /// Kills what has not ended in time after the user's signal.
+    pub(super) fn mind_grace(&mut self) {
+        let Some((number, deadline)) = self.signals.ending.filter(|_| self.verdict.is_none()) else {
+            return;
+        };
+        if Instant::now() >= deadline {
+            self.interrupted = true;
+            self.events.error(&format!("ended by {}", signal_name(number)));
+            self.end(128 + number, Duration::ZERO);
+        }
+    }
+
+    /// A rank has ended that has not finished: if it was the user who has ended it, the job ends. Returns whether it does.
+    pub(super) fn ended_by_user(&mut self, ended: &Ended) -> bool {
+        let Some(signal) = self.signals.has_ended(ended) else {
+            return false;
+        };
+        self.interrupted = true;
+        self.events.error(&format!("ended by {}", signal_name(signal)));
+        let code = match ended.end {
+            End::Exited(code) if code & 0xff != 0 => code,
+            End::Signalled(signal) => 128 + signal,
+            // It has not come to its end.
+            End::Exited(_) => 128 + signal,
+        };
+        // The others have had the signal, too.
+        let grace = match self.signals.ending {
+            Some((_, deadline)) => deadline.saturating_duration_since(Instant::now()),
+            None => self.signals.grace,
+        };
+        self.end(code, grace);
+        true
+    }
+
+    /// Stops this process as SIGTSTP would have (not at all where no shell could let it go on). It goes on with SIGCONT.
+    fn stop(&mut self) {
+        while self.connection.has_queued() {
+            if self.connection.flush().is_err() {
+                return;
+            }
+        }
+        let stop = SigSet::from(Signal::SIGTSTP);
+        if raise(Signal::SIGTSTP).is_ok() && stop.thread_unblock().is_ok() {
+            let _ = stop.thread_block();
+        }
+    }
+}
