@@ -53,7 +53,7 @@ def test_undisturbed(jobs, program, before):
     [
         ("heat_f08", UNLIMITED, ()),
         ("heat_f08", [*LEGACY, *UNLIMITED], ("--checkpoint-every", "50ms")),
-        ("heat_f08", LEGACY, ("--checkpoint-every", "50ms", "--protocol", "blocking")),
+        slow("heat_f08", LEGACY, ("--checkpoint-every", "50ms", "--protocol", "blocking")),
         ("heat_f08", FEW, ("--checkpoint-every", "50ms", *FILES)),
         slow("heat_f08", [*LEGACY, *UNLIMITED], ("--tolerate", "node", "--protocol", "causal")),
         slow("mpiio", UNLIMITED, ("--protocol", "channel-memory")),
@@ -70,7 +70,7 @@ def test_kills(jobs, program, rng, name, before, options):
     "before, options",
     [
         (UNLIMITED, FILES),
-        (FEW, ()),
+        slow(FEW, ()),
         slow(LEGACY, ()),
         slow(FEW, FILES),
         slow([*LEGACY, *UNLIMITED], ("--tolerate", "node", "--protocol", "causal")),
@@ -98,7 +98,7 @@ def test_a_stack_that_grows(jobs, program, rng, before, options):
     survive(jobs, rng, program("stack"), entry, 2, 2, (calm, None), options)
 
 
-@under("unlimited stack", "legacy", "few addresses")
+@under("legacy, unlimited stack", "few addresses")
 def test_spawned_ranks(jobs, program, before):
     command = [*program("spawn"), "2", "2", "20"]
     usual = jobs.calm(1, *command)

@@ -301,13 +301,32 @@ fn wake(socket: i32, agent: i32, request: &Received) -> ! {
         image,
         stdin: if request.count > 4 { stdin } else { -1 },
     };
-    if let Err((fd, errno)) = descriptors::rebuild(&given) {
+    let rebuilt = with_any_descriptor(|| descriptors::rebuild(&given));
+    if let Err((fd, errno)) = rebuilt {
         let text = Text::of(format_args!("descriptor {fd} cannot be opened again (error {errno})"));
         let failed = Datagram::new(Kind::Failed, errno as u64, fd as u64, 0);
         let _ = talk::send(socket, &failed.with_text(text.as_str()), &[]);
         exit(1);
     }
     become_rank(Some(socket), false)
+}
+
+/// The program may have less than the numbers of descriptors that it was given (`ulimit -n`): they were there before its limit was.
+fn with_any_descriptor<T>(action: impl FnOnce() -> T) -> T {
+    let files = libc::RLIMIT_NOFILE;
+    let mut limit = UNLIMITED;
+    // SAFETY: reads and sets a limit of this process, which has no other threads yet.
+    unsafe {
+        let _ = call!(libc::SYS_prlimit64, 0, files, 0, &raw mut limit);
+        let most = libc::rlimit {
+            rlim_cur: limit.rlim_max,
+            ..limit
+        };
+        let _ = call!(libc::SYS_prlimit64, 0, files, &raw const most, 0);
+        let result = action();
+        let _ = call!(libc::SYS_prlimit64, 0, files, &raw const limit, 0);
+        result
+    }
 }
 
 /// In a process that has the memory and the descriptors of an image: goes on where its threads stopped. `socket` is the
