@@ -52,9 +52,9 @@ def test_undisturbed(jobs, program, before):
     "name, before, options",
     [
         ("heat_f08", UNLIMITED, ()),
-        ("heat_f08", [*LEGACY, *UNLIMITED], ("--checkpoint-every", "50ms")),
-        slow("heat_f08", LEGACY, ("--checkpoint-every", "50ms", "--protocol", "blocking")),
-        ("heat_f08", FEW, ("--checkpoint-every", "50ms", *FILES)),
+        ("heat_f08", [*LEGACY, *UNLIMITED], ("--checkpoint-every", "150ms")),
+        slow("heat_f08", LEGACY, ("--checkpoint-every", "150ms", "--protocol", "blocking")),
+        ("heat_f08", FEW, ("--checkpoint-every", "150ms", *FILES)),
         slow("heat_f08", [*LEGACY, *UNLIMITED], ("--tolerate", "node", "--protocol", "causal")),
         slow("mpiio", UNLIMITED, ("--protocol", "channel-memory")),
     ],
