@@ -283,3 +283,61 @@ def test_what_cannot_be_combined_is_refused(jobs, program, options):
 @pytest.mark.parametrize("entry", PROGRAMS, ids=str)
 def test_soak(jobs, program, rng, kills, request, entry, size, count):
     soak(jobs, program, rng, request, entry, size, kills or 8, memories(count))
+
+
+# Rank 1 has been served more than it takes from the kernel, sends rank 0 more than its channel memory (which is stopped meanwhile)
+# has room for, takes two messages, and says so. With what it has not read, its death breaks the connection.
+UNREAD = """
+import sys, time
+from pathlib import Path
+import numpy
+from mpi4py import MPI
+comm, here = MPI.COMM_WORLD, Path(sys.argv[1])
+small, room = numpy.zeros(1 << 15), numpy.zeros(1 << 17)
+def wait_for(name):
+    while not (here / name).exists():
+        time.sleep(0.01)
+if comm.rank == 0:
+    for number in range(20):
+        comm.Send(numpy.full(1 << 15, number, dtype=float), dest=1)
+    (here / "served").touch()
+    comm.Recv(room, source=1)
+    comm.Recv(small, source=1)
+    print("last", int(room[0]), int(small[0]), flush=True)
+else:
+    wait_for("stopped")
+    comm.Send(numpy.full(1 << 17, 7, dtype=float), dest=0)
+    total = 0
+    for number in range(20):
+        comm.Recv(small, source=0)
+        total += int(small[0])
+        if number == 1:
+            print("two", flush=True)
+            wait_for("killed")
+    comm.Send(numpy.full(1 << 15, total, dtype=float), dest=0)
+"""
+
+
+def test_a_rank_says_nothing_that_its_channel_memory_may_not_hear(jobs, tmp_path):
+    job = jobs.start(2, harness.PYTHON, "-c", UNREAD, tmp_path, options=[*MANY, *memories(1)])
+    job.until(lambda: (tmp_path / "served").exists())
+    time.sleep(0.3)
+    memory = memory_of(job)
+    os.kill(memory, signal.SIGSTOP)
+    try:
+        (tmp_path / "stopped").touch()
+        time.sleep(1)
+        said = b"two" in job.out.read_bytes()
+        if said:
+            job.kill([1])
+            job.until_event("failed", rank=1)
+    finally:
+        os.kill(memory, signal.SIGCONT)
+    if not said:
+        job.until(lambda: b"two" in job.out.read_bytes(), what="what rank 1 prints")
+        job.kill([1])
+    (tmp_path / "killed").touch()
+    result = job.wait().ok()
+    assert result.text.splitlines() == ["two", "last 7 190"]
+    (failed,), (caught_up,) = result.of("failed"), result.of("caught_up")
+    assert caught_up["deliveries"] == failed["deliveries"] > 2, result.describe()

@@ -1,8 +1,9 @@
 //! The connections to channel memories (channel-memory): what the rank sends, and what it is served. All are opened by the rank,
 //! once for each life; nobody ever connects to it. The frames are `resurgo_wire`'s; here are the sockets.
 //!
-//! What a life has said lies in the kernel when a call of the provider ends: the program goes on only then, so whatever it
-//! does next, its process may be killed. A connection that breaks is the end of the life, as if it had crashed; the next one
+//! What a life sends lies in the kernel when a call of the provider ends, and its reports have been transmitted: the program goes on
+//! only then, so whatever it does next, its process may be killed. What the kernel still has of sends is lost then; the next life finds
+//! out how far they came, and repeats them. A connection that breaks is the end of the life, as if it had crashed; the next one
 //! begins with what the channel memories have.
 //!
 //! Connections are no part of an image: a process that wakes up makes new ones, and is served what comes after the deliveries in its
@@ -101,6 +102,8 @@ pub struct ChannelMemories {
     links: Vec<Link>,
     own: usize,
     departures: Departures,
+    /// Deliveries have been reported since [`Self::say`].
+    has_reported: bool,
     /// What has been served and not been delivered.
     arrived: VecDeque<Arrived>,
     arrived_bytes: usize,
@@ -146,6 +149,7 @@ impl ChannelMemories {
             links,
             own,
             departures: Departures::new(own, reported),
+            has_reported: false,
             arrived: VecDeque::new(),
             arrived_bytes: 0,
             coming: None,
@@ -228,6 +232,7 @@ impl ChannelMemories {
     /// Says in which read delivery `rclock` has been made; leaves with [`Self::say`].
     pub fn report(&mut self, rclock: u64, polls: u64) {
         self.links[self.own].output.push(&Frame::Report { rclock, polls });
+        self.has_reported = true;
     }
 
     /// Lets the own channel memory forget what is before delivery `rclock + 1`, if it has not been told; leaves with [`Self::say`].
@@ -239,10 +244,21 @@ impl ChannelMemories {
         }
     }
 
-    /// Hands all that is to go to the kernel.
+    /// Hands all that is to go to the kernel. Reports are at the own channel memory's end when this returns.
     pub fn say(&mut self) {
         for memory in 0..self.links.len() {
             self.flush(memory);
+        }
+        if std::mem::take(&mut self.has_reported) {
+            let own = &self.links[self.own].socket;
+            let mut pause_ns = 20_000;
+            // Only behind much that the channel memory has not read yet.
+            while own.untransmitted() > 0 {
+                if !own.lasts(pause_ns) {
+                    broken();
+                }
+                pause_ns = (pause_ns * 2).min(1_000_000);
+            }
         }
     }
 

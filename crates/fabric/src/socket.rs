@@ -82,6 +82,23 @@ impl Socket {
         }
     }
 
+    /// Bytes that the kernel has taken and not transmitted. They are lost with the process when there is something that it has not
+    /// received: its end then resets the connection. What is transmitted is at the other end, on this machine.
+    pub fn untransmitted(&self) -> usize {
+        const SIOCOUTQNSD: libc::Ioctl = 0x894b;
+        let mut bytes: i32 = 0;
+        // SAFETY: writes the number.
+        match unsafe { libc::ioctl(self.0, SIOCOUTQNSD, &raw mut bytes) } {
+            0 => bytes as usize,
+            _ => 0,
+        }
+    }
+
+    /// Waits for `nanoseconds`. False: at once, as the connection is broken.
+    pub fn lasts(&self, nanoseconds: u64) -> bool {
+        self.poll(nanoseconds, 0) & (libc::POLLERR | libc::POLLHUP) == 0
+    }
+
     /// Takes what has come; how many bytes. None: none now. An error too when the other side has closed it.
     pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
         // SAFETY: receives into the slice.
@@ -100,9 +117,13 @@ impl Socket {
 
     /// Waits until there is something to read, or room to write if that is wanted; at most so long.
     pub fn wait(&self, nanoseconds: u64, writes: bool) {
+        self.poll(nanoseconds, if writes { libc::POLLOUT } else { libc::POLLIN });
+    }
+
+    fn poll(&self, nanoseconds: u64, events: i16) -> i16 {
         let mut waiting = libc::pollfd {
             fd: self.0,
-            events: if writes { libc::POLLOUT } else { libc::POLLIN },
+            events,
             revents: 0,
         };
         let timeout = libc::timespec {
@@ -111,5 +132,6 @@ impl Socket {
         };
         // SAFETY: polls one descriptor.
         unsafe { libc::ppoll(&mut waiting, 1, &timeout, std::ptr::null()) };
+        waiting.revents
     }
 }
