@@ -10,7 +10,7 @@
 //! files are, everything is done again. Files that the MPI library has opened are never brought back to what they held at an image:
 //! they would lack what was done since. Only those are meant here.
 //!
-//! The program's own calls are not touched: a rank that writes a file of its own anew has to cut it off first.
+//! The program's own calls of these are not touched: a rank that writes a file of its own anew has to cut it off first.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::zeroed;
@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use resurgo_wire::node_memory::{PHASE_REPLAY, control};
 
+use crate::deeds;
 use crate::engine::images;
 use crate::node::Node;
 
@@ -80,7 +81,8 @@ fn has_been_done_to(fd: c_int) -> bool {
 pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: as the caller calls it; an all-zero stat is valid, and the kernel fills it.
     unsafe {
-        let fd = libc::open(path, flags, mode);
+        // Others have written to a file that a former life has made.
+        let fd = deeds::open_uncut(path, flags, mode);
         if fd >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
             let mut about: libc::stat = zeroed();
             if libc::fstat(fd, &mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFREG {
@@ -103,9 +105,10 @@ pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
     // SAFETY: as the caller calls it.
     unsafe {
         if !path.is_null() && was_there(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW).is_some() {
+            deeds::has_been_removed(path);
             return 0;
         }
-        libc::unlink(path)
+        deeds::unlink(path)
     }
 }
 

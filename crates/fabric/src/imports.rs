@@ -3,13 +3,14 @@
 //! ROMIO, inside the MPI library, names the file of a shared file pointer after both (`MPL_create_pathname`) and broadcasts
 //! the name at every MPI_File_open. A later life has another process id and another time, and would send another name.
 //! So the MPI library's own imports of `time` and `getpid` are pointed to functions that answer the same in every life of
-//! a rank, and those by which it changes files to the functions in [`files`]. The program's imports, and those of all other
-//! libraries, stay as they are.
+//! a rank, and those by which it changes files to the functions in [`files`]. Of the program's imports, and those of all other
+//! libraries, only those by which things are made and removed are pointed elsewhere: to [`deeds`].
 
+use crate::deeds;
 use crate::files;
 use crate::node::Node;
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 static TIME: AtomicI64 = AtomicI64::new(0);
 static PID: AtomicI64 = AtomicI64::new(0);
@@ -27,25 +28,96 @@ extern "C" fn fixed_pid() -> libc::pid_t {
     PID.load(Ordering::Relaxed) as libc::pid_t
 }
 
+/// Objects whose imports stay: the C library and its parts, the loader, and what is below the MPI library.
+const STAY: [&[u8]; 9] = [
+    b"libc.so",
+    b"ld-linux",
+    b"linux-vdso",
+    b"libpthread.so",
+    b"libdl.so",
+    b"librt.so",
+    b"libm.so",
+    b"libfabric",
+    b"libresurgo-fi",
+];
+const MPI: [&[u8]; 3] = [b"libmpi.so", b"libmpi_abi.so", b"libmpich.so"];
+
+/// Where objects lie whose imports have been pointed, and how often the loader had added some by then.
+static PATCHED: [AtomicUsize; 4096] = [const { AtomicUsize::new(0) }; 4096];
+static ADDED: AtomicU64 = AtomicU64::new(0);
+static REPLAYS: AtomicBool = AtomicBool::new(false);
+static PATCHING: AtomicBool = AtomicBool::new(false);
+
 /// Points the MPI library's imports of `time` and `getpid` to constants, a time of the job's own and a number per rank, and those by
-/// which it changes files to [`files`].
+/// which it changes files to [`files`]; and those by which all others make and remove files to [`deeds`].
 pub fn redirect(node: &Node) {
     let job = u32::from_le_bytes(node.job_key[..4].try_into().expect("four bytes"));
     TIME.store(job as i64, Ordering::Relaxed);
     PID.store(node.rank as i64 + 1, Ordering::Relaxed);
-    files::watch(node);
-    // SAFETY: the callback looks only at what the loader hands it, and the loader keeps it in place meanwhile.
-    unsafe { libc::dl_iterate_phdr(Some(patch_if_mpi), std::ptr::null_mut()) };
+    REPLAYS.store(node.replays(), Ordering::Relaxed);
+    if node.replays() {
+        files::watch(node);
+    }
+    deeds::watch(node);
+    stay_loaded();
+    look_for_new();
 }
 
-unsafe extern "C" fn patch_if_mpi(info: *mut libc::dl_phdr_info, _size: usize, _data: *mut c_void) -> c_int {
+/// This library must not go before those whose imports lead here.
+fn stay_loaded() {
+    // SAFETY: an all-zero Dl_info is valid, and the loader fills it; the name stays as long as the library.
+    unsafe {
+        let mut own: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(redirect as *const () as *const c_void, &mut own) != 0 {
+            libc::dlopen(own.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
+        }
+    }
+}
+
+/// Does so with what has been loaded since.
+pub fn look_for_new() {
+    let mut added = 0u64;
+    // SAFETY: the callbacks look only at what the loader hands them, and the loader keeps it in place meanwhile.
+    unsafe {
+        libc::dl_iterate_phdr(Some(count), std::ptr::from_mut(&mut added).cast());
+        if ADDED.load(Ordering::Relaxed) != added && !PATCHING.swap(true, Ordering::Acquire) {
+            libc::dl_iterate_phdr(Some(patch_if_new), std::ptr::null_mut());
+            ADDED.store(added, Ordering::Relaxed);
+            PATCHING.store(false, Ordering::Release);
+        }
+    }
+}
+
+unsafe extern "C" fn count(info: *mut libc::dl_phdr_info, _size: usize, added: *mut c_void) -> c_int {
+    // SAFETY: the loader's description of one loaded object, and the word of the caller above.
+    unsafe { *added.cast::<u64>() = (*info).dlpi_adds };
+    1
+}
+
+unsafe extern "C" fn patch_if_new(info: *mut libc::dl_phdr_info, _size: usize, _data: *mut c_void) -> c_int {
     // SAFETY: the loader's description of one loaded object.
     unsafe {
         let info = &*info;
+        // The program itself may lie at 0.
+        let place = info.dlpi_phdr as usize;
+        let known = PATCHED.iter().take_while(|known| known.load(Ordering::Relaxed) != 0);
+        let count = known.clone().count();
+        if count == PATCHED.len() || known.clone().any(|known| known.load(Ordering::Relaxed) == place) {
+            return 0;
+        }
+        PATCHED[count].store(place, Ordering::Relaxed);
         let name = CStr::from_ptr(info.dlpi_name).to_bytes();
         let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
-        if file.starts_with(b"libmpi.so") || file.starts_with(b"libmpi_abi.so") || file.starts_with(b"libmpich.so") {
-            patch(info);
+        if MPI.iter().any(|mpi| file.starts_with(mpi)) {
+            patch(info, |import| match import.to_bytes() {
+                // Who repeats no messages may send others.
+                _ if !REPLAYS.load(Ordering::Relaxed) => deeds::replacement(import),
+                b"time" => Some(fixed_time as *const () as usize),
+                b"getpid" => Some(fixed_pid as *const () as usize),
+                _ => files::replacement(import),
+            });
+        } else if !STAY.iter().any(|stays| file.starts_with(stays)) {
+            patch(info, deeds::replacement);
         }
     }
     0
@@ -62,7 +134,7 @@ const R_X86_64_JUMP_SLOT: u64 = 7;
 
 /// # Safety
 /// `info` describes an object that is loaded and relocated.
-unsafe fn patch(info: &libc::dl_phdr_info) {
+unsafe fn patch(info: &libc::dl_phdr_info, replacement: impl Fn(&CStr) -> Option<usize>) {
     let entry = |tag: i64| -> usize {
         for index in 0..info.dlpi_phnum as usize {
             // SAFETY: one of the object's program headers, and its dynamic section, which ends with a zero tag.
@@ -83,7 +155,9 @@ unsafe fn patch(info: &libc::dl_phdr_info) {
         0
     };
     let (strings, symbols) = (entry(DT_STRTAB), entry(DT_SYMTAB));
-    if strings == 0 || symbols == 0 {
+    let base = info.dlpi_addr as usize;
+    // The loader has made addresses of them, but for an object of the kernel's.
+    if strings <= base || symbols <= base {
         return;
     }
     for (table, bytes) in [
@@ -103,12 +177,9 @@ unsafe fn patch(info: &libc::dl_phdr_info) {
                 }
                 let symbol = &*(symbols as *const libc::Elf64_Sym).add((relocation.r_info >> 32) as usize);
                 let name = CStr::from_ptr((strings + symbol.st_name as usize) as *const _);
-                let target = match name.to_bytes() {
-                    b"time" => Some(fixed_time as *const () as usize),
-                    b"getpid" => Some(fixed_pid as *const () as usize),
-                    _ => files::replacement(name),
+                let Some(target) = replacement(name).filter(|_| symbol.st_shndx == 0) else {
+                    continue;
                 };
-                let Some(target) = target else { continue };
                 write_slot((info.dlpi_addr + relocation.r_offset) as *mut usize, target);
             }
         }

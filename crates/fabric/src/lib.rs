@@ -6,6 +6,7 @@
 mod arena;
 mod channel_memories;
 mod claim;
+mod deeds;
 mod doorbell;
 mod endpoint;
 mod engine;

@@ -158,7 +158,7 @@ fn begin() -> Result<&'static mut Engine, String> {
         return Ok(engine);
     }
     let node = Node::attach().map_err(|error| error.0)?;
-    if node.replays() {
+    if node.replays() || node.waves {
         crate::imports::redirect(&node);
     }
     crate::engine::images::enable(&node);

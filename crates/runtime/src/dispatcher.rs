@@ -572,6 +572,7 @@ impl Dispatcher {
             }
             ToDispatcher::SpawnWanted { rank, programs } => self.spawn(rank, &programs),
             ToDispatcher::ProgramReplaced { rank, path } => self.events.program_replaced(rank, Path::new(&path)),
+            ToDispatcher::Undone { rank, text } => self.events.undone(rank, &text),
             ToDispatcher::PmiTrouble { rank, text } => self.events.pmi_trouble(rank, &text),
             ToDispatcher::OutputDiffers {
                 rank,

@@ -505,6 +505,11 @@ pub enum ToDispatcher {
         rank: usize,
         path: OsString,
     },
+    /// A rank that is coming to a bad end could not do what a former life had done: what, and why.
+    Undone {
+        rank: usize,
+        text: String,
+    },
     /// The rank sent something that is not PMI.
     PmiTrouble {
         rank: usize,

@@ -18,7 +18,7 @@
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -281,6 +281,7 @@ pub struct Layout {
 /// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
 /// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled; only where there is such a file
 /// knowledge     twice [`KNOWLEDGE_EVENTS`] × [`EVENT_BYTES`]: events that this rank knows, in one half (causal)
+/// deeds         what this rank has made and removed in the file system: see [`deeds`]
 /// segments      log_segments × SEGMENT bytes
 /// ```
 ///
@@ -318,6 +319,21 @@ pub mod arena {
     pub const CHANNELS: usize = 4096;
     /// Entries of the spill table: 16 TiB of log a rank.
     pub const SPILL_ENTRIES: usize = 1 << 28;
+}
+
+/// What a rank has made and removed in the file system, over all lives. It stays also when the node memory is emptied.
+pub mod deeds {
+    /// `u64` how many have been noted.
+    pub const COUNT: usize = 0;
+    /// `u32` length and then UTF-8 text: what this life could not do because a former one had done it, at most [`TEXT_BYTES`].
+    /// The agent empties it when a life begins.
+    pub const TEXT: usize = 64;
+    pub const TEXT_BYTES: usize = 1000;
+    /// [`MOST`] times two words, used in turn: a hash of the call and its paths; and, from the low bits, 15 how it went, one whether it
+    /// removes, 16 of its number, 32 of a hash of the path.
+    pub const NOTES: usize = 4096;
+    pub const MOST: usize = 4096;
+    pub const BYTES: usize = NOTES + MOST * 16;
 }
 
 /// Most events that a rank may know and that are not stable.
@@ -397,9 +413,13 @@ impl Layout {
         let events = if self.piggybacks { KNOWLEDGE_EVENTS } else { 0 };
         self.spill_table() + table + half * events * EVENT_BYTES
     }
+    /// Offset of [`deeds`] in an arena.
+    pub const fn deeds(&self) -> usize {
+        self.knowledge(2)
+    }
     /// Offset of the segments in an arena, a multiple of a [`BLOCK`].
     pub const fn segments(&self) -> usize {
-        block_up(self.knowledge(2))
+        block_up(self.deeds() + deeds::BYTES)
     }
     /// Bytes from one arena to the next, a multiple of a [`BLOCK`].
     pub const fn arena_stride(&self) -> usize {

@@ -34,15 +34,38 @@ impl NodeMemory {
         Ok(memory)
     }
 
-    /// Empties the memory, but for what ranks have cost: no rank is running, and there are `ranks` of them again.
+    /// Empties the memory, but for what ranks have cost and done to files: no rank is running, and there are `ranks` of them again.
     pub fn reset(&self, job: &Job, ranks: usize) -> io::Result<()> {
         let costs = (0..ranks)
             .map(|rank| self.costs(rank))
             .collect::<io::Result<Vec<_>>>()?;
+        let deeds = (0..ranks)
+            .map(|rank| self.deeds(rank))
+            .collect::<io::Result<Vec<_>>>()?;
         self.file.set_len(0)?;
         self.file.set_len(self.layout.total() as u64)?;
         self.write_header(job, ranks)?;
-        (0..ranks).try_for_each(|rank| self.set_costs(rank, &costs[rank]))
+        (0..ranks).try_for_each(|rank| self.set_costs(rank, &costs[rank]))?;
+        let place = |rank: usize| (self.layout.arena(rank) + self.layout.deeds()) as u64;
+        let mut deeds = deeds.iter().enumerate().filter(|(_, deeds)| !deeds.is_empty());
+        deeds.try_for_each(|(rank, deeds)| self.file.write_all_at(deeds, place(rank)))
+    }
+
+    /// What `rank` has noted of what it made and removed ([`nm::deeds`]); empty if that is nothing.
+    fn deeds(&self, rank: usize) -> io::Result<Vec<u8>> {
+        let at = self.layout.arena(rank) + self.layout.deeds();
+        let mut count = [0u8; 8];
+        self.read(&mut count, at + nm::deeds::COUNT)?;
+        let length = if count == [0; 8] { 0 } else { nm::deeds::BYTES };
+        let mut bytes = vec![0u8; length];
+        self.read(&mut bytes, at)?;
+        Ok(bytes)
+    }
+
+    /// What the present life of `rank` could not do because a former one had done it.
+    pub fn undone(&self, rank: usize) -> io::Result<Option<String>> {
+        let at = self.layout.arena(rank) + self.layout.deeds() + nm::deeds::TEXT;
+        self.text(at, nm::deeds::TEXT_BYTES)
     }
 
     /// A new run of the job counts its costs anew.
@@ -144,6 +167,9 @@ impl NodeMemory {
         }
         self.file
             .write_all_at(&[0u8; size_of::<Sizes>()], (base + control::SIZES) as u64)?;
+        if life > 1 {
+            self.write_u32(self.layout.arena(rank) + self.layout.deeds() + nm::deeds::TEXT, 0)?;
+        }
         self.write_u32(base + control::REPORT, 0)
     }
 
@@ -265,15 +291,19 @@ impl NodeMemory {
 
     /// Why `rank` ended itself, if it has said so.
     pub fn report(&self, rank: usize) -> io::Result<Option<String>> {
-        let at = (self.layout.control(rank) + control::REPORT) as u64;
+        self.text(self.layout.control(rank) + control::REPORT, control::REPORT_BYTES)
+    }
+
+    /// A length and a text.
+    fn text(&self, at: usize, most: usize) -> io::Result<Option<String>> {
         let mut length = [0u8; 4];
-        self.file.read_exact_at(&mut length, at)?;
-        let length = (u32::from_le_bytes(length) as usize).min(control::REPORT_BYTES);
+        self.read(&mut length, at)?;
+        let length = (u32::from_le_bytes(length) as usize).min(most);
         if length == 0 {
             return Ok(None);
         }
         let mut text = vec![0u8; length];
-        self.file.read_exact_at(&mut text, at + 4)?;
+        self.read(&mut text, at + 4)?;
         Ok(Some(String::from_utf8_lossy(&text).into_owned()))
     }
 
@@ -417,7 +447,15 @@ pub(super) mod tests {
         }
         let former = memory.statistics(2).unwrap();
         assert_eq!((former.deliveries, former.sends(), former.sizes[1]), (99, 99, [99, 0]));
+        let deeds = memory.layout.arena(2) + memory.layout.deeds();
+        memory.write_u64(deeds + nm::deeds::COUNT, 7).unwrap();
+        memory.write_u64(deeds + nm::deeds::NOTES + 8, 77).unwrap();
+        memory
+            .write_u64(deeds + nm::deeds::TEXT, 1 | u64::from(b'x') << 32)
+            .unwrap();
+        assert_eq!(memory.undone(2).unwrap().as_deref(), Some("x"));
         memory.begin_life(2, 5, 0, 1234, false, false).unwrap();
+        assert_eq!(memory.undone(2).unwrap(), None);
         let mut expected = LifeStatistics::default();
         expected.costs[held] = 99;
         assert_eq!(memory.statistics(2).unwrap(), expected, "costs are those of all lives");
@@ -426,6 +464,11 @@ pub(super) mod tests {
             memory.statistics(2).unwrap(),
             expected,
             "also when all ranks return to a wave"
+        );
+        let noted = memory.deeds(2).unwrap();
+        assert_eq!(
+            (noted[0], noted[nm::deeds::NOTES + 8], memory.deeds(1).unwrap().len()),
+            (7, 77, 0)
         );
         memory.begin_life(2, 5, 0, 1234, false, false).unwrap();
         for field in [control::DOORBELL, control::READY] {

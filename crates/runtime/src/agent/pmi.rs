@@ -26,6 +26,7 @@ impl Agent {
     /// A rank that calls MPI_Abort while it repeats a former life, which did not, does not repeat it. Where all can return together the
     /// program has not failed yet: only that life is ended.
     fn aborted(&mut self, rank: usize, code: i32) -> io::Result<()> {
+        self.tell_undone(rank)?;
         if let Some(work) = self.work.as_mut()
             && (can_return_together(work.job.protocol) || work.may_begin_again)
             && work.memory.phase(rank)? == PHASE_REPLAY

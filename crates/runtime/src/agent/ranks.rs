@@ -413,6 +413,9 @@ impl Agent {
             killed_ns: killed_ns.max(statistics.killed_ns),
         };
         drop(life);
+        if matches!(end, End::Exited(1..)) && !aborted {
+            self.tell_undone(rank)?;
+        }
         if orderly {
             self.caught_up(rank)?;
             // Its pipes are read until everyone has closed them: a child of it may still print.
@@ -421,6 +424,15 @@ impl Agent {
         }
         self.send(&ToDispatcher::Ended(ended))?;
         self.tell_output_end(rank)
+    }
+
+    /// A rank comes to a bad end: perhaps for something that a former life has done.
+    pub(super) fn tell_undone(&mut self, rank: usize) -> io::Result<()> {
+        let undone = self.work.as_ref().map(|work| work.memory.undone(rank));
+        match undone.transpose()?.flatten() {
+            Some(text) => self.send(&ToDispatcher::Undone { rank, text }),
+            None => Ok(()),
+        }
     }
 
     fn tell_output_end(&mut self, rank: usize) -> io::Result<()> {

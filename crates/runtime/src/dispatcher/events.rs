@@ -554,6 +554,13 @@ impl Events {
         self.record("program_replaced", json!({"rank": rank, "path": path.to_string()}));
     }
 
+    /// Told even with `-q`: it is why the rank ends, and perhaps the job.
+    pub fn undone(&mut self, rank: usize, what: &str) {
+        let text = format!("resurgo: rank {rank} ends badly, and before: {what}\n");
+        self.text.extend_from_slice(text.as_bytes());
+        self.record("undone", json!({"rank": rank, "text": what}));
+    }
+
     pub fn pmi_trouble(&mut self, rank: usize, text: &str) {
         self.say(&format!("warning: rank {rank} {text}"));
         self.record("pmi_trouble", json!({"rank": rank, "text": text}));

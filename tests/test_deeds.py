@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that make, rename and remove things which must be new, or must be there: what a killed rank repeats does not fail for having been done."""
+
+import os
+import stat
+
+import pytest
+
+from harness import MANY, PYTHON, slow, storm
+from survival import every
+
+IMAGES = ["auto", "pessimistic", "blocking"]
+RUNS = [(protocol, []) for protocol in IMAGES] + [(protocol, every("100ms")) for protocol in IMAGES]
+RUNS += [slow(protocol, []) for protocol in ["causal", "channel-memory", "hierarchical", "group", "chandy-lamport"]]
+
+
+def tree(directory, beside=("stdout", "stderr")):
+    """All that is below a directory: kind, and content or target, by name."""
+    found = {}
+    for root, directories, files in os.walk(directory):
+        for path in (os.path.join(root, name) for name in directories + files):
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                content = os.readlink(path)
+            else:
+                content = open(path, "rb").read() if stat.S_ISREG(mode) else None
+            found[os.path.relpath(path, directory)] = (stat.S_IFMT(mode), content)
+    return {name: what for name, what in found.items() if name not in beside}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """What a program prints and leaves under plain MPICH."""
+    import harness
+
+    answers = {}
+
+    def ask(*command):
+        if command not in answers:
+            launcher = harness.Launcher(tmp_path_factory.mktemp("plain"))
+            result = launcher.mpiexec(3, *command).ok()
+            answers[command] = result.out, tree(launcher.jobs[0].directory)
+        return answers[command]
+
+    return ask
+
+
+def survives(jobs, rng, blows, undisturbed, command, protocol, options):
+    out, left = undisturbed(*command)
+    job = jobs.start(3, *command, options=[*MANY, *options], protocol=protocol)
+    print(storm(job, rng, blows, 0.5))
+    result = job.wait().ok()
+    assert result.out == out, result.describe()
+    assert tree(job.directory) == left
+
+
+@pytest.mark.parametrize("protocol, options", RUNS)
+def test_what_has_been_done_is_done_again_without_an_error(jobs, program, rng, kills, undisturbed, protocol, options):
+    survives(jobs, rng, kills or 3, undisturbed, program("deeds"), protocol, options)
+
+
+@pytest.mark.parametrize("protocol, options", RUNS[:1] + [slow(*run) for run in RUNS[1:6]])
+def test_the_same_in_python(jobs, program, rng, kills, undisturbed, protocol, options):
+    survives(jobs, rng, kills or 2, undisturbed, [*program("deeds.py"), "30", "10000"], protocol, options)
+
+
+# Rank 0 reads a file and removes it, and has a new one made that is there already.
+READS = """
+import os, sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+if world.rank == 0:
+    try:
+        open("input").close()
+        os.unlink("input")
+        if sys.argv[1:]:
+            os.mkdir("there")
+    except OSError as error:
+        print(error, file=sys.stderr, flush=True)
+        world.Abort(5)
+world.barrier()
+time.sleep(1)
+world.barrier()
+"""
+
+
+@pytest.mark.parametrize("protocol", ["pessimistic", "blocking"])
+def test_a_job_that_ends_for_what_its_former_life_has_removed_says_so(jobs, protocol):
+    job = jobs.start(2, "sh", "-c", f'test -e begun || {{ touch input begun; }}; exec {PYTHON} -c "$0"', READS, protocol=protocol)
+    job.until(lambda: (job.directory / "begun").exists() and not (job.directory / "input").exists())
+    job.kill([0])
+    result = job.wait()
+    assert result.code == 5, result.describe()
+    assert "rank 0 ends badly, and before: input could not be opened: it had been removed" in result.errors, result.describe()
+
+
+# Rank 0 makes so many directories.
+MANY_DEEDS = """
+import os, sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+for i in range(int(sys.argv[1]) if world.rank == 0 else 0):
+    try:
+        os.mkdir(f"d{i}")
+    except OSError as error:
+        print(error, file=sys.stderr, flush=True)
+        world.Abort(5)
+world.barrier()
+open(f"made.{world.rank}", "w").close()
+time.sleep(1)
+world.barrier()
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("deeds, code", [(4000, 0), (5000, 5)])
+def test_more_than_is_kept_is_said_to_be_so(jobs, deeds, code):
+    job = jobs.start(2, PYTHON, "-c", MANY_DEEDS, deeds, protocol="pessimistic")
+    job.until(lambda: (job.directory / "made.0").exists())
+    job.kill([0])
+    result = job.wait()
+    assert result.code == code, result.describe()
+    assert ("d0 stands in its way, and it has done more than is kept" in result.errors) == bool(code), result.describe()
+
+
+def test_what_others_have_made_is_an_error_as_ever(jobs):
+    result = jobs.run(2, "sh", "-c", f'mkdir -p there; touch input; exec {PYTHON} -c "$0" there', READS, protocol="pessimistic")
+    assert result.code == 5 and "File exists" in result.errors and "ends badly" not in result.errors, result.describe()
