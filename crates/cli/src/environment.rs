@@ -75,6 +75,7 @@ fn is_leftover(name: &OsStr) -> bool {
         "I_MPI_HYDRA",
         "OMPI_COMM_WORLD",
         "PRTE_",
+        "PALS_",
         // Of a rank that runs this launcher.
         "RESURGO_RANK",
     ]

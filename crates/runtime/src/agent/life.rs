@@ -224,14 +224,32 @@ impl Life {
 /// The same in every life of the rank: an address or a length that differs would move the program's memory.
 fn environment(program: &Program, rank: usize, place: &Place) -> Vec<(OsString, OsString)> {
     let mut all = program.environment.clone();
-    for (name, value) in [
-        ("PMI_FD", PMI_FD.to_string()),
-        ("PMI_RANK", place.rank.to_string()),
-        ("PMI_SIZE", place.size.to_string()),
-        ("PMI_SPAWNED", u8::from(place.world > 0).to_string()),
-        (ENV_RANK, rank.to_string()),
-    ] {
+    let (own, size) = (place.rank.to_string(), place.size.to_string());
+    let mut set = |name: &str, value: String| {
+        all.retain(|(known, _)| known != name);
         all.push((name.into(), value.into()));
+    };
+    set("PMI_FD", PMI_FD.to_string());
+    set("PMI_RANK", own.clone());
+    set("PMI_SIZE", size.clone());
+    set("PMI_SPAWNED", u8::from(place.world > 0).to_string());
+    set(ENV_RANK, rank.to_string());
+    // Which of the node's ranks it is, as MPICH's launcher says it, and under the names of others that scripts and programs
+    // choose a GPU by.
+    for name in [
+        "MPI_LOCALRANKID",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "PALS_LOCAL_RANKID",
+    ] {
+        set(name, own.clone());
+    }
+    for name in ["MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"] {
+        set(name, size.clone());
+    }
+    // That of the batch script, 0, would be every rank's. Where there is none, no Slurm is pretended.
+    if program.environment.iter().any(|(name, _)| name == "SLURM_LOCALID") {
+        set("SLURM_LOCALID", own);
     }
     all
 }
