@@ -641,7 +641,7 @@ def test_as_an_ordinary_user(jobs, program, user):
         pytest.skip("this machine allows no user namespaces")
     place = Path(subprocess.check_output(["mktemp", "-d", "/tmp/resurgo-user-XXXXXX"], text=True).strip())
     try:
-        place.chmod(0o777)
+        place.chmod(0o1777)
         shutil.copy(program("heat")[0], place / "heat")
         calm = jobs.calm(2, place / "heat", *HEAT)
         events = place / "events"

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
+use resurgo_runtime::own_directory::may_hold;
 use resurgo_runtime::trampoline::addresses_can_be_fixed;
 use resurgo_runtime::{FILES_PER_RANK, OWN_FILES};
 use resurgo_wire::node_memory::{PROTOCOL_NONE, PROTOCOLS, recovers_alone};
@@ -37,7 +38,8 @@ pub fn image_directory(directory: &Path) -> Result<(), Refusal> {
                 directory.display()
             ),
         )),
-        _ => Ok(()),
+        _ => may_hold(directory)
+            .map_err(|error| Refusal::new(2, format!("--checkpoint-dir {}: {error}", directory.display()))),
     }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use resurgo_runtime::own_directory::{Directory, Trust};
 use resurgo_runtime::suspended::{Error, FILE, Origin, Suspended};
 use resurgo_wire::node_memory::PROTOCOLS;
 
@@ -36,15 +37,19 @@ pub fn renumbered(number: u32) -> Option<String> {
 /// All jobs that links lead to, also those that somebody has resumed. Links that lead to none any more are removed.
 fn linked() -> Vec<Suspended> {
     let mut jobs = Vec::new();
-    for entry in std::fs::read_dir(registry()).into_iter().flatten().flatten() {
-        let Ok(directory) = std::fs::read_link(entry.path()) else {
+    // Without one of the user's own there are none of his.
+    let Ok(registry) = Directory::open(&registry(), Trust::Nobody) else {
+        return jobs;
+    };
+    for name in registry.names() {
+        let Ok(directory) = registry.read_link(&name) else {
             continue;
         };
         match Suspended::find(&directory) {
             Ok(job) => jobs.push(job),
             // Unless its file system is only not there at present.
             Err(Error::Nothing(_)) if directory.parent().is_some_and(Path::is_dir) => {
-                let _ = std::fs::remove_file(entry.path());
+                let _ = registry.remove(name);
             }
             Err(_) => {}
         }
@@ -132,11 +137,14 @@ pub fn resume(arguments: Vec<OsString>) -> i32 {
 pub fn forget(job: &Suspended) -> i32 {
     let shown = job.directory.display();
     // First what makes it a suspended job: what is left if this is broken off is only files.
-    let removed = std::fs::remove_file(job.directory.join(FILE)).and_then(|()| std::fs::remove_dir_all(&job.directory));
+    let own = Directory::open(&job.directory, Trust::Groups).map_err(std::io::Error::from);
+    let removed = own.and_then(|own| own.remove(FILE).and_then(|()| own.remove_all()));
     match removed {
         Ok(()) => {
-            if let Some(name) = job.directory.file_name() {
-                let _ = std::fs::remove_file(registry().join(name));
+            if let Some(name) = job.directory.file_name()
+                && let Ok(registry) = Directory::open(&registry(), Trust::Nobody)
+            {
+                let _ = registry.remove(name);
             }
             println!(
                 "job {}: its files in {shown} have been removed",

@@ -2,6 +2,7 @@
 //! format byte by byte.
 
 mod checksum;
+pub(crate) mod digest;
 mod format;
 pub(crate) mod helper;
 mod large;

@@ -10,6 +10,7 @@ use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
 use crate::descriptors::{self, Given};
+use crate::file::digest::Digest;
 use crate::file::helper::Pipe;
 use crate::file::tables::{Trouble, read_file};
 use crate::file::writer::About;
@@ -281,9 +282,12 @@ pub fn about(number: u64, level: u8) -> About {
 }
 
 /// Tells the agent what has become of the file of image `number`, begun at `start`.
-pub fn say_written(socket: i32, number: u64, written: Result<u64, Trouble>, start: u64) {
+pub fn say_written(socket: i32, number: u64, written: Result<(u64, Digest), Trouble>, start: u64) {
     let said = match written {
-        Ok(bytes) => Datagram::new(Kind::Written, number, bytes, sys::now_ns() - start),
+        Ok((bytes, digest)) => {
+            let written = Datagram::new(Kind::Written, number, bytes, sys::now_ns() - start);
+            written.with_text(std::str::from_utf8(&digest).unwrap_or_default())
+        }
         Err(trouble) => Datagram::new(Kind::WriteFailed, number, trouble.errno as u64, 0).with_text(trouble.what),
     };
     let _ = talk::send(socket, &said, &[]);

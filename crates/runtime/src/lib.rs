@@ -11,6 +11,7 @@ pub mod faults;
 pub mod jobs;
 mod leftovers;
 pub mod memory;
+pub mod own_directory;
 pub mod pattern;
 mod server_process;
 pub mod suspended;

@@ -8,31 +8,37 @@
 //! 0    "resurgoS"
 //! 8    u32 format, u32 version of the node memory
 //! 16   u64 bytes of the JSON
-//! 24   BLAKE3 of the JSON, 32 bytes
+//! 24   keyed BLAKE3 of the JSON, 32 bytes
 //! 56   JSON: the job, the dispatcher's part, the agent's part
 //! …    sections: node memory, spill file, standard input so far (empty where there is none)
-//! …    BLAKE3 of everything before, 32 bytes
+//! …    keyed BLAKE3 of everything before, 32 bytes
 //! ```
 //!
 //! A section is a sparse file: (u64 offset, u64 length, bytes) for each part that is not zeros, then (u64 length of the file,
-//! u64 0). Integers are little-endian.
+//! u64 0). Integers are little-endian. The key lies in the file [`KEY`] beside it, which only the user can read: nobody else can make such
+//! a file, or change one. The image files that belong to it are named in it with their digests, so the key vouches for them too.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::OFlag;
 use nix::unistd::{Whence, lseek};
 use resurgo_wire::control::Job;
 use resurgo_wire::node_memory;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::own_directory::{self, Directory, Trust};
+
 /// Its name in the directory of a job's image files.
 pub const FILE: &str = "suspended";
+/// The name of the file with the job's key.
+pub const KEY: &str = "key";
 /// Its name until it is complete.
 const NEW: &str = "suspended.new";
 const MAGIC: &[u8; 8] = b"resurgoS";
@@ -139,12 +145,28 @@ pub enum Error {
     Defect(PathBuf, &'static str),
     #[error("{} belongs to user {}: only that user can resume the job", .0.display(), .1)]
     OtherUser(PathBuf, u32),
+    #[error("no job can be resumed from {}: {}", .0.display(), .1)]
+    Untrusted(PathBuf, own_directory::Error),
     #[error("the job in {} is running: somebody has resumed it already", .0.display())]
     InUse(PathBuf),
 }
 
+/// By which a job knows what it has written.
+pub type Key = [u8; 32];
+
+/// Makes the key of a job, in its directory.
+pub fn make_key(directory: &Directory) -> io::Result<Key> {
+    let key = crate::event_logger::nonce()?;
+    let mut file = directory.open_file(KEY, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
+    file.write_all(&key)?;
+    file.sync_all()?;
+    Ok(key)
+}
+
 /// The beginning of the file, verified.
 struct Opened {
+    directory: Directory,
+    key: Key,
     path: PathBuf,
     file: File,
     header: Header,
@@ -154,16 +176,15 @@ struct Opened {
 
 fn open(directory: &Path) -> Result<Opened, Error> {
     let path = directory.join(FILE);
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Error::Nothing(directory.to_path_buf()),
-        _ => Error::Io(path.clone(), error),
+    let refused = |error: own_directory::Error| match error {
+        error if error.is_missing() => Error::Nothing(directory.to_path_buf()),
+        own_directory::Error::Io { path, source } => Error::Io(path, source),
+        own_directory::Error::Owner { path, owner } => Error::OtherUser(path, owner),
+        error => Error::Untrusted(directory.to_path_buf(), error),
     };
     let defect = |what| Error::Defect(path.clone(), what);
-    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
-    let owner = file.metadata().map_err(failed)?.uid();
-    if owner != nix::unistd::getuid().as_raw() {
-        return Err(Error::OtherUser(path, owner));
-    }
+    let directory = Directory::open(directory, Trust::Groups).map_err(refused)?;
+    let file = directory.open_file(FILE, OFlag::O_RDWR).map_err(refused)?;
     let short = |error: io::Error| match error.kind() {
         io::ErrorKind::UnexpectedEof => defect("it is shorter than it should be"),
         _ => Error::Io(path.clone(), error),
@@ -183,14 +204,18 @@ fn open(directory: &Path) -> Result<Opened, Error> {
     }
     let mut json = vec![0u8; length as usize];
     (&file).read_exact(&mut json).map_err(short)?;
-    if blake3::hash(&json).as_bytes() != &head[24..] {
+    let key = directory.read(KEY).ok().and_then(|key| Key::try_from(key).ok());
+    let key = key.ok_or_else(|| defect("the job's key beside it is missing, or cannot be read"))?;
+    if blake3::keyed_hash(&key, &json) != head[24..] {
         return Err(defect("it is damaged: the checksum of its description is wrong"));
     }
     let header = serde_json::from_slice(&json).map_err(|_| defect("another version of resurgo has written it"))?;
-    let mut hasher = blake3::Hasher::new();
+    let mut hasher = blake3::Hasher::new_keyed(&key);
     hasher.update(&head);
     hasher.update(&json);
     Ok(Opened {
+        directory,
+        key,
         path,
         file,
         header,
@@ -258,11 +283,7 @@ impl Reader {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let same = fs::metadata(&opened.path).is_ok_and(|now| {
-            let own = opened.file.metadata();
-            own.is_ok_and(|own| (own.dev(), own.ino()) == (now.dev(), now.ino()))
-        });
-        if !same || opened.header.id != id {
+        if !opened.directory.is(FILE, &opened.file) || opened.header.id != id {
             // It has been resumed, and perhaps suspended again, in the meantime.
             return Err(Error::InUse(directory.to_path_buf()));
         }
@@ -316,14 +337,15 @@ impl Reader {
         }
     }
 
-    /// After the last section: what has been read is what was written. Returns what keeps others from resuming the job.
-    pub fn finish(mut self) -> Result<File, Error> {
+    /// After the last section: what has been read is what was written. Returns the directory, the key, and what keeps others from
+    /// resuming the job.
+    pub fn finish(mut self) -> Result<(Directory, Key, File), Error> {
         let mut sum = [0u8; 32];
         self.take(&mut sum)?;
-        if self.opened.hasher.finalize().as_bytes() != &sum {
+        if self.opened.hasher.finalize() != sum {
             return Err(Error::Defect(self.opened.path, "it is damaged: its checksum is wrong"));
         }
-        Ok(self.opened.file)
+        Ok((self.opened.directory, self.opened.key, self.opened.file))
     }
 }
 
@@ -368,7 +390,7 @@ impl Section {
 
 /// A file that is being written, a part at a time.
 pub struct Writer {
-    directory: PathBuf,
+    key: Key,
     out: BufWriter<File>,
     hasher: blake3::Hasher,
     /// What is left to be written, the next last.
@@ -380,15 +402,8 @@ pub struct Writer {
 
 impl Writer {
     /// Begins the file in `directory`, with room for everything.
-    pub fn begin(directory: &Path, header: &Header, mut sections: Vec<Section>) -> io::Result<Writer> {
-        let mut options = OpenOptions::new();
-        let file = options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(directory.join(NEW))?;
+    pub fn begin(directory: &Directory, key: &Key, header: &Header, mut sections: Vec<Section>) -> io::Result<Writer> {
+        let file = directory.open_file(NEW, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC)?;
         let _ = file.try_lock();
         let json = serde_json::to_vec(header)?;
         let mut expected = (HEAD + json.len() + 64 * sections.len()) as u64;
@@ -398,9 +413,9 @@ impl Writer {
         reserve(&file, expected)?;
         sections.reverse();
         let mut writer = Writer {
-            directory: directory.to_path_buf(),
+            key: *key,
             out: BufWriter::with_capacity(1 << 20, file),
-            hasher: blake3::Hasher::new(),
+            hasher: blake3::Hasher::new_keyed(key),
             sections,
             at: 0,
             bytes: 0,
@@ -409,7 +424,7 @@ impl Writer {
         writer.put(&FORMAT.to_le_bytes())?;
         writer.put(&node_memory::VERSION.to_le_bytes())?;
         writer.put(&(json.len() as u64).to_le_bytes())?;
-        writer.put(blake3::hash(&json).as_bytes())?;
+        writer.put(blake3::keyed_hash(&writer.key, &json).as_bytes())?;
         writer.put(&json)?;
         Ok(writer)
     }
@@ -455,36 +470,30 @@ impl Writer {
         Ok(true)
     }
 
-    /// Makes what has been written the job's file, in place of an older one. Returns its length and what keeps others from
-    /// resuming the job.
-    pub fn finish(mut self) -> io::Result<(u64, File)> {
+    /// Makes what has been written the job's file in `directory`, in place of an older one. Returns its length and what keeps others
+    /// from resuming the job.
+    pub fn finish(mut self, directory: &Directory) -> io::Result<(u64, File)> {
         let sum = self.hasher.finalize();
         self.put(sum.as_bytes())?;
         let bytes = self.bytes;
-        let new = self.directory.join(NEW);
         let file = self.out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.set_len(bytes)?;
         file.sync_all()?;
-        fs::rename(new, self.directory.join(FILE))?;
+        directory.rename(NEW, FILE)?;
         // From here on it is the job's file. The directory itself may be new.
-        for directory in [Some(self.directory.as_path()), self.directory.parent()]
-            .into_iter()
-            .flatten()
-        {
-            let _ = File::open(directory).and_then(|directory| directory.sync_all());
-        }
+        directory.sync();
         Ok((bytes, file))
     }
 }
 
 /// Removes what has been written of a file that will not be complete.
-pub fn give_up(directory: &Path) {
-    let _ = fs::remove_file(directory.join(NEW));
+pub fn give_up(directory: &Directory) {
+    let _ = directory.remove(NEW);
 }
 
 /// The job cannot be resumed any more.
-pub fn remove(directory: &Path) {
-    let _ = fs::remove_file(directory.join(FILE));
+pub fn remove(directory: &Directory) {
+    let _ = directory.remove(FILE);
 }
 
 /// The next part of a sparse file from `at` on that may be other than zeros.
@@ -571,9 +580,11 @@ mod tests {
     }
 
     fn write(directory: &Path, sections: Vec<Section>) {
-        let mut writer = Writer::begin(directory, &header(), sections).unwrap();
+        let directory = Directory::open(directory, Trust::Groups).unwrap();
+        let key = make_key(&directory).unwrap();
+        let mut writer = Writer::begin(&directory, &key, &header(), sections).unwrap();
         while writer.step().unwrap() {}
-        writer.finish().unwrap();
+        writer.finish(&directory).unwrap();
     }
 
     #[test]
@@ -621,6 +632,11 @@ mod tests {
             assert!(read == bytes, "at {offset}");
         }
         assert!(matches!(Reader::open(&directory, "two"), Err(Error::InUse(_))));
+        // With another key nothing of it is believed.
+        fs::remove_file(directory.join(KEY)).unwrap();
+        assert!(matches!(Suspended::find(&directory), Err(Error::Defect(..))));
+        make_key(&Directory::open(&directory, Trust::Groups).unwrap()).unwrap();
+        assert!(matches!(Suspended::find(&directory), Err(Error::Defect(..))));
         fs::remove_dir_all(directory).unwrap();
     }
 

@@ -41,20 +41,34 @@ pub fn rank_exec(arguments: Vec<OsString>) -> i32 {
 
 enum Never {}
 
+/// Where the process of [`rank_restore`] finds its image file: no path leads there that somebody could have changed since it was opened.
+pub const IMAGE_FILE_FD: i32 = PROGRAM_FD;
+
 /// The hidden verb.
 pub const RESTORE_VERB: &str = "rank-restore";
 
 /// `resurgo rank-restore`: becomes a rank again from an image file; returns only when that fails, with the exit code to use.
 /// The agent has been told why.
 ///
-/// Arguments: process id of the agent, addresses and limit of open files as above, name of the job, the file.
+/// Arguments: process id of the agent, addresses and limit of open files as above, name of the job, the digest of the image, why its file
+/// cannot be used (empty: it can, and is [`IMAGE_FILE_FD`]), and the file's path, for people.
 pub fn rank_restore(arguments: Vec<OsString>) -> i32 {
-    let [agent, addresses, files, job, path] = arguments.as_slice() else {
-        eprintln!("resurgo: {RESTORE_VERB}: there are five arguments");
+    let [agent, addresses, files, job, digest, unusable, path] = arguments.as_slice() else {
+        eprintln!("resurgo: {RESTORE_VERB}: there are seven arguments");
         return 2;
     };
-    match prepare(agent, addresses, files, false) {
-        Ok(()) => resurgo_image::file::restore(path.as_ref(), &|note| check_note(job, path.as_ref(), note)),
+    let path: &Path = path.as_ref();
+    match prepare(agent, addresses, files, Some(IMAGE_FILE_FD)) {
+        Ok(()) => {
+            let file = match unusable.is_empty() {
+                true => File::open(format!("/proc/self/fd/{IMAGE_FILE_FD}")),
+                false => Err(io::Error::other(unusable.display().to_string())),
+            };
+            let _ = nix::unistd::close(IMAGE_FILE_FD);
+            resurgo_image::file::restore(path, file, digest.as_encoded_bytes(), &|note| {
+                check_note(job, path, note)
+            })
+        }
         Err((code, text)) => {
             eprintln!("resurgo: {text}");
             code
@@ -84,7 +98,7 @@ fn try_exec(arguments: Vec<OsString>) -> Result<Never, (i32, String)> {
     let (agent, addresses, files, held) = (next()?, next()?, next()?, next()?);
     let (directory, path, name) = (next()?, next()?, next()?);
     let is_held = held == "held";
-    prepare(&agent, &addresses, &files, is_held)?;
+    prepare(&agent, &addresses, &files, is_held.then_some(PROGRAM_FD))?;
     std::env::set_current_dir(&directory)
         .map_err(|error| (126, format!("cannot change to {}: {error}", directory.display())))?;
     let (file, _held) = to_execute(Path::new(&path), is_held)
@@ -135,7 +149,7 @@ fn lengthened(path: &Path, length: usize) -> PathBuf {
 }
 
 /// What every life of a rank needs, whatever it begins from.
-fn prepare(agent: &OsStr, addresses: &OsStr, files: &OsStr, holds_program: bool) -> Result<(), (i32, String)> {
+fn prepare(agent: &OsStr, addresses: &OsStr, files: &OsStr, kept: Option<i32>) -> Result<(), (i32, String)> {
     let failed = |what: &str, error: &dyn std::fmt::Display| (126, format!("cannot {what}: {error}"));
 
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(|error| failed("ask for a signal when the agent dies", &error))?;
@@ -151,7 +165,7 @@ fn prepare(agent: &OsStr, addresses: &OsStr, files: &OsStr, holds_program: bool)
         // A higher limit than inherited does the program no harm.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);
     }
-    close_strangers(holds_program).map_err(|error| failed("list the open descriptors", &error))?;
+    close_strangers(kept).map_err(|error| failed("list the open descriptors", &error))?;
     // The launcher reads its signals from a descriptor and blocks them for that; the program gets them delivered.
     SigSet::empty()
         .thread_set_mask()
@@ -181,16 +195,16 @@ pub fn set_legacy_layout(legacy: bool) -> nix::Result<()> {
     personality::set(wanted).map(|_| ())
 }
 
-/// Closes every descriptor but the standard ones and the rank's own, so that the numbers of those which
+/// Closes every descriptor but the standard ones, the one that is `kept` and the rank's own, so that the numbers of those which
 /// the program opens are the same in every life, whoever started the job.
-fn close_strangers(holds_program: bool) -> io::Result<()> {
+fn close_strangers(kept: Option<i32>) -> io::Result<()> {
     let mut strangers = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let number = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
         if let Some(fd) = number
             && fd > 2
             && ![PMI_FD, NODE_MEMORY_FD, SPILL_FD, IMAGE_FD].contains(&fd)
-            && !(holds_program && fd == PROGRAM_FD)
+            && kept != Some(fd)
         {
             strangers.push(fd);
         }

@@ -51,7 +51,8 @@ pub enum Kind {
     /// Snapshot, or process that is being rebuilt from a file, to agent: the rank cannot go on from there. The text says
     /// why; without one, `b` is the error number of system call `c`, the `a`-th of those that rebuild a process.
     Failed = 9,
-    /// Snapshot to agent: image `a` is in its file; `b` bytes had to be written, in `c` nanoseconds.
+    /// Snapshot to agent: image `a` is in its file; `b` bytes had to be written, in `c` nanoseconds. The text is the digest by which the
+    /// file is known again.
     Written = 10,
     /// Snapshot to agent: image `a` could not be written; `b` is the error number, the text says at what.
     WriteFailed = 11,

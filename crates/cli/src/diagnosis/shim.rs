@@ -1,46 +1,58 @@
 //! Directories of symbolic links in the user's cache, which give a library the name that a program asks for.
 //!
-//! They are made once and kept: their names say what they hold, so jobs share them and none removes them.
+//! They are made once and kept: their names say what they hold, so jobs share them and none removes them. Libraries are loaded by these
+//! links, so nobody else may write to the directories, or to one on the way to them.
 
+use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
+use resurgo_runtime::own_directory::{Directory, Error, Trust};
 
 /// The directory with these links (name, target), made if need be.
 pub fn directory(cache: &Path, links: &[(&str, PathBuf)]) -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     links.hash(&mut hasher);
-    let place = cache.join(format!("shim-{:016x}", hasher.finish()));
-    let right = |place: &Path| {
+    let name = OsString::from(format!("shim-{:016x}", hasher.finish()));
+    let failed = |error: Error| {
+        format!(
+            "cannot use links to libraries in {}: {error}; XDG_CACHE_HOME may name another place",
+            cache.display()
+        )
+    };
+    let cannot = |error: io::Error| format!("cannot make links to libraries in {}: {error}", cache.display());
+    let cache = Directory::make(cache, Trust::Nobody).map_err(failed)?;
+    let right = |place: &Directory| {
         links
             .iter()
-            .all(|(name, target)| std::fs::read_link(place.join(name)).ok().as_ref() == Some(target))
+            .all(|(name, target)| place.read_link(name).ok().as_ref() == Some(target))
     };
-    if right(&place) {
+    let there = || match cache.within(&name) {
+        Ok(place) => Ok(Some(place.path().to_path_buf()).filter(|_| right(&place))),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(failed(error)),
+    };
+    if let Some(place) = there()? {
         return Ok(place);
     }
-    let failed = |error: io::Error| format!("cannot make links in {}: {error}", cache.display());
-    std::fs::create_dir_all(cache).map_err(failed)?;
     // Made aside and moved into place, so that no other job sees half of it.
-    let aside = cache.join(format!(".shim-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&aside);
-    std::fs::create_dir(&aside).map_err(failed)?;
-    let made = links
-        .iter()
-        .try_for_each(|(name, target)| symlink(target, aside.join(name)));
-    let moved = made.and_then(|()| std::fs::rename(&aside, &place));
+    let aside = OsString::from(format!(".shim-{}", std::process::id()));
+    let _ = cache.within(&aside).map(Directory::remove_all);
+    let made = cache.make_within(&aside).map_err(failed)?;
+    let linked = links.iter().try_for_each(|(name, target)| made.link(target, name));
+    let moved = linked.and_then(|()| cache.rename(&aside, &name));
     if let Err(error) = moved {
-        let _ = std::fs::remove_dir_all(&aside);
+        let _ = made.remove_all();
         // Another job may have been faster.
-        if !right(&place) {
-            return Err(failed(error));
-        }
+        return there()?.ok_or_else(|| cannot(error));
     }
-    Ok(place)
+    Ok(cache.path().join(name))
 }
 
-/// The user's cache directory for these.
+/// The user's cache directory for these. Without a home, as a daemon may be, one in the temporary directory; what is there and not the user's
+/// is refused.
 pub fn cache() -> PathBuf {
     let named = |name: &str| {
         std::env::var_os(name)
@@ -50,7 +62,7 @@ pub fn cache() -> PathBuf {
     match (named("XDG_CACHE_HOME"), named("HOME")) {
         (Some(cache), _) => cache.join("resurgo"),
         (None, Some(home)) => home.join(".cache/resurgo"),
-        (None, None) => std::env::temp_dir().join("resurgo-cache"),
+        (None, None) => std::env::temp_dir().join(format!("resurgo-{}", geteuid())),
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::checksum::{PAGE, Sum, sum_of};
+use super::digest::{Digest, digest};
 use super::format::{
     self, DATA_OFFSET, DESCRIPTOR_KINDS, Descriptor, Extent, FORMAT_VERSION, Header, MAGIC, MAPPING_KINDS, Mapping,
     Name, PLAIN, Record, Table, Thread, ZSTD, page_up, record_at,
@@ -35,6 +36,8 @@ pub enum Defect {
     },
     #[error("image file {path}: its data cannot be decompressed from byte {from} on ({why})")]
     Compression { path: PathBuf, from: u64, why: String },
+    #[error("image file {path}: it is whole, but it is not the image that this job has written there")]
+    Exchanged { path: PathBuf },
     #[error("image file {path}: there is no room to decompress it: {source}")]
     NoRoom { path: PathBuf, source: io::Error },
     #[error("image file {path}: memory for its data cannot be had: {source}")]
@@ -61,6 +64,8 @@ pub struct Image {
     pub(super) extents: Vec<Extent>,
     pub(super) auxv: Vec<u8>,
     strings: Vec<u8>,
+    /// Of header, tables and checksums.
+    digest: Digest,
 }
 
 fn nonsense(path: &Path, part: &'static str, what: impl Into<String>) -> Defect {
@@ -90,8 +95,22 @@ fn bytes(tables: &[u8], table: Table) -> Option<Vec<u8>> {
 }
 
 impl Image {
-    /// Opens a file and checks everything but the data.
+    /// Opens the file `path` and checks everything but the data.
     pub fn open(path: &Path) -> Result<Image, Defect> {
+        let mut options = File::options();
+        // Nobody writes to a pipe of that name.
+        options.read(true).custom_flags(libc::O_NONBLOCK);
+        match options.open(path) {
+            Ok(file) => Image::of(path, file),
+            Err(source) => Err(Defect::Unreadable {
+                path: path.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    /// The same for an open file; `path` is for people.
+    pub fn of(path: &Path, file: File) -> Result<Image, Defect> {
         let unreadable = |source| Defect::Unreadable {
             path: path.to_owned(),
             source,
@@ -102,7 +121,6 @@ impl Image {
             from,
             to,
         };
-        let file = File::open(path).map_err(unreadable)?;
         let metadata = file.metadata().map_err(unreadable)?;
         let mut page = [0u8; PAGE];
         let short = || Defect::Length {
@@ -140,6 +158,7 @@ impl Image {
             });
         }
         check_places(&header).ok_or_else(|| nonsense(path, "header", "parts do not follow one another"))?;
+        let first = page;
         file.read_exact_at(&mut page, format::NOTE_OFFSET).map_err(unreadable)?;
         if !format::is_sealed(&page) {
             return Err(wrong("note", format::NOTE_OFFSET, DATA_OFFSET));
@@ -154,7 +173,7 @@ impl Image {
             return Err(wrong("tables", header.tables.offset, header.length));
         }
         let outside = |what: &str| nonsense(path, "tables", format!("{what} lie outside"));
-        let image = Image {
+        let mut image = Image {
             path: path.to_owned(),
             mappings: table(&tables, header.mappings).ok_or_else(|| outside("mappings"))?,
             files: table(&tables, header.files).ok_or_else(|| outside("files"))?,
@@ -163,12 +182,24 @@ impl Image {
             extents: table(&tables, header.extents).ok_or_else(|| outside("extents"))?,
             auxv: bytes(&tables, header.auxv).ok_or_else(|| outside("the auxiliary vector"))?,
             strings: bytes(&tables, header.strings).ok_or_else(|| outside("strings"))?,
+            digest: [0; 64],
             file,
             header,
             note,
         };
         image.check_tables().map_err(|what| nonsense(path, "tables", what))?;
+        image.digest = digest(&first, &tables, &image.sums()?);
         Ok(image)
+    }
+
+    /// It is the image with this digest; nobody knows those of images that have not been written yet.
+    pub fn must_be(&self, digest: &[u8]) -> Result<(), Defect> {
+        match self.digest == digest {
+            true => Ok(()),
+            false => Err(Defect::Exchanged {
+                path: self.path.clone(),
+            }),
+        }
     }
 
     /// The text of a name; [`Image::open`] has seen that it is there.

@@ -35,10 +35,15 @@ const READ: u64 = 1 << 30;
 /// Of a copy that is given back piece by piece.
 const READ_COPY: u64 = 16 << 20;
 
-/// Becomes the process whose image `path` is, unless `check` objects to the agent's note in it. Returns only when that fails,
-/// after having told the agent; the exit code to use.
-pub fn restore(path: &Path, check: &dyn Fn(&str) -> Result<(), String>) -> i32 {
-    let why = match try_restore(path, check) {
+/// Becomes the process whose image `file` is, called `path`, unless it has another `digest` or `check` objects to the agent's note in it.
+/// Returns only when that fails, after having told the agent; the exit code to use.
+pub fn restore(
+    path: &Path,
+    file: io::Result<fs::File>,
+    digest: &[u8],
+    check: &dyn Fn(&str) -> Result<(), String>,
+) -> i32 {
+    let why = match try_restore(path, file, digest, check) {
         Ok(never) => match never {},
         Err(why) => why,
     };
@@ -49,9 +54,16 @@ pub fn restore(path: &Path, check: &dyn Fn(&str) -> Result<(), String>) -> i32 {
 
 enum Never {}
 
-fn try_restore(path: &Path, check: &dyn Fn(&str) -> Result<(), String>) -> Result<Never, String> {
-    let image = Image::open(path).map_err(|defect| defect.to_string())?;
+fn try_restore(
+    path: &Path,
+    file: io::Result<fs::File>,
+    digest: &[u8],
+    check: &dyn Fn(&str) -> Result<(), String>,
+) -> Result<Never, String> {
+    let file = file.map_err(|error| format!("image file {}: {error}", path.display()))?;
+    let image = Image::of(path, file).map_err(|defect| defect.to_string())?;
     check(&image.note)?;
+    image.must_be(digest).map_err(|defect| defect.to_string())?;
     let kernels_code = kernels_code(&image)?;
     for file in &image.files {
         check_file(&image, file)?;

@@ -2,6 +2,7 @@
 //! the agent wants something.
 
 use super::checksum::{PAGE, Sum, copy_and_sum, sum_of};
+use super::digest::{Digest, digest};
 use super::format::{self, DATA_OFFSET, FORMAT_VERSION, Header, MAGIC, MappingKind, Name, Part, Table};
 use super::format::{bytes_of, page_up};
 use super::helper::{self, Pipe};
@@ -35,9 +36,9 @@ pub struct About {
 }
 
 /// Writes the image into `file`, whose second page the agent has written, and syncs it. Of an earlier image of the same
-/// process that it holds, what has not changed stays. Returns the bytes written. `look` is called again and again. `pipe`: for a file
+/// process that it holds, what has not changed stays. Returns the bytes written, and what tells the file from others. `look` is called again and again. `pipe`: for a file
 /// on a disk.
-pub fn write(file: i32, pipe: Option<Pipe>, about: &About, look: &mut dyn FnMut()) -> Result<u64, Trouble> {
+pub fn write(file: i32, pipe: Option<Pipe>, about: &About, look: &mut dyn FnMut()) -> Result<(u64, Digest), Trouble> {
     work::clear_scratch();
     let mut tables = Tables::new();
     // What has been compressed cannot be changed page by page.
@@ -121,7 +122,7 @@ impl Sources {
     }
 }
 
-/// Writes what has been found.
+/// Writes what has been found; returns what [`write`] does.
 pub fn put(
     (file, pipe): (i32, Option<Pipe>),
     mut header: Header,
@@ -129,7 +130,7 @@ pub fn put(
     former: Option<Former>,
     (mut sources, level): (Sources, u8),
     look: &mut dyn FnMut(),
-) -> Result<u64, Trouble> {
+) -> Result<(u64, Digest), Trouble> {
     let former_length = former.as_ref().map_or(0, |former| former.data_length);
     let is_alone = matches!(sources, Sources::Memory);
     // A snapshot has looked before.
@@ -174,8 +175,9 @@ pub fn put(
     first[..size_of::<Header>()].copy_from_slice(bytes_of(&header));
     format::seal(first);
     output.put_at(0, page.bytes())?;
+    let digest = digest(page.bytes(), tables.all.bytes(), sums.bytes());
     output.finish(header.length)?;
-    Ok(output.written)
+    Ok((output.written, digest))
 }
 
 /// What will be written at most: it is not known yet which pages are zeros.

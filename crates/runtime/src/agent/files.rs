@@ -3,10 +3,9 @@
 //! The two newest complete files of a rank stay. What may be forgotten follows the older one, so that a life can begin from
 //! it when the newer one turns out to be damaged; before there are two, nothing is forgotten.
 
-use std::fs::File;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
@@ -27,8 +26,10 @@ pub(super) struct ImageFile {
     /// Of its cursors in the node memory.
     pub slot: usize,
     pub account: Account,
-    /// Empty until it is complete.
-    pub path: PathBuf,
+    /// In the job's directory. Empty until it is complete.
+    pub name: OsString,
+    /// By which it is known again.
+    pub digest: String,
     /// See [`super::images::Image`].
     pub delivered: u64,
     bytes: u64,
@@ -37,12 +38,13 @@ pub(super) struct ImageFile {
 }
 
 impl ImageFile {
-    pub fn new(number: u64, slot: usize, account: Account, path: PathBuf) -> ImageFile {
+    pub fn new(number: u64, slot: usize, account: Account) -> ImageFile {
         ImageFile {
             number,
             slot,
             account,
-            path,
+            name: OsString::new(),
+            digest: String::new(),
             delivered: 0,
             bytes: 0,
             written: 0,
@@ -90,7 +92,7 @@ impl Agent {
             });
         match asked {
             Ok(()) => {
-                let mut file = ImageFile::new(number, image.slot, image.account.clone(), PathBuf::new());
+                let mut file = ImageFile::new(number, image.slot, image.account.clone());
                 file.delivered = image.delivered;
                 work.ranks[rank].images.writing = Some(file);
                 Ok(())
@@ -129,18 +131,18 @@ impl Agent {
             Kind::Written => {
                 (writing.written, writing.write_ns) = (said.b, said.c);
                 match store.complete(rank, said.a) {
-                    Ok(path) => {
-                        writing.bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
-                        writing.path = path;
+                    Ok((name, bytes)) => {
+                        (writing.name, writing.bytes) = (name, bytes);
+                        writing.digest = said.text().to_string();
                         // The snapshot waits for the disk: the agent must not.
-                        if let Ok(beside) = File::open(store.in_transit(said.a))
+                        if let Ok(beside) = store.open_in_transit(said.a)
                             && rank == 0
                         {
                             let request = Datagram::new(Kind::Sync, 0, 0, 0);
                             let _ = image.socket.send(&request, &[beside.as_fd()]);
                         }
                         let request = Datagram::new(Kind::Sync, said.a, 0, 0);
-                        let _ = image.socket.send(&request, &[store.directory().as_fd()]);
+                        let _ = image.socket.send(&request, &[store.directory().file().as_fd()]);
                         Ok(())
                     }
                     Err(error) => self.not_written(rank, said.a, error.to_string()),
@@ -205,7 +207,7 @@ impl Agent {
         }
         while images.files.len() > KEPT {
             let old = images.files.remove(0);
-            work.store.iter().for_each(|store| store.collect(rank, &old.path));
+            work.store.iter().for_each(|store| store.collect(rank, &old.name));
         }
         if images.files.len() == KEPT {
             images.begun = true;
@@ -244,7 +246,7 @@ impl Agent {
             .as_ref()
             .and_then(|work| work.ranks[rank].images.writing.as_ref());
         match writing {
-            Some(file) if file.path.as_os_str().is_empty() => {
+            Some(file) if file.name.is_empty() => {
                 let number = file.number;
                 self.not_written(rank, number, "the process that wrote it has ended".to_string())
             }

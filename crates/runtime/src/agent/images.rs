@@ -1,10 +1,10 @@
 //! Images of ranks: asking for them, accounting for what the rank had printed and said when one was taken, and lives that
 //! begin from one.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -109,7 +109,14 @@ pub(super) struct Start {
     pub number: u64,
     pub account: Account,
     pub is_snapshot: bool,
-    pub file: Option<PathBuf>,
+    pub file: Option<Saved>,
+}
+
+/// An image file that a life begins from.
+pub(super) struct Saved {
+    /// In the job's directory.
+    pub name: OsString,
+    pub digest: String,
 }
 
 impl Images {
@@ -130,7 +137,10 @@ impl Images {
                 number: file.number,
                 account: file.account.clone(),
                 is_snapshot: false,
-                file: Some(file.path.clone()),
+                file: Some(Saved {
+                    name: file.name.clone(),
+                    digest: file.digest.clone(),
+                }),
             });
         }
         (!self.begun).then(|| Start {
@@ -150,18 +160,14 @@ impl Images {
         }
     }
 
-    /// Images of a suspended job, with files in `directory`.
-    pub fn from_state(state: ImagesState, directory: &Path) -> Images {
+    /// Images of a suspended job.
+    pub fn from_state(state: ImagesState) -> Images {
         Images {
             asked: state.asked,
             last_slot: state.last_slot,
             // A program that has been changed must not begin again where its image cannot be used.
             begun: state.begun || !state.files.is_empty(),
-            files: state
-                .files
-                .into_iter()
-                .map(|file| ImageFile::new(file.number, file.slot, file.account, directory.join(file.name)))
-                .collect(),
+            files: state.files.into_iter().map(ImageFile::from_state).collect(),
             ..Images::default()
         }
     }

@@ -6,7 +6,7 @@ use std::io::{self, PipeReader, PipeWriter, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -19,7 +19,10 @@ use resurgo_pmi::{LineBuffer, Place};
 use resurgo_wire::control::{Job, Program, Stdin};
 use resurgo_wire::node_memory::{ENV_RANK, IMAGE_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD};
 
+use super::images::Saved;
+use super::store::Store;
 use crate::children;
+use crate::trampoline::IMAGE_FILE_FD;
 
 /// A running process of a rank. Its process group has the same number.
 pub struct Life {
@@ -58,7 +61,7 @@ pub struct Theirs {
 pub enum Begin<'a> {
     /// The program: this file, or what its path leads to.
     Program(Option<&'a File>),
-    Image(&'a Path),
+    Image(&'a Saved),
 }
 
 /// What every life of every rank is started with.
@@ -66,6 +69,16 @@ pub struct Surroundings<'a> {
     pub job: &'a Job,
     pub node_memory: &'a File,
     pub spill: Option<&'a File>,
+    /// Where its image files are.
+    pub store: Option<&'a Store>,
+}
+
+impl Surroundings<'_> {
+    /// The path of an image file, for people.
+    fn shown(&self, image: &Saved) -> PathBuf {
+        let directory = self.store.map_or(Path::new(""), |store| store.directory().path());
+        directory.join(&image.name)
+    }
 }
 
 /// Makes reads and writes on `fd` return at once.
@@ -136,6 +149,14 @@ impl Life {
             _ => Stdio::from(OpenOptions::new().read(true).open("/dev/null")?),
         };
 
+        // What cannot be opened is as good as damaged: the process says so.
+        let (saved, unusable) = match (&begin, around.store) {
+            (Begin::Image(image), Some(store)) => match store.image(&image.name) {
+                Ok(file) => (Some(file), String::new()),
+                Err(error) => (None, error.to_string()),
+            },
+            _ => (None, String::new()),
+        };
         let mut command = Command::new("/proc/self/exe");
         let agent = std::process::id().to_string();
         let files = format!("{}:{}", around.job.open_files.0, around.job.open_files.1);
@@ -143,8 +164,8 @@ impl Life {
         match begin {
             Begin::Image(image) => command
                 .arg(crate::trampoline::RESTORE_VERB)
-                .args([&agent, addresses, &files, &around.job.name])
-                .arg(image)
+                .args([&agent, addresses, &files, &around.job.name, &image.digest, &unusable])
+                .arg(around.shown(image))
                 .env_clear()
                 // By this the process knows itself, and its copies, among those that have a file open.
                 .env(ENV_RANK, rank.to_string()),
@@ -191,6 +212,12 @@ impl Life {
             mappings.push(FdMapping {
                 parent_fd: image,
                 child_fd: IMAGE_FD,
+            });
+        }
+        if let Some(file) = saved {
+            mappings.push(FdMapping {
+                parent_fd: file.into(),
+                child_fd: IMAGE_FILE_FD,
             });
         }
         command

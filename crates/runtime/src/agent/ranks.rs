@@ -1,7 +1,6 @@
 //! The agent's dealings with single ranks: their starts, ends, input and output.
 
 use std::io::{self, Read};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -118,13 +117,13 @@ impl Rank {
     }
 
     /// A rank of a suspended job, whose image files are in `directory`.
-    pub fn from_state(state: RankState, directory: &Path) -> Rank {
+    pub fn from_state(state: RankState) -> Rank {
         Rank {
             number: state.number,
             taken: state.taken,
             finished: state.finished,
             ended_well: state.ended_well,
-            images: Images::from_state(state.images, directory),
+            images: Images::from_state(state.images),
             ..Rank::new(state.program)
         }
     }
@@ -236,6 +235,7 @@ impl Agent {
                 job: &work.job,
                 node_memory: work.memory.file(),
                 spill: work.spill.as_ref(),
+                store: work.store.as_ref(),
             };
             let program = &work.job.programs[this.program];
             let file = &mut work.program_files[this.program];

@@ -3,28 +3,35 @@
 //!
 //! A file has a temporary name until everything in it is on the disk; then it is renamed. So a file with its own name is
 //! complete, or has been damaged since.
+//!
+//! The directory is the user's own ([`own_directory`](crate::own_directory)) and everything is done by its descriptor: whoever may exchange
+//! it or plant links has no say in what is written over or read. What the files hold is authenticated: images by their digests, which the
+//! agent remembers; the others by the key that lies in the directory ([`suspended::KEY`]).
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
+use nix::fcntl::OFlag;
 use serde_json::json;
 
 use super::images::Account;
-use crate::suspended;
+use crate::own_directory::Directory;
+use crate::suspended::{self, Key};
 
 /// Beginning of the names of files with what is in transit in a wave; its number follows.
 const WAVE: &str = "in-transit-";
 
 /// The directory of a job's image files.
 pub struct Store {
-    path: PathBuf,
-    directory: File,
+    directory: Directory,
+    key: Key,
     keep: bool,
     /// Image files that belong to a suspension of the job, from which it can be resumed once more.
-    pinned: HashSet<PathBuf>,
+    pinned: HashSet<OsString>,
     /// Keeps others from resuming the job meanwhile.
     lock: Option<File>,
 }
@@ -32,67 +39,55 @@ pub struct Store {
 impl Store {
     /// Makes the directory of job `job` below `directory`, which need not be there.
     pub fn create(directory: &Path, job: &str, keep: bool) -> io::Result<Store> {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let path = directory.join(job);
-        DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Store {
-            directory: File::open(&path)?,
-            path,
+        let directory = Directory::new_within(directory, OsStr::new(job))?;
+        let key = suspended::make_key(&directory)?;
+        Ok(Store::of(directory, key, keep))
+    }
+
+    /// The directory of a job that was suspended.
+    pub fn of(directory: Directory, key: Key, keep: bool) -> Store {
+        Store {
+            directory,
+            key,
             keep,
             pinned: HashSet::new(),
             lock: None,
-        })
+        }
     }
 
-    /// The directory `path` of a job that was suspended.
-    pub fn open(path: &Path, keep: bool) -> io::Result<Store> {
-        Ok(Store {
-            directory: File::open(path)?,
-            path: path.to_path_buf(),
-            keep,
-            pinned: HashSet::new(),
-            lock: None,
-        })
+    pub fn directory(&self) -> &Directory {
+        &self.directory
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn key(&self) -> &Key {
+        &self.key
     }
 
     /// `files` stay, with what was in transit in the waves that they are parts of: the job can be resumed from them. The
     /// number of its image beside each.
-    pub fn pin(&mut self, files: Vec<(u64, PathBuf)>, lock: File) {
-        let beside: Vec<PathBuf> = files.iter().map(|(number, _)| self.in_transit(*number)).collect();
-        let files = files.into_iter().map(|(_, path)| path);
+    pub fn pin(&mut self, files: Vec<(u64, OsString)>, lock: File) {
+        let beside: Vec<OsString> = files.iter().map(|(number, _)| in_transit(*number)).collect();
+        let files = files.into_iter().map(|(_, name)| name);
         (self.pinned, self.lock) = (files.chain(beside).collect(), Some(lock));
     }
 
     /// Removes image files that nothing can be resumed from.
     pub fn remove_others(&self) {
-        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
-            let (name, path) = (entry.file_name(), entry.path());
-            if name.as_encoded_bytes().starts_with(b"rank-") && !self.pinned.contains(&path) {
-                let _ = fs::remove_file(path);
+        for name in self.directory.names() {
+            if name.as_encoded_bytes().starts_with(b"rank-") && !self.pinned.contains(&name) {
+                let _ = self.directory.remove(name);
             }
         }
     }
 
-    /// For [`resurgo_wire::image::Kind::Sync`].
-    pub fn directory(&self) -> &File {
-        &self.directory
-    }
-
-    fn temporary(&self, rank: usize) -> PathBuf {
-        self.path.join(format!("rank-{rank}.new"))
-    }
-
-    fn spare(&self, rank: usize) -> PathBuf {
-        self.path.join(format!("rank-{rank}.spare"))
-    }
-
     /// The file over which the next image of a rank is written, if there is one.
     pub fn former(&self, rank: usize) -> io::Result<File> {
-        File::open(self.spare(rank))
+        Ok(self.directory.open_file(spare(rank), OFlag::O_RDONLY)?)
+    }
+
+    /// A complete image file.
+    pub fn image(&self, name: &OsStr) -> io::Result<File> {
+        Ok(self.directory.open_file(name, OFlag::O_RDONLY)?)
     }
 
     /// Opens the file for the next image of a rank, and writes what only the agent knows.
@@ -104,85 +99,118 @@ impl Store {
         });
         let page = resurgo_image::file::note_page(&note.to_string()).ok_or(io::ErrorKind::FileTooLarge)?;
         // One that is there already has its room on the disk, or in memory.
-        let _ = fs::rename(self.spare(rank), self.temporary(rank));
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(self.temporary(rank))?;
+        let _ = self.directory.rename(spare(rank), temporary(rank));
+        let file = self
+            .directory
+            .open_file(temporary(rank), OFlag::O_RDWR | OFlag::O_CREAT)?;
         file.write_all_at(&page, resurgo_image::file::NOTE_OFFSET)?;
         Ok(file)
     }
 
-    /// Gives the file that has been written its own name.
-    pub fn complete(&self, rank: usize, number: u64) -> io::Result<PathBuf> {
-        let path = self.path.join(format!("rank-{rank}.image-{number}"));
-        fs::rename(self.temporary(rank), &path)?;
-        Ok(path)
+    /// Gives the file that has been written its own name. Returns that, and its length.
+    pub fn complete(&self, rank: usize, number: u64) -> io::Result<(OsString, u64)> {
+        let name: OsString = format!("rank-{rank}.image-{number}").into();
+        self.directory.rename(temporary(rank), &name)?;
+        let bytes = self.image(&name).and_then(|file| file.metadata());
+        Ok((name, bytes.map_or(0, |file| file.len())))
     }
 
     /// A file is not needed any more: the next image is written over it.
-    pub fn collect(&self, rank: usize, path: &Path) {
-        if self.pinned.contains(path) {
+    pub fn collect(&self, rank: usize, name: &OsStr) {
+        if self.pinned.contains(name) {
             return;
         }
         // It was removed by somebody else, or cannot be: then it is removed with the directory.
-        let _ = fs::rename(path, self.spare(rank));
+        let _ = self.directory.rename(name, spare(rank));
     }
 
-    /// The file with what is in transit in a wave.
-    pub fn in_transit(&self, wave: u64) -> PathBuf {
-        self.path.join(format!("{WAVE}{wave}"))
+    /// There is a file with what is in transit in a wave.
+    pub fn has_in_transit(&self, wave: u64) -> bool {
+        self.directory.has(in_transit(wave))
     }
 
-    /// Writes that file. It may not be on the disk yet.
+    /// That file.
+    pub fn open_in_transit(&self, wave: u64) -> io::Result<File> {
+        Ok(self.directory.open_file(in_transit(wave), OFlag::O_RDONLY)?)
+    }
+
+    /// What it holds, as [`Store::write_in_transit`] has written it.
+    pub fn read_in_transit(&self, wave: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = self.directory.read(in_transit(wave))?;
+        let wrong = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it is damaged, or not what this job has written there",
+            )
+        };
+        let at = bytes.len().checked_sub(blake3::OUT_LEN).ok_or_else(wrong)?;
+        let mac = bytes.split_off(at);
+        match blake3::keyed_hash(&self.key, &bytes) == *mac.as_slice() {
+            true => Ok(bytes),
+            false => Err(wrong()),
+        }
+    }
+
+    /// Writes it. It may not be on the disk yet.
     pub fn write_in_transit(&self, wave: u64, bytes: &[u8]) -> io::Result<()> {
-        let temporary = self.path.join("in-transit.new");
-        let mut options = OpenOptions::new();
-        let file = options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)?;
+        let new = "in-transit.new";
+        let _ = self.directory.remove(new);
+        let file = self.directory.open_file(new, OFlag::O_WRONLY | OFlag::O_CREAT)?;
+        let mac = blake3::keyed_hash(&self.key, bytes);
+        let length = (bytes.len() + blake3::OUT_LEN) as i64;
         // A disk that has no room says so here.
-        let room = nix::fcntl::posix_fallocate(&file, 0, bytes.len() as i64).map_err(io::Error::from);
-        let written = room.and_then(|()| file.write_all_at(bytes, 0));
-        let named = written.and_then(|()| fs::rename(&temporary, self.in_transit(wave)));
+        let room = nix::fcntl::posix_fallocate(&file, 0, length).map_err(io::Error::from);
+        let written = room
+            .and_then(|()| file.write_all_at(bytes, 0))
+            .and_then(|()| file.write_all_at(mac.as_bytes(), bytes.len() as u64));
+        let named = written.and_then(|()| self.directory.rename(new, in_transit(wave)));
         if named.is_err() {
-            let _ = fs::remove_file(temporary);
+            let _ = self.directory.remove(new);
         }
         named
     }
 
     /// Removes those of other waves than `stay`.
     pub fn remove_in_transit(&self, stay: &[u64]) {
-        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
-            let (name, path) = (entry.file_name(), entry.path());
+        for name in self.directory.names() {
             let number = name.to_str().and_then(|name| name.strip_prefix(WAVE)?.parse().ok());
-            if number.is_some_and(|number| !stay.contains(&number)) && !self.pinned.contains(&path) {
-                let _ = fs::remove_file(path);
+            if number.is_some_and(|number| !stay.contains(&number)) && !self.pinned.contains(&name) {
+                let _ = self.directory.remove(name);
             }
         }
     }
 
     /// The rank writes no more images.
     pub fn end(&self, rank: usize) {
-        let _ = fs::remove_file(self.spare(rank));
+        let _ = self.directory.remove(spare(rank));
         self.give_up(rank);
     }
 
     /// The file will not be written.
     pub fn give_up(&self, rank: usize) {
-        let _ = fs::remove_file(self.temporary(rank));
+        let _ = self.directory.remove(temporary(rank));
     }
 
     /// Ends with the job: its files go when it has ended well, unless they are to be kept. A program that has come to its end
     /// cannot be resumed.
     pub fn close(self, finished: bool, well: bool) {
         if finished {
-            suspended::remove(&self.path);
+            suspended::remove(&self.directory);
         }
         if well && !self.keep {
-            let _ = fs::remove_dir_all(&self.path);
+            let _ = self.directory.remove_all();
         }
     }
+}
+
+fn temporary(rank: usize) -> String {
+    format!("rank-{rank}.new")
+}
+
+fn spare(rank: usize) -> String {
+    format!("rank-{rank}.spare")
+}
+
+fn in_transit(wave: u64) -> OsString {
+    format!("{WAVE}{wave}").into()
 }

@@ -71,6 +71,8 @@ pub(super) struct FileState {
     pub account: Account,
     /// In the job's directory.
     pub name: OsString,
+    /// By which it is known again.
+    pub digest: String,
 }
 
 impl Work {
@@ -98,7 +100,7 @@ impl Work {
         job
     }
 
-    fn begin_writing(&self, directory: &Path, about: Value) -> io::Result<Writer> {
+    fn begin_writing(&self, store: &Store, about: Value) -> io::Result<Writer> {
         let about: About = serde_json::from_value(about)?;
         let header = Header {
             id: format!("{}-{}", about.number, about.unix_time),
@@ -120,7 +122,7 @@ impl Work {
             whole(self.spill.as_ref())?,
             whole(self.spool.as_ref().map(Spool::file))?,
         ];
-        Writer::begin(directory, &header, sections)
+        Writer::begin(store.directory(), store.key(), &header, sections)
     }
 }
 
@@ -166,38 +168,42 @@ impl Agent {
         let Some(store) = &work.store else {
             return self.not_suspended("there is no directory for files".to_string());
         };
-        let directory = store.path().to_path_buf();
-        match self.write_state(&directory, about) {
+        let directory = store.directory().path().to_path_buf();
+        let written = self.write_state(about);
+        if !matches!(written, Ok(Some(_)))
+            && let Some(store) = self.work.as_ref().and_then(|work| work.store.as_ref())
+        {
+            suspended::give_up(store.directory());
+        }
+        match written {
             Ok(Some(bytes)) => {
                 let directory = directory.into_os_string();
                 self.send(&ToDispatcher::Suspended { directory, bytes })
             }
             // The job is being ended.
-            Ok(None) => {
-                suspended::give_up(&directory);
-                Ok(())
-            }
-            Err(error) => {
-                suspended::give_up(&directory);
-                self.not_suspended(format!("{}: {error}", directory.display()))
-            }
+            Ok(None) => Ok(()),
+            Err(error) => self.not_suspended(format!("{}: {error}", directory.display())),
         }
     }
 
     /// None: somebody has ended the job meanwhile.
-    fn write_state(&mut self, directory: &Path, about: Value) -> io::Result<Option<u64>> {
+    fn write_state(&mut self, about: Value) -> io::Result<Option<u64>> {
         let Some(work) = &self.work else { return Ok(None) };
-        let mut writer = work.begin_writing(directory, about)?;
+        let Some(store) = &work.store else { return Ok(None) };
+        let mut writer = work.begin_writing(store, about)?;
         while writer.step()? {
             // This may take long, and the dispatcher may have something to say.
             if !self.control_event()? || self.ending.is_some() {
                 return Ok(None);
             }
         }
-        let (bytes, lock) = writer.finish()?;
+        let Some(store) = self.work.as_ref().and_then(|work| work.store.as_ref()) else {
+            return Ok(None);
+        };
+        let (bytes, lock) = writer.finish(store.directory())?;
         if let Some(work) = &mut self.work {
             let files = work.ranks.iter().flat_map(|rank| rank.images.files.iter());
-            let files = files.map(|file| (file.number, file.path.clone())).collect();
+            let files = files.map(|file| (file.number, file.name.clone())).collect();
             if let Some(store) = &mut work.store {
                 store.pin(files, lock);
                 store.remove_others();
@@ -293,16 +299,11 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
     if let Some(spool) = &mut spool {
         spool.resume(input, state.input_ended);
     }
-    let lock = reader.finish().map_err(|error| error.to_string())?;
-    let mut store = Store::open(directory, job.checkpoint_keep)
-        .map_err(|error| format!("cannot use the image files in {}: {error}", directory.display()))?;
-    let ranks: Vec<Rank> = state
-        .ranks
-        .into_iter()
-        .map(|rank| Rank::from_state(rank, directory))
-        .collect();
+    let (directory, key, lock) = reader.finish().map_err(|error| error.to_string())?;
+    let mut store = Store::of(directory, key, job.checkpoint_keep);
+    let ranks: Vec<Rank> = state.ranks.into_iter().map(Rank::from_state).collect();
     let files = ranks.iter().flat_map(|rank| rank.images.files.iter());
-    store.pin(files.map(|file| (file.number, file.path.clone())).collect(), lock);
+    store.pin(files.map(|file| (file.number, file.name.clone())).collect(), lock);
     let mut waves = waves::Waves::of(&job, ranks.len());
     waves.iter_mut().for_each(|waves| waves.resume(&ranks));
     Ok(Work {
@@ -325,12 +326,19 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
 }
 
 impl ImageFile {
+    pub(super) fn from_state(state: FileState) -> ImageFile {
+        let mut file = ImageFile::new(state.number, state.slot, state.account);
+        (file.name, file.digest) = (state.name, state.digest);
+        file
+    }
+
     pub(super) fn state(&self) -> FileState {
         FileState {
             number: self.number,
             slot: self.slot,
             account: self.account.clone(),
-            name: self.path.file_name().unwrap_or_default().to_owned(),
+            name: self.name.clone(),
+            digest: self.digest.clone(),
         }
     }
 }

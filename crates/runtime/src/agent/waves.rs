@@ -164,7 +164,7 @@ impl Work {
             .flat_map(|rank| rank.images.files.iter().rev());
         let has_in_transit = |number: u64| {
             let mut stores = self.store.iter();
-            !self.is_non_blocking() || stores.any(|store| store.in_transit(number).exists())
+            !self.is_non_blocking() || stores.any(|store| store.has_in_transit(number))
         };
         let all_have =
             |number: &u64| self.of_unit(unit).all(|rank| rank.images.has_file(*number)) && has_in_transit(*number);
@@ -177,7 +177,7 @@ impl Work {
             let mut stores = self.store.iter();
             !self.is_non_blocking()
                 || self.waves[0].in_transit.0 == number
-                || stores.any(|store| store.in_transit(number).exists())
+                || stores.any(|store| store.has_in_transit(number))
         };
         let all_have =
             |number: &u64| self.of_unit(unit).all(|rank| rank.images.has(*number)) && has_in_transit(*number);
@@ -233,7 +233,7 @@ impl Work {
             && self.is_non_blocking()
             && self.waves[0].in_transit.0 != wave
         {
-            let bytes = std::fs::read(store.in_transit(wave))?;
+            let bytes = store.read_in_transit(wave)?;
             self.waves[0].in_transit = (wave, InTransit::decode(&bytes, wave, self.ranks.len())?);
         }
         Ok(())
@@ -294,7 +294,7 @@ impl Work {
             let (gone, stay) = files.into_iter().partition(|file| goes(file.number));
             this.images.files = stay;
             for file in gone {
-                self.store.iter().for_each(|store| store.collect(rank, &file.path));
+                self.store.iter().for_each(|store| store.collect(rank, &file.name));
             }
         }
     }

@@ -5,7 +5,6 @@
 //! the ranks are started again from their images.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,6 +17,7 @@ use super::checkpoints::Outcome;
 use super::output::Before;
 use super::policy::Policy;
 use super::{Dispatcher, REFUSED};
+use crate::own_directory::{Directory, Trust};
 use crate::suspended::{About, Origin, processor};
 use crate::units::readable_duration;
 
@@ -138,8 +138,10 @@ impl Suspension {
     /// The program has come to its end: nothing of job `name` can be resumed.
     pub fn unregister(&mut self, name: &str) {
         self.resumed_from = None;
-        if let Some(registry) = &self.registry {
-            let _ = std::fs::remove_file(registry.join(name));
+        if let Some(registry) = &self.registry
+            && let Ok(registry) = Directory::open(registry, Trust::Nobody)
+        {
+            let _ = registry.remove(name);
         }
     }
 
@@ -396,11 +398,10 @@ pub(super) fn images(count: usize) -> String {
 
 /// Makes a link to `directory`, by which the job is found again.
 fn register(registry: &Path, directory: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(registry)?;
     let Some(name) = directory.file_name() else {
         return Err(std::io::ErrorKind::InvalidInput.into());
     };
-    let link = registry.join(name);
-    let _ = std::fs::remove_file(&link);
-    symlink(directory, link)
+    let registry = Directory::make(registry, Trust::Nobody)?;
+    let _ = registry.remove(name);
+    registry.link(directory, name)
 }

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another user on the same machine, who may write where our directories lie: nothing of his is loaded, resumed or written through."""
+
+import os
+import shutil
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import harness
+from harness import RESURGO
+from test_image_files import kill_with_snapshots, start, until_written
+from test_suspend import Chain, HEAT, ready
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+OTHER = 65534
+
+
+def as_other(*command):
+    """Runs a command as the other user."""
+    command = [str(word) for word in command]
+    return subprocess.run(command, user=OTHER, group=OTHER, extra_groups=[], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def shared():
+    """A directory that everybody may write to and reach, as a scratch file system."""
+    place = Path(subprocess.check_output(["mktemp", "-d", "/tmp/resurgo-shared-XXXXXX"], text=True).strip())
+    place.chmod(0o1777)
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture
+def chain(jobs):
+    return Chain(jobs)
+
+
+@ROOT_ONLY
+def test_where_everybody_may_write_there_is_no_job(jobs, program, shared):
+    """Without the sticky bit, whoever likes can exchange the job's directory. A symbolic link of somebody else's leads nowhere."""
+    shared.chmod(0o777)
+    for place in (shared, shared / "own", shared / "own" / "below"):
+        result = start(jobs, place, 2, *program("hello")).wait()
+        assert result.code == 2 and "everybody may write to this directory" in result.errors, result.describe()
+    shared.chmod(0o1777)
+    assert as_other("ln", "-s", jobs.directory, shared / "link").returncode == 0
+    result = start(jobs, shared / "link", 2, *program("hello")).wait()
+    assert result.code == 2 and f"it is a symbolic link of user {OTHER}" in result.errors, result.describe()
+    start(jobs, shared / "own", 2, *program("hello")).wait().ok()
+    assert sorted(os.listdir(shared)) == ["link", "own"]
+
+
+@ROOT_ONLY
+def test_an_exchanged_directory_is_not_written_through(jobs, program, shared):
+    """The other user puts a directory of his in the place of the job's, with links to the victim's files: images go on being written
+    where they were, and ranks come back from them."""
+    calm = jobs.calm(2, *program("heat"), *HEAT)
+    precious = shared / "precious"
+    precious.write_text("precious")
+    precious.chmod(0o600)
+    job = start(jobs, shared, 2, *program("heat"), *HEAT, every="100ms")
+    assert until_written(job, 1)
+    (own,) = (path for path in shared.iterdir() if path.is_dir())
+    refused = as_other("mv", own, shared / "away")
+    assert refused.returncode != 0 and own.is_dir()
+    shared.chmod(0o777)  # what others can do now was not so when the job began
+    assert as_other("mv", own, shared / "away").returncode == 0
+    names = [f"rank-{rank}.{end}" for rank in range(2) for end in ("new", "spare", *(f"image-{number}" for number in range(1, 60)))]
+    script = 'mkdir -m 777 "$1" && cd "$1" && shift && target=$1 && shift && for name; do ln -s "$target" "$name"; done'
+    planted = as_other("sh", "-c", script, "sh", own, precious, *names, "suspended", "suspended.new")
+    assert planted.returncode == 0, planted
+    before = len([event for event in job.events if event["event"] == "image_written"])
+    assert job.until(lambda: len([event for event in job.events if event["event"] == "image_written"]) > before + 4)
+    kill_with_snapshots(job, 0)
+    kill_with_snapshots(job, 1)
+    result = job.wait().ok()
+    assert result.out == calm.out
+    assert any(event["from_file"] for event in result.of("started")), result.describe()
+    assert precious.read_text() == "precious"
+    assert all(path.is_symlink() for path in own.iterdir())
+
+
+@ROOT_ONLY
+def test_a_planted_job_is_not_resumed(chain, program, shared):
+    """All of a suspended job, in files of another user, or in a directory that he may write to."""
+    chain.images = shared
+    chain.start(2, *program("heat"), *HEAT)
+    ready(chain.last)
+    time.sleep(0.3)
+    assert chain.suspend()
+    (own,) = shared.iterdir()
+    good = shared / "good"
+    shutil.copytree(own, good)
+    good.chmod(0o700)
+
+    def refused(words, path=own):
+        result = chain.resurgo("resume", path)
+        assert result.code == 2 and words in result.errors and not result.out, result.describe()
+
+    os.chown(own, OTHER, OTHER)
+    refused(f"belongs to user {OTHER}")
+    os.chown(own, 0, 0)
+    own.chmod(0o777)
+    refused("others may write to it")
+    own.chmod(0o700)
+    os.chown(own / "suspended", OTHER, OTHER)
+    refused(f"belongs to user {OTHER}")
+    os.chown(own / "suspended", 0, 0)
+    shared.chmod(0o777)
+    refused("everybody may write to this directory")
+    shared.chmod(0o1777)
+    (own / "key").write_bytes(bytes(32))  # of somebody who has made the rest
+    refused("cannot be used")
+    shutil.rmtree(own)
+    assert as_other("ln", "-s", good, own).returncode == 0
+    refused("symbolic link")
+    own.unlink()
+    good.rename(own)
+    chain.resume(own)
+    chain.end()
+    assert chain.out == chain.jobs.calm(2, *program("heat"), *HEAT).out
+
+
+def crc32c():
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+CRC32C = crc32c()
+
+
+def sum_of(pages):
+    """The checksum of whole pages, as crates/image/src/file/checksum.rs has it."""
+    lanes = [0xFFFFFFFF] * 4
+    for page in range(0, len(pages), 4096):
+        for lane in range(4):
+            value = lanes[lane]
+            for byte in pages[page + lane * 1024 : page + (lane + 1) * 1024]:
+                value = value >> 8 ^ CRC32C[(value ^ byte) & 255]
+            lanes[lane] = value
+    return struct.pack("<4I", *(lane ^ 0xFFFFFFFF for lane in lanes))
+
+
+def forge(path):
+    """Changes a byte of the memory in an image, with all its checksums."""
+    image = bytearray(path.read_bytes())
+    data, sums = 8192, struct.unpack_from("<2Q", image, 88)
+    image[data + 100] ^= 1
+    image[sums[0] : sums[0] + 16] = sum_of(image[data : data + 4096])
+    image[104:120] = sum_of(image[sums[0] : sum(sums)])
+    image[4080:4096] = bytes(16)
+    image[4080:4096] = sum_of(image[:4096])
+    path.write_bytes(image)
+
+
+def test_a_forged_image_is_noticed(jobs, chain, program):
+    """It is whole, has the right name, rank and number, and belongs to the user. The older image is taken instead; where that is a forged
+    one as well, the job ends."""
+    chain.start(2, *program("heat"), *HEAT, options=["--checkpoint-every", "50ms"])
+    ready(chain.last)
+    time.sleep(0.5)
+    assert chain.suspend()
+    older, newest = sorted(chain.directory.glob("rank-0.image-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    forge(newest)
+    jobs.resurgo("image", "show", newest).ok()
+    chain.resume(chain.directory)
+    result = chain.end()
+    (lost,) = result.of("image_lost")
+    assert "not the image that this job has written there" in lost["reason"] and str(newest) in lost["reason"]
+    assert chain.out == jobs.calm(2, *program("heat"), *HEAT).out
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("planted", ["directory", "link", "open"])
+def test_a_planted_folder_of_libraries_is_refused(jobs, program, shared, planted):
+    """Without HOME and XDG_CACHE_HOME the folder with links to libraries lies in the temporary directory."""
+    env = harness.environment(HOME=None, XDG_CACHE_HOME=None, TMPDIR=shared)
+    run = lambda: jobs.resurgo("run", "-n", 1, *program("hello_debian"), env=env)
+    run().ok()
+    cache = shared / "resurgo-0"
+    assert cache.stat().st_mode & 0o777 == 0o700
+    (shim,) = cache.iterdir()
+    if planted == "open":
+        # As right as can be; but somebody else can change it at any time.
+        shim.chmod(0o777)
+        words = "others may write to it"
+    else:
+        copy = shared / "copy"
+        shutil.copytree(cache, copy, symlinks=True)
+        subprocess.run(["chown", "-hR", f"{OTHER}:{OTHER}", copy], check=True)
+        shutil.rmtree(cache)
+        if planted == "directory":
+            copy.rename(cache)
+            words = f"belongs to user {OTHER}"
+        else:
+            assert as_other("ln", "-s", copy, cache).returncode == 0
+            words = "symbolic link"
+    result = run()
+    assert result.code == 2 and words in result.errors and not result.out, result.describe()
