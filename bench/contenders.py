@@ -10,6 +10,7 @@ import os
 import re
 import select
 import shutil
+import stat
 import signal
 import subprocess
 import sys
@@ -51,6 +52,19 @@ def programs():
 PROGRAMS = programs()
 
 
+def make_own(directory):
+    """Makes a directory that nobody else can write to or exchange, for what is built and executed there: see own_directory.rs."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for place in (directory, *directory.parents):
+        link, real = place.lstat(), place.stat()
+        if stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, os.geteuid(), place.parent.stat().st_uid):
+            sys.exit(f"bench: {place} is a symbolic link of somebody else's: remove it, or set XDG_CACHE_HOME")
+        if place == directory and real.st_uid != os.geteuid():
+            sys.exit(f"bench: {place} belongs to somebody else: set XDG_CACHE_HOME to another place")
+        if real.st_mode & 0o002 and (place == directory or not real.st_mode & stat.S_ISVTX):
+            sys.exit(f"bench: everybody may write to {place}: chmod o-w, or set XDG_CACHE_HOME to another place")
+
+
 def environment():
     """The environment with the mpich environment active, and no settings of any MPI, libfabric or Resurgo in it."""
     settings = re.compile(r"PMI|HYDRA|HYDI|MPI|FI_|I_MPI|OMPI|RESURGO|UCX|LD_LIBRARY_PATH|PYTHON")
@@ -71,6 +85,8 @@ def prepare():
     told = subprocess.run([MPICH / "bin/mpiexec", "--version"], capture_output=True, text=True, check=False).stdout
     if "HYDRA" not in told:
         sys.exit(f"bench: {MPICH / 'bin/mpiexec'} is not MPICH's: {how}")
+    if not IS_TREE:
+        make_own(PROGRAMS)
     make = ["make", "-s", "-C", str(ROOT / "bench/programs"), f"BUILD={PROGRAMS}", f"MPICC={MPICH / 'bin/mpicc'}"]
     make += [] if IS_TREE else ["WARNINGS="]  # other compilers warn of other things
     if subprocess.run(make, check=False, env=environment()).returncode != 0:
