@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another user on the same machine, who may write where our directories lie: nothing of his is loaded, resumed or written through."""
 
+import contextlib
 import os
+import select
 import shutil
+import socket
 import struct
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 import harness
-from harness import RESURGO
+from harness import MANY, slow
 from test_image_files import kill_with_snapshots, start, until_written
 from test_suspend import Chain, HEAT, ready
 
@@ -205,3 +209,72 @@ def test_a_planted_folder_of_libraries_is_refused(jobs, program, shared, planted
             words = "symbolic link"
     result = run()
     assert result.code == 2 and words in result.errors and not result.out, result.describe()
+
+
+class Strangers(threading.Thread):
+    """Hold as many connections to a server as they can, half of them having said something, and connect again when they are cut."""
+
+    def __init__(self, port, count=400):
+        super().__init__()
+        self.port, self.count, self.cut, self.over = port, count, 0, threading.Event()
+
+    def connect(self):
+        stranger = socket.create_connection(("127.0.0.1", self.port), timeout=1)
+        stranger.setblocking(False)
+        if len(self.held) % 2:
+            with contextlib.suppress(OSError):
+                stranger.send(b"\0\0")
+        self.held[stranger.fileno()] = stranger
+        self.poll.register(stranger, select.POLLIN)
+
+    def run(self):
+        self.held, self.poll = {}, select.poll()
+        while not self.over.is_set():
+            with contextlib.suppress(OSError):
+                while len(self.held) < self.count:
+                    self.connect()
+            for number, _ in self.poll.poll(20):
+                self.poll.unregister(number)
+                self.held.pop(number).close()
+                self.cut += 1
+        for stranger in self.held.values():
+            stranger.close()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.join()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--protocol", "pessimistic", "--tolerate", "node", "--event-logger"],
+        ["--protocol", "channel-memory", "--channel-memory"],
+        slow(["--protocol", "causal", "--tolerate", "node", "--event-logger"]),
+    ],
+    ids=lambda options: options[1],
+)
+def test_hundreds_of_strangers_keep_no_rank_out(jobs, program, options):
+    """They connect all the time, say nothing or too little, and take all places that they can get: ranks that are killed come back."""
+    calm = jobs.calm(3, *program("heat"), "200", "200", "4000")
+    port = free_port()
+    job = jobs.start(3, *program("heat"), "200", "200", "4000", options=[*MANY, *options, f"127.0.0.1:{port}"])
+    job.until(lambda: len(job.lives()) == 3, what="the ranks")
+    with Strangers(port) as strangers:
+        for rank in (0, 1, 2, 1):
+            job.until(lambda: strangers.cut > 0, what="cut strangers")
+            job.kill([rank])
+            if not job.until_another("started"):
+                break
+        result = job.wait().ok()
+    assert result.out == calm.out and result.restarts >= 2, result.describe()
+    assert strangers.cut > 100

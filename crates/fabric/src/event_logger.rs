@@ -16,6 +16,9 @@ use std::sync::atomic::Ordering;
 
 /// An event logger that says nothing for so long to a rank that waits for it is lost for good.
 const PATIENCE_NS: u64 = 30_000_000_000;
+/// How long a rank waits for the handshake, which takes a round trip: who has not proved to belong to the job keeps no place there for long,
+/// and this one may compute for hours before it looks again.
+const HANDSHAKE_NS: u64 = 100_000_000;
 /// Between two attempts to connect again.
 const AGAIN_NS: u64 = 50_000_000;
 
@@ -281,18 +284,37 @@ impl EventLogger {
     }
 
     fn pump_link(&mut self, node: &Node, at: usize, news: &mut News) -> Result<(), Broken> {
-        if self.links[at].is_none() {
-            if monotonic_ns() < self.again_at_ns {
-                return Ok(());
-            }
-            let acknowledged = Some(if at == 0 { self.said } else { 0 });
-            let epoch = if at == 0 { self.epoch } else { 0 };
-            let link = Link::connect(node, self.ports[at], acknowledged, epoch);
-            self.links[at] = Some(link.map_err(|error| Broken::Gone(error.to_string()))?);
-            if at == 0 {
-                self.forgets = 0;
+        if self.links[at].is_some() {
+            return self.exchange(node, at, news);
+        }
+        if monotonic_ns() < self.again_at_ns {
+            return Ok(());
+        }
+        self.connect(node, at)?;
+        let until = monotonic_ns() + HANDSHAKE_NS;
+        loop {
+            self.exchange(node, at, news)?;
+            let now = monotonic_ns();
+            match &self.links[at] {
+                Some(link) if !link.client.is_admitted() && now < until => link.socket.wait(until - now, false),
+                _ => return Ok(()),
             }
         }
+    }
+
+    fn connect(&mut self, node: &Node, at: usize) -> Result<(), Broken> {
+        let acknowledged = Some(if at == 0 { self.said } else { 0 });
+        let epoch = if at == 0 { self.epoch } else { 0 };
+        let link = Link::connect(node, self.ports[at], acknowledged, epoch);
+        self.links[at] = Some(link.map_err(|error| Broken::Gone(error.to_string()))?);
+        if at == 0 {
+            self.forgets = 0;
+        }
+        Ok(())
+    }
+
+    /// Says what is to be said and hears what has come on one connection, without waiting.
+    fn exchange(&mut self, node: &Node, at: usize, news: &mut News) -> Result<(), Broken> {
         let Some(link) = &mut self.links[at] else {
             return Ok(());
         };

@@ -10,13 +10,11 @@ mod connection;
 mod spill;
 mod store;
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_protocol::Rank;
@@ -24,7 +22,8 @@ use resurgo_wire::channel_memory::Life;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::open_nameless;
-use crate::server_process::{Beginning, ServerProcess, accept, begin, listen, say};
+use crate::reception::Reception;
+use crate::server_process::{Beginning, ServerProcess, begin, listen, say};
 use connection::{Connection, Heard};
 use store::{Store, Trouble};
 
@@ -112,10 +111,9 @@ fn serve(beginning: &Beginning<Settings>) -> Result<(), String> {
     let file = settings.spills.then(|| beginning.file()).transpose().map_err(failed)?;
     let mut server = Server {
         store: Store::new(settings.bound, file),
+        connections: Reception::new(settings.size),
         settings,
         listener: beginning.listener.try_clone().map_err(failed)?,
-        connections: BTreeMap::new(),
-        next: 0,
     };
     server.serve(&beginning.control)?;
     let _ = say(&beginning.control, &Report::Held(server.store.held()));
@@ -126,8 +124,7 @@ struct Server {
     settings: Settings,
     store: Store,
     listener: TcpListener,
-    connections: BTreeMap<u64, Connection>,
-    next: u64,
+    connections: Reception<Connection>,
 }
 
 impl Server {
@@ -138,8 +135,8 @@ impl Server {
                 PollFd::new(control.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
             ];
-            let ids: Vec<u64> = self.connections.keys().copied().collect();
-            ready.extend(self.connections.values().map(Connection::poll));
+            let ids = self.connections.ids();
+            ready.extend(self.connections.iter().map(|(_, connection)| connection.poll()));
             match poll(&mut ready, self.timeout()) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => return Err(error.to_string()),
@@ -160,30 +157,26 @@ impl Server {
                 // Nobody may be there any more.
                 let _ = say(control, &Report::Fills);
             }
-            let now = Instant::now();
-            self.connections.retain(|_, connection| !connection.is_late(now));
+            self.connections.cut_late();
         }
     }
 
     fn timeout(&self) -> PollTimeout {
-        if self.connections.values().any(Connection::has_deadline) {
+        if self.connections.has_deadlines() {
             return PollTimeout::from(250u8);
         }
         PollTimeout::NONE
     }
 
     fn accept(&mut self) {
-        if let Some(stream) = accept(&self.listener, self.connections.len(), self.settings.size)
-            && let Ok(connection) = Connection::new(stream, self.settings.size, self.settings.key)
-        {
-            self.next += 1;
-            self.connections.insert(self.next, connection);
-        }
+        let (size, key) = (self.settings.size, self.settings.key);
+        self.connections
+            .accept(&self.listener, |line| Connection::new(line, size, key));
     }
 
     /// Hears what has come on a connection; one that must not go on is dropped, and gets a reason if there is one.
     fn attend(&mut self, id: u64) -> Result<(), String> {
-        let Some(mut connection) = self.connections.remove(&id) else {
+        let Some(mut connection) = self.connections.take(id) else {
             return Ok(());
         };
         let mut open = true;
@@ -200,7 +193,7 @@ impl Server {
         }
         // What is not to be served, as a challenge, goes too.
         if self.serve_one(&mut connection)? {
-            self.connections.insert(id, connection);
+            self.connections.put_back(id, connection);
         }
         Ok(())
     }
@@ -238,16 +231,7 @@ impl Server {
 
     /// The process of an earlier life is dead: what the kernel still has of it is all that it will ever have said.
     fn hear_last_words(&mut self, rank: Rank) -> Result<(), Trouble> {
-        let earlier: Vec<u64> = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| connection.rank() == Some(rank))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in earlier {
-            let Some(mut connection) = self.connections.remove(&id) else {
-                continue;
-            };
+        for mut connection in self.connections.take_of(rank) {
             while let Ok(Some(1..)) = connection.receive() {
                 match connection.hear(&mut self.store) {
                     Ok(_) => {}
@@ -265,14 +249,14 @@ impl Server {
             .connections
             .iter()
             .filter(|(_, connection)| connection.is_due(&self.store))
-            .map(|(id, _)| *id)
+            .map(|(id, _)| id)
             .collect();
         for id in due {
-            let Some(mut connection) = self.connections.remove(&id) else {
+            let Some(mut connection) = self.connections.take(id) else {
                 continue;
             };
             if self.serve_one(&mut connection)? {
-                self.connections.insert(id, connection);
+                self.connections.put_back(id, connection);
             }
         }
         Ok(())

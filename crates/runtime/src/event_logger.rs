@@ -8,7 +8,6 @@ mod connection;
 mod journal;
 mod process;
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -21,6 +20,7 @@ use resurgo_protocol::causal::Event;
 use resurgo_protocol::{EventLogger, Rank};
 use resurgo_wire::event_logger::{Delivery, LOGGER};
 
+use crate::reception::Reception;
 use crate::server_process;
 use connection::{Connection, Heard};
 use journal::Journal;
@@ -67,10 +67,9 @@ struct Server {
     logger: EventLogger,
     journal: Option<Journal>,
     listener: TcpListener,
-    connections: BTreeMap<u64, Connection>,
+    connections: Reception<Connection>,
     /// Connections to other loggers.
     peers: Vec<Peer>,
-    next: u64,
     spread_at: Instant,
     /// Something may have become stable since.
     changed: bool,
@@ -92,12 +91,11 @@ impl Server {
         };
         Server {
             peers: settings.peers.iter().map(peer).collect(),
+            connections: Reception::new(settings.size + settings.peers.len()),
             settings,
             logger,
             journal,
             listener,
-            connections: BTreeMap::new(),
-            next: 0,
             spread_at: now,
             changed: true,
         }
@@ -110,8 +108,8 @@ impl Server {
                 PollFd::new(control.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
             ];
-            let ids: Vec<u64> = self.connections.keys().copied().collect();
-            ready.extend(self.connections.values().map(Connection::poll));
+            let ids = self.connections.ids();
+            ready.extend(self.connections.iter().map(|(_, connection)| connection.poll()));
             ready.extend(
                 self.peers
                     .iter()
@@ -133,14 +131,23 @@ impl Server {
             for (id, _) in ids.iter().zip(&happened[2..]).filter(|(_, happened)| **happened) {
                 self.attend(*id);
             }
-            let now = Instant::now();
-            self.connections.retain(|_, connection| !connection.is_late(now));
-            if let Some(journal) = &mut self.journal {
-                journal.write(&self.logger)?;
+            self.connections.cut_late();
+            if let Some(journal) = &mut self.journal
+                && let Err(error) = journal.write(&self.logger)
+            {
+                self.go_on_without_journal(control, &error)?;
             }
             self.acknowledge();
-            self.spread(now);
+            self.spread(Instant::now());
         }
+    }
+
+    /// What has been stored is in memory. Nothing more must be found in the file: others will have heard of what is not in it.
+    fn go_on_without_journal(&mut self, control: &UnixStream, why: &io::Error) -> io::Result<()> {
+        if let Some(journal) = self.journal.take() {
+            journal.give_up()?;
+        }
+        process::without_journal(control, why)
     }
 
     fn timeout(&self) -> PollTimeout {
@@ -152,7 +159,7 @@ impl Server {
         if self.peers.iter().any(|peer| peer.connection.is_none()) {
             wait = wait.min(PEER_AGAIN);
         }
-        if self.connections.values().any(Connection::has_deadline) {
+        if self.connections.has_deadlines() {
             wait = wait.min(Duration::from_millis(250));
         }
         // Rounded up: whoever waits for less than a millisecond by asking again takes a core from the ranks.
@@ -160,18 +167,14 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        let size = self.settings.size;
-        if let Some(stream) = server_process::accept(&self.listener, self.connections.len(), size)
-            && let Ok(connection) = Connection::new(stream, size, self.logger.epoch(), self.settings.key)
-        {
-            self.next += 1;
-            self.connections.insert(self.next, connection);
-        }
+        let (size, epoch, key) = (self.settings.size, self.logger.epoch(), self.settings.key);
+        self.connections
+            .accept(&self.listener, |line| Connection::new(line, size, epoch, key));
     }
 
     /// Hears what has come on a connection; one that must not go on is dropped, and gets a reason if there is one.
     fn attend(&mut self, id: u64) {
-        let Some(mut connection) = self.connections.remove(&id) else {
+        let Some(mut connection) = self.connections.take(id) else {
             return;
         };
         let kept = match connection.exchange() {
@@ -185,7 +188,7 @@ impl Server {
             Err(_) => false,
         };
         if kept {
-            self.connections.insert(id, connection);
+            self.connections.put_back(id, connection);
         }
     }
 
@@ -242,7 +245,7 @@ impl Server {
         let (dropped, records) = self.logger.stored(rank).map_err(|error| error.to_string())?;
         connection.welcome(dropped + records.len() as u64);
         // Its earlier connection, if there is one, has nothing to say any more.
-        self.connections.retain(|_, other| other.rank() != Some(rank));
+        self.connections.take_of(rank);
         self.changed = true;
         Ok(())
     }
@@ -420,7 +423,7 @@ pub fn nonce() -> io::Result<[u8; 32]> {
     Ok(nonce)
 }
 
-pub fn quick(stream: &TcpStream) -> io::Result<()> {
+fn quick(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)
 }

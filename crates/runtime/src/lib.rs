@@ -13,6 +13,7 @@ mod leftovers;
 pub mod memory;
 pub mod own_directory;
 pub mod pattern;
+mod reception;
 mod server_process;
 pub mod suspended;
 pub mod trampoline;

@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::marker::PhantomData;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -16,6 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
+use nix::sys::socket::Backlog;
 use resurgo_wire::control::End;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -25,28 +26,14 @@ use crate::children;
 /// Where the process finds its file.
 const FILE_FD: i32 = 3;
 
-/// Pause after a connection could not be accepted (out of file descriptors).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
 /// Listens for ranks. Port 0 takes a free one.
 pub fn listen(bind: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(bind)?;
+    // Whoever finds the queue full tries again only after a second.
+    nix::sys::socket::listen(&listener, Backlog::MAXALLOWABLE)?;
     // A connection that vanishes between poll and accept must not block.
     listener.set_nonblocking(true)?;
     Ok(listener)
-}
-
-/// The next connection, if there is one and it may stay beside the `open` ones: there is room for an old and a new one of each of
-/// `size` ranks, and some strangers.
-pub fn accept(listener: &TcpListener, open: usize, size: usize) -> Option<TcpStream> {
-    match listener.accept() {
-        Ok((stream, _)) => (open < 2 * size + 64).then_some(stream),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-        Err(_) => {
-            std::thread::sleep(ACCEPT_PAUSE);
-            None
-        }
-    }
 }
 
 /// What a server finds when it begins: standard input is the dispatcher's socket, standard output the socket that listens.

@@ -1,21 +1,16 @@
 //! One connection of a channel memory, without waiting for the other side.
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::io;
 
-use nix::poll::{PollFd, PollFlags};
+use nix::poll::PollFd;
 use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::Admission;
 use resurgo_wire::channel_memory::{Doorkeeper, Envelope, Frame, Input, Life, MAX_PIECE, Output, Unset};
 
+use crate::reception::{Guest, Line};
+
 use super::store::{Differs, Next, Store, Trouble};
 
-/// Time for a peer to prove itself.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Longest time that a refused peer is listened to.
-const PARTING: Duration = Duration::from_secs(1);
 /// Bytes read at once; with one frame that is not whole, and one message, all that is kept of what has come.
 const READ_BYTES: usize = 64 << 10;
 /// Most bytes that wait for a rank that does not read; the others stay in the store.
@@ -45,32 +40,29 @@ struct Going {
 }
 
 pub struct Connection {
-    stream: TcpStream,
+    line: Line,
     door: Doorkeeper,
     input: Input,
     output: Output,
-    /// Rank and incarnation, once admitted.
-    who: Option<(Rank, u64)>,
-    /// Until when it must have proved itself, or have read why it was refused.
-    deadline: Option<Instant>,
-    refused: bool,
     coming: Option<Coming>,
     going: Option<Going>,
     /// It has reported deliveries since it was last told how many are here.
     owed: bool,
 }
 
+impl Guest for Connection {
+    fn line(&self) -> &Line {
+        &self.line
+    }
+}
+
 impl Connection {
-    pub fn new(stream: TcpStream, size: usize, key: [u8; 32]) -> io::Result<Connection> {
-        crate::event_logger::quick(&stream)?;
+    pub fn new(line: Line, size: usize, key: [u8; 32]) -> io::Result<Connection> {
         Ok(Connection {
-            stream,
+            line,
             door: Doorkeeper::new(size as u32, key, crate::event_logger::nonce()?),
             input: Input::default(),
             output: Output::default(),
-            who: None,
-            deadline: Some(Instant::now() + HANDSHAKE),
-            refused: false,
             coming: None,
             going: None,
             owed: false,
@@ -78,49 +70,29 @@ impl Connection {
     }
 
     pub fn poll(&self) -> PollFd<'_> {
-        let mut flags = PollFlags::POLLIN;
-        flags.set(PollFlags::POLLOUT, !self.output.is_empty());
-        PollFd::new(self.stream.as_fd(), flags)
-    }
-
-    pub fn rank(&self) -> Option<Rank> {
-        self.who.map(|(rank, _)| rank)
-    }
-
-    pub fn has_deadline(&self) -> bool {
-        self.deadline.is_some()
-    }
-
-    pub fn is_late(&self, now: Instant) -> bool {
-        self.deadline.is_some_and(|deadline| now > deadline)
+        self.line.poll(!self.output.is_empty())
     }
 
     /// Takes some of what has come. `Ok(0)`: the other side has closed, `None`: there is nothing more now.
     pub fn receive(&mut self) -> io::Result<Option<usize>> {
-        loop {
-            match self.stream.read(self.input.room(READ_BYTES)) {
-                Ok(came) => {
-                    // Whoever was refused is not listened to: reading on lets the reason arrive.
-                    if !self.refused {
-                        self.input.came(came);
-                    }
-                    return Ok(Some(came));
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error),
-            }
+        let came = self.line.read(self.input.room(READ_BYTES))?;
+        // Whoever was refused is not listened to: reading on lets the reason arrive.
+        if let Some(came) = came
+            && !self.line.is_refused()
+        {
+            self.input.came(came);
         }
+        Ok(came)
     }
 
     /// Deals with what has come, up to a rank that wants to be admitted.
     pub fn hear(&mut self, store: &mut Store) -> Result<Heard, Trouble> {
         let malformed = |error: resurgo_wire::channel_memory::Error| Trouble::Refused(error.to_string());
-        if self.refused {
+        if self.line.is_refused() {
             return Ok(Heard::Nothing);
         }
         while let Some(frame) = self.input.frame().map_err(malformed)? {
-            let Some(who) = self.who else {
+            let Some(who) = self.line.who() else {
                 match self.door.hear(frame, &mut self.output).map_err(malformed)? {
                     Some(life) => return Ok(Heard::Admit(life)),
                     None => continue,
@@ -167,27 +139,24 @@ impl Connection {
     }
 
     pub fn welcome(&mut self, rank: Rank, incarnation: u64, admission: Admission) {
-        self.who = Some((rank, incarnation));
-        // A rank may compute for days between two messages.
-        self.deadline = None;
+        self.line.admit((rank, incarnation));
         self.output.push(&Frame::Welcome(admission));
     }
 
     /// The connection ends after this.
     pub fn part(&mut self, reason: String) {
         self.output.push(&Frame::Refused { reason });
-        self.refused = true;
-        (self.who, self.coming, self.going) = (None, None, None);
-        self.deadline = Some(Instant::now() + PARTING);
+        self.line.refuse();
+        (self.coming, self.going) = (None, None);
         if self.send().is_ok() && self.output.is_empty() {
-            let _ = self.stream.shutdown(Shutdown::Write);
+            self.line.hang_up();
         }
     }
 
     /// Sends as much as the other side takes of what is to go, and of what is to be served. `acknowledges`: reports are
     /// acknowledged.
     pub fn serve(&mut self, store: &mut Store, acknowledges: bool) -> Result<io::Result<()>, Trouble> {
-        if let Some((rank, _)) = self.who
+        if let Some((rank, _)) = self.line.who()
             && std::mem::take(&mut self.owed)
             && acknowledges
         {
@@ -195,7 +164,7 @@ impl Connection {
             self.output.push(&Frame::Reported { rclock });
         }
         loop {
-            while let Some((rank, _)) = self.who
+            while let Some((rank, _)) = self.line.who()
                 && self.output.bytes().len() < AHEAD
                 && self.serve_piece(store, rank)?
             {}
@@ -213,7 +182,7 @@ impl Connection {
 
     /// Something is to be served, and the other side takes it.
     pub fn is_due(&self, store: &Store) -> bool {
-        let Some((rank, _)) = self.who else { return false };
+        let Some((rank, _)) = self.line.who() else { return false };
         self.output.is_empty() && (self.owed || self.going.is_some() || store.has_more(rank))
     }
 
@@ -247,11 +216,9 @@ impl Connection {
 
     fn send(&mut self) -> io::Result<()> {
         while !self.output.is_empty() {
-            match self.stream.write(self.output.bytes()) {
-                Ok(sent) => self.output.sent(sent),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
+            match self.line.write(self.output.bytes())? {
+                0 => return Ok(()),
+                sent => self.output.sent(sent),
             }
         }
         Ok(())

@@ -33,8 +33,7 @@ impl Running {
             store: Store::new(bound, None),
             settings,
             listener,
-            connections: BTreeMap::new(),
-            next: 0,
+            connections: Reception::new(4),
         };
         let thread = Some(std::thread::spawn(move || server.serve(&theirs)));
         Running {

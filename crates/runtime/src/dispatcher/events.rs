@@ -195,6 +195,17 @@ impl Events {
         self.record("event_logger_lost", json!({"logger": number, "end": end}));
     }
 
+    pub fn event_logger_without_journal(&mut self, number: usize, reason: &str) {
+        self.say(&format!(
+            "warning: event logger {number} cannot write its file ({reason}): it goes on without; if it dies as well, what it has is lost. \
+             --spill-dir DIR names a place with room"
+        ));
+        self.record(
+            "event_logger_without_journal",
+            json!({"logger": number, "reason": reason}),
+        );
+    }
+
     pub fn event_logger_failed(&mut self, number: usize, reason: &str) {
         self.say(&format!("warning: event logger {number} cannot be started: {reason}"));
         self.record("event_logger_failed", json!({"logger": number, "reason": reason}));

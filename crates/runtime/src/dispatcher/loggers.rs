@@ -7,17 +7,21 @@ use std::time::{Duration, Instant};
 use resurgo_wire::control::Job;
 use resurgo_wire::node_memory::{self as nm, SPREAD_BROADCAST, SPREAD_MULTICAST};
 
-use super::Dispatcher;
+use super::{Dispatcher, FAILURE};
 use crate::event_logger::{self, Process, Report, Settings};
 
 /// Pause before a logger is started again that has ended soon after its start.
 const PAUSE: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_secs(2);
+/// A logger that cannot be started for so long ends the job: ranks would wait for it.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Logger {
     process: Process,
     started: Instant,
     again_at: Option<Instant>,
+    /// Since when it has not come to serve, though it was started.
+    failing: Option<Instant>,
 }
 
 /// The event loggers, none where there are none.
@@ -46,6 +50,7 @@ impl Loggers {
                 process,
                 started: Instant::now(),
                 again_at: None,
+                failing: None,
             });
         }
         // A logger that listens on every address is reached through this one.
@@ -106,9 +111,14 @@ impl Dispatcher {
                 match report {
                     Report::Serves { epoch, deliveries } => {
                         let again = logger.process.starts > 1;
+                        logger.failing = None;
                         self.events.event_logger_started(number, pid, epoch, deliveries, again);
                     }
-                    Report::Failed { reason } => self.events.event_logger_failed(number, &reason),
+                    Report::WithoutJournal { reason } => self.events.event_logger_without_journal(number, &reason),
+                    Report::Failed { reason } => {
+                        logger.failing.get_or_insert(now);
+                        self.events.event_logger_failed(number, &reason);
+                    }
                 }
             }
             if let Some(end) = end
@@ -121,9 +131,16 @@ impl Dispatcher {
             if logger.again_at.is_some_and(|at| at <= now) && self.verdict.is_none() {
                 (logger.started, logger.again_at) = (now, None);
                 if let Err(error) = logger.begin() {
+                    logger.failing.get_or_insert(now);
                     self.events.event_logger_failed(number, &error.to_string());
                     logger.again_at = Some(now + PAUSE);
                 }
+            }
+            if logger.failing.is_some_and(|since| now - since > PATIENCE) && self.verdict.is_none() {
+                self.events.error(&format!(
+                    "event logger {number} cannot be started for {PATIENCE:?}, so the job ends"
+                ));
+                self.end(FAILURE, Duration::ZERO);
             }
         }
     }

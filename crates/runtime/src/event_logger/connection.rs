@@ -1,9 +1,9 @@
 //! One connection of the event logger, without waiting for the other side.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags};
 use resurgo_protocol::event_logger::Error as Refusal;
@@ -11,11 +11,8 @@ use resurgo_protocol::{EventLogger, Rank, Recorded};
 use resurgo_wire::event_logger::{Client, Delivery, Identity, LOGGER, LoggerSide, MAX_RECORDS, Request};
 
 use super::{Settings, nonce, quick};
+use crate::reception::{Guest, Line};
 
-/// Time for a peer to prove itself.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Longest time that a refused peer is listened to.
-const PARTING: Duration = Duration::from_secs(1);
 /// Bytes read at once; with one frame that is not whole, all that a connection keeps.
 const READ_BYTES: usize = 16 << 10;
 
@@ -68,13 +65,8 @@ struct Answer {
 
 /// A connection that was accepted.
 pub struct Connection {
-    stream: TcpStream,
+    line: Line,
     side: LoggerSide,
-    /// Who it is, once admitted: rank and incarnation.
-    who: Option<(Rank, u64)>,
-    /// Until when it must have proved itself, or have read why it was refused.
-    deadline: Option<Instant>,
-    refused: bool,
     acknowledged: u64,
     /// It has logged something since it was last acknowledged.
     owed: bool,
@@ -82,15 +74,17 @@ pub struct Connection {
     answer: Option<Answer>,
 }
 
+impl Guest for Connection {
+    fn line(&self) -> &Line {
+        &self.line
+    }
+}
+
 impl Connection {
-    pub fn new(stream: TcpStream, size: usize, epoch: u64, key: [u8; 32]) -> io::Result<Connection> {
-        quick(&stream)?;
+    pub fn new(line: Line, size: usize, epoch: u64, key: [u8; 32]) -> io::Result<Connection> {
         Ok(Connection {
-            stream,
+            line,
             side: LoggerSide::new(size as u32, epoch, key, nonce()?),
-            who: None,
-            deadline: Some(Instant::now() + HANDSHAKE),
-            refused: false,
             acknowledged: 0,
             owed: false,
             told: Told::default(),
@@ -99,33 +93,21 @@ impl Connection {
     }
 
     pub fn poll(&self) -> PollFd<'_> {
-        let mut flags = PollFlags::POLLIN;
-        flags.set(PollFlags::POLLOUT, !self.side.output().is_empty());
-        PollFd::new(self.stream.as_fd(), flags)
+        self.line.poll(!self.side.output().is_empty())
     }
 
     pub fn rank(&self) -> Option<Rank> {
-        self.who.map(|(rank, _)| rank).filter(|rank| *rank < LOGGER)
-    }
-
-    pub fn has_deadline(&self) -> bool {
-        self.deadline.is_some()
-    }
-
-    pub fn is_late(&self, now: Instant) -> bool {
-        self.deadline.is_some_and(|deadline| now > deadline)
+        self.line.who().map(|(rank, _)| rank).filter(|rank| *rank < LOGGER)
     }
 
     /// Takes what has come and sends what is to go.
     pub fn exchange(&mut self) -> io::Result<()> {
         let mut bytes = [0; READ_BYTES];
-        match self.stream.read(&mut bytes) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+        match self.line.read(&mut bytes)? {
+            Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             // Whoever was refused is not listened to: reading on lets the reason arrive.
-            Ok(_) if self.refused => {}
-            Ok(came) => self.side.receive(&bytes[..came]),
-            Err(error) if is_passing(&error) => {}
-            Err(error) => return Err(error),
+            Some(came) if !self.line.is_refused() => self.side.receive(&bytes[..came]),
+            _ => {}
         }
         self.send()
     }
@@ -142,10 +124,9 @@ impl Connection {
                     return Ok(());
                 }
             } else {
-                match self.stream.write(self.side.output()) {
-                    Ok(sent) => self.side.sent(sent),
-                    Err(error) if is_passing(&error) => return Ok(()),
-                    Err(error) => return Err(error),
+                match self.line.write(self.side.output())? {
+                    0 => return Ok(()),
+                    sent => self.side.sent(sent),
                 }
             }
         }
@@ -168,11 +149,11 @@ impl Connection {
     }
 
     pub fn next_heard(&mut self) -> Result<Option<Heard>, String> {
-        if self.refused {
+        if self.line.is_refused() {
             return Ok(None);
         }
         let request = self.side.next_request().map_err(|error| error.to_string())?;
-        Ok(match (request, self.who) {
+        Ok(match (request, self.line.who()) {
             (None, _) => None,
             (
                 Some(Request::Admit {
@@ -182,9 +163,7 @@ impl Connection {
                 }),
                 _,
             ) => {
-                self.who = Some((rank, incarnation));
-                // A rank may compute for days between two messages.
-                self.deadline = None;
+                self.line.admit((rank, incarnation));
                 Some(Heard::Admit {
                     rank,
                     incarnation,
@@ -245,11 +224,9 @@ impl Connection {
     /// The connection ends after this.
     pub fn part(&mut self, reason: String) {
         self.side.refuse(reason);
-        self.refused = true;
-        self.who = None;
-        self.deadline = Some(Instant::now() + PARTING);
+        self.line.refuse();
         if self.send().is_ok() && self.side.output().is_empty() {
-            let _ = self.stream.shutdown(Shutdown::Write);
+            self.line.hang_up();
         }
     }
 

@@ -2,7 +2,8 @@
 //! or given to a later life.
 //!
 //! The file belongs to the dispatcher and has no name, so it needs no syncing: it is for the case that the logger's process
-//! dies. A machine that goes down takes dispatcher and file along.
+//! dies. A machine that goes down takes dispatcher and file along. A logger that cannot write it, for a full disk, empties it and goes on
+//! without: if it dies then, an empty one takes its place, and ranks log again what they have.
 //!
 //! Images let the logger forget. When most of the file is about what has been forgotten, all that the logger knows is appended once more,
 //! the file begins there from then on, and the room before is given back.
@@ -108,6 +109,11 @@ impl Journal {
         file.set_len(end)?;
         give_back(&file, start);
         Ok(Some((Journal::new(file, (start, end), &logger, ranks), logger)))
+    }
+
+    /// Nothing will be found in it.
+    pub fn give_up(self) -> io::Result<()> {
+        self.file.set_len(0)
     }
 
     /// Earlier lives of `rank` are not heard any more.

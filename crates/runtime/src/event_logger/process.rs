@@ -5,6 +5,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 
 use resurgo_protocol::EventLogger;
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,8 @@ pub const VERB: &str = "event-logger";
 pub enum Report {
     /// It serves, with so many deliveries from before.
     Serves { epoch: u64, deliveries: u64 },
+    /// It goes on without a file: what it has is lost if it dies.
+    WithoutJournal { reason: String },
     /// It cannot.
     Failed { reason: String },
 }
@@ -50,19 +53,34 @@ pub fn run() -> i32 {
 
 fn serve(beginning: &Beginning<Settings>) -> io::Result<()> {
     let Beginning { control, settings, .. } = beginning;
-    let (journal, logger) = match Journal::recover(beginning.file()?, settings.size)? {
-        Some(found) => found,
-        None => {
+    // What cannot be read is as good as lost: another epoch begins.
+    let (journal, logger) = match Journal::recover(beginning.file()?, settings.size) {
+        Ok(Some((journal, logger))) => (Some(journal), logger),
+        Ok(None) | Err(_) => {
             let logger = match settings.epoch {
                 1 => EventLogger::new(settings.size),
                 epoch => EventLogger::replacement(settings.size, epoch),
             };
-            (Journal::begin(beginning.file()?, &logger)?, logger)
+            let file = beginning.file()?;
+            match Journal::begin(file.try_clone()?, &logger) {
+                Ok(journal) => (Some(journal), logger),
+                Err(error) => {
+                    file.set_len(0)?;
+                    without_journal(control, &error)?;
+                    (None, logger)
+                }
+            }
         }
     };
     let deliveries = logger.stable_clocks().sum();
     let epoch = logger.epoch();
     crate::server_process::say(control, &Report::Serves { epoch, deliveries })?;
     let listener = beginning.listener.try_clone()?;
-    Server::new(settings.clone(), listener, Some(journal), logger).serve(control)
+    Server::new(settings.clone(), listener, journal, logger).serve(control)
+}
+
+/// Tells the dispatcher that there is no journal any more.
+pub(super) fn without_journal(control: &UnixStream, why: &io::Error) -> io::Result<()> {
+    let reason = why.to_string();
+    crate::server_process::say(control, &Report::WithoutJournal { reason })
 }

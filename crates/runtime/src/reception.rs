@@ -1,0 +1,259 @@
+//! Who connects to a server of the job (an event logger, a channel memory), until they have proved the job's key and afterwards.
+//!
+//! Anybody on the machine can connect. A stranger gets a place for a short time; there are as many as ranks may need at once, and some more.
+//! When all are taken, one that has not said a word goes first, then the oldest. Who has proved the key is never in anybody's way, nor anybody
+//! in its.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags};
+use resurgo_protocol::Rank;
+
+/// Time for a peer to prove itself. A rank answers at once: it waits for the handshake.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+/// Longest time that a refused peer is listened to.
+const PARTING: Duration = Duration::from_secs(1);
+/// Strangers beside one for each rank.
+const STRANGERS: usize = 64;
+/// Connections that are accepted before others have their turn.
+const AT_ONCE: usize = 64;
+/// Pause after a connection could not be accepted (out of file descriptors).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The socket of one connection, and who is at the other end.
+pub struct Line {
+    stream: TcpStream,
+    /// Rank and incarnation, once admitted.
+    who: Option<(Rank, u64)>,
+    /// Until when it must have proved itself, or have read why it was refused.
+    deadline: Option<Instant>,
+    refused: bool,
+    has_spoken: bool,
+}
+
+impl Line {
+    fn new(stream: TcpStream) -> io::Result<Line> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Line {
+            stream,
+            who: None,
+            deadline: Some(Instant::now() + HANDSHAKE),
+            refused: false,
+            has_spoken: false,
+        })
+    }
+
+    /// `sends`: something waits to be sent.
+    pub fn poll(&self, sends: bool) -> PollFd<'_> {
+        let mut flags = PollFlags::POLLIN;
+        flags.set(PollFlags::POLLOUT, sends);
+        PollFd::new(self.stream.as_fd(), flags)
+    }
+
+    pub fn who(&self) -> Option<(Rank, u64)> {
+        self.who
+    }
+
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// It has proved itself. A rank may compute for days between two messages.
+    pub fn admit(&mut self, who: (Rank, u64)) {
+        (self.who, self.deadline) = (Some(who), None);
+    }
+
+    /// It ends after this, and gets time to read why.
+    pub fn refuse(&mut self) {
+        (self.who, self.refused) = (None, true);
+        self.deadline = Some(Instant::now() + PARTING);
+    }
+
+    /// The refused one has been told all.
+    pub fn hang_up(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Some of what has come. `Ok(0)`: the other side has closed, `None`: there is nothing more now.
+    pub fn read(&mut self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match self.stream.read(bytes) {
+                Ok(came) => {
+                    self.has_spoken |= came > 0;
+                    return Ok(Some(came));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Sends some of it; 0: the other side takes nothing now.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+                sent => return sent,
+            }
+        }
+    }
+}
+
+/// A connection, as a server sees it.
+pub trait Guest {
+    fn line(&self) -> &Line;
+}
+
+/// The connections of a server for `size` ranks.
+pub struct Reception<C> {
+    size: usize,
+    connections: BTreeMap<u64, C>,
+    next: u64,
+}
+
+impl<C: Guest> Reception<C> {
+    pub fn new(size: usize) -> Reception<C> {
+        Reception {
+            size,
+            connections: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Lets in who waits at the door.
+    pub fn accept(&mut self, listener: &TcpListener, mut make: impl FnMut(Line) -> io::Result<C>) {
+        for _ in 0..AT_ONCE {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    if let Ok(connection) = Line::new(stream).and_then(&mut make) {
+                        self.next += 1;
+                        self.connections.insert(self.next, connection);
+                        self.make_room();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    std::thread::sleep(ACCEPT_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn make_room(&mut self) {
+        let strangers = self.connections.iter().filter(|(_, guest)| guest.line().who.is_none());
+        let goes = |(id, guest): (&u64, &C)| (guest.line().has_spoken, *id);
+        let (count, first) = strangers.fold((0, None), |(count, first), stranger| {
+            let goes = goes(stranger);
+            (
+                count + 1,
+                Some(first.map_or(goes, |first: (bool, u64)| first.min(goes))),
+            )
+        });
+        if let Some((_, id)) = first.filter(|_| count > self.size + STRANGERS) {
+            self.connections.remove(&id);
+        }
+    }
+
+    /// Cuts those who are late.
+    pub fn cut_late(&mut self) {
+        let now = Instant::now();
+        let is_late = |guest: &C| guest.line().deadline.is_some_and(|deadline| now > deadline);
+        self.connections.retain(|_, guest| !is_late(guest));
+    }
+
+    /// Somebody may become late.
+    pub fn has_deadlines(&self) -> bool {
+        self.connections.values().any(|guest| guest.line().deadline.is_some())
+    }
+
+    pub fn ids(&self) -> Vec<u64> {
+        self.connections.keys().copied().collect()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &C)> {
+        self.connections.iter().map(|(id, guest)| (*id, guest))
+    }
+
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut C> {
+        self.connections.values_mut()
+    }
+
+    /// Takes one out, to be put back if it goes on.
+    pub fn take(&mut self, id: u64) -> Option<C> {
+        self.connections.remove(&id)
+    }
+
+    pub fn put_back(&mut self, id: u64, guest: C) {
+        self.connections.insert(id, guest);
+    }
+
+    /// Takes out the connections of a rank.
+    pub fn take_of(&mut self, rank: Rank) -> Vec<C> {
+        let of_it = |guest: &C| guest.line().who.is_some_and(|(other, _)| other == rank);
+        self.connections
+            .extract_if(.., |_, guest| of_it(guest))
+            .map(|(_, guest)| guest)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Plain(Line);
+
+    impl Guest for Plain {
+        fn line(&self) -> &Line {
+            &self.0
+        }
+    }
+
+    /// Accepts until nobody waits at the door.
+    fn accept(reception: &mut Reception<Plain>, listener: &TcpListener) {
+        for _ in 0..20 {
+            reception.accept(listener, |line| Ok(Plain(line)));
+        }
+    }
+
+    #[test]
+    fn strangers_never_take_the_places_of_others() {
+        let listener = crate::server_process::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect = || TcpStream::connect(address).unwrap();
+        let mut reception = Reception::new(2);
+        let proved = connect();
+        accept(&mut reception, &listener);
+        reception.values_mut().for_each(|guest| guest.0.admit((1, 1)));
+        // One who has begun the handshake stays while others who say nothing come.
+        let mut speaks = connect();
+        speaks.write_all(b"hello").unwrap();
+        accept(&mut reception, &listener);
+        std::thread::sleep(Duration::from_millis(50));
+        reception.values_mut().for_each(|guest| {
+            let _ = guest.0.read(&mut [0; 8]);
+        });
+        let mut strangers = Vec::new();
+        for _ in 0..10 {
+            strangers.extend((0..100).map(|_| connect()));
+            accept(&mut reception, &listener);
+        }
+        assert_eq!(reception.ids().len(), 1 + 2 + STRANGERS);
+        assert_eq!(reception.ids()[..2], [1, 2]);
+        assert!(reception.has_deadlines());
+        std::thread::sleep(HANDSHAKE);
+        reception.cut_late();
+        assert_eq!(reception.ids(), [1]);
+        assert!(!reception.has_deadlines());
+        assert_eq!(reception.take_of(1).len(), 1);
+        drop(proved);
+    }
+}
