@@ -2,6 +2,7 @@
 """Waves of groups (`--protocol group`): how groups are formed, what is deferred between them, and in which order they write their
 images. What waves of groups have in common with others is in test_waves.py."""
 
+import os
 import signal
 import time
 
@@ -93,6 +94,19 @@ def test_a_file_that_cannot_be_used(jobs, program, text, said):
         file.write_text(text)
     result = jobs.run(4, *program("hello"), protocol="group", options=groups(file))
     assert result.code == 2 and f"--groups {file}" in result.errors and said in result.errors, result.describe()
+
+
+@pytest.mark.parametrize("kind, said", [("device", "it is a device"), ("pipe", "rank 0 is in no group"), ("directory", "it is a directory")])
+def test_what_is_no_file_is_not_read_for_ever(jobs, program, kind, said):
+    file = jobs.directory / "groups"
+    if kind == "device":
+        file.symlink_to("/dev/zero")
+    elif kind == "pipe":  # to which nobody writes
+        os.mkfifo(file)
+    else:
+        file.mkdir()
+    result = jobs.run(4, *program("hello"), protocol="group", options=groups(file), timeout=20)
+    assert result.code == 2 and said in result.errors, result.describe()
 
 
 @pytest.mark.parametrize("name, size", [("comm_churn", 1), ("master_worker", 3), ("rma_halo", 1)])

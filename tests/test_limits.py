@@ -2,6 +2,7 @@
 """The message log has a bound. When it is reached: a clear error, or a file; never an endless wait."""
 
 import os
+import signal
 
 import pytest
 
@@ -93,6 +94,35 @@ def test_the_disk_is_full(jobs, program):
     result = jobs.command(["unshare", "--mount", "bash", "-c", line]).wait(60)
     assert result.code != 0
     assert "resurgo:" in result.errors and "panicked" not in result.errors, result.describe()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a small file system of its own")
+@pytest.mark.parametrize(
+    "size, protocol",
+    [("128k", "pessimistic"), ("4k", "pessimistic"), slow("128k", "causal"), slow("4k", "causal")],
+)
+def test_the_disk_of_an_event_logger_is_full(jobs, program, size, protocol):
+    """From the beginning, or soon. It goes on without its file, and says so; if it dies then, ranks tell the next one what they have."""
+    heat = [*program("heat"), "100", "100", "6000"]
+    calm = jobs.calm(3, *heat)
+    small = jobs.directory / "small"
+    small.mkdir()
+    events = jobs.directory / "events"
+    options = f"--protocol {protocol} --tolerate node --json-events {events}"
+    line = (
+        f"mount -t tmpfs -o size={size} none {small} && (dd if=/dev/zero of={small}/full bs=4k count=1 || true) 2> /dev/null && "
+        f"TMPDIR={small} exec {harness.RESURGO} run -n 3 {options} {' '.join(map(str, heat))}"
+    )
+    job = jobs.command(["unshare", "--mount", "bash", "-c", line], events=events)
+    assert job.until_event("event_logger_without_journal")
+    job.kill([1])
+    assert job.until(lambda: job.lives().get(1, (0, 0))[1] == 2, what="the next life")
+    (first,) = (event["pid"] for event in job.events if event["event"] == "event_logger_started")
+    os.kill(first, signal.SIGKILL)
+    result = job.wait(60).ok()
+    assert result.out == calm.out and result.restarts == 1, result.describe()
+    assert "No space left on device" in result.of("event_logger_without_journal")[0]["reason"]
+    assert [event["epoch"] for event in result.of("event_logger_started")] == [1, 2]
 
 
 def test_memory_per_rank_when_idle(jobs, program):

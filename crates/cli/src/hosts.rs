@@ -1,7 +1,5 @@
 //! Hosts that a command line asks for: this version runs on one node, and that is the one it is started on.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 
@@ -9,6 +7,7 @@ use nix::unistd::gethostname;
 
 use crate::check::Refusal;
 use crate::options::Hosts;
+use crate::text_file;
 
 /// The longest host file that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -54,9 +53,7 @@ pub fn check(asked: &[Hosts], here: &Path) -> Result<(), Refusal> {
 
 /// The hosts of a host file: the first word of each line.
 fn listed(file: &Path) -> Result<Vec<String>, String> {
-    let mut text = Vec::new();
-    let read = File::open(file).and_then(|file| file.take(LONGEST).read_to_end(&mut text));
-    read.map_err(|error| error.to_string())?;
+    let text = text_file::read(file, LONGEST)?;
     let text = String::from_utf8_lossy(&text);
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     Ok(lines

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::io::Write;
 
+use resurgo_runtime::units::one_line;
+
 /// Verifies and describes image files; returns the exit status: 1 when one cannot be used.
 pub fn run(arguments: Vec<OsString>) -> i32 {
     let [verb, files @ ..] = arguments.as_slice() else {
@@ -15,7 +17,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     for file in files {
         // A pipe would be waited for.
         if std::fs::metadata(file).is_ok_and(|about| !about.is_file()) {
-            let shown = std::path::Path::new(file).display();
+            let shown = one_line(&file.display().to_string());
             eprintln!("resurgo: {shown}: it is no file; images are DIR/job/rank-N.image-M below --checkpoint-dir DIR");
             status = 1;
             continue;
@@ -25,7 +27,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
                 let _ = std::io::stdout().write_all(text.as_bytes());
             }
             Err(defect) => {
-                eprintln!("resurgo: {defect}");
+                eprintln!("resurgo: {}", one_line(&defect.to_string()));
                 status = 1;
             }
         }

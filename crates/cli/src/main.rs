@@ -16,6 +16,7 @@ mod run;
 mod slurm;
 mod spawn;
 mod suspend;
+mod text_file;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -1,11 +1,10 @@
 //! `-configfile FILE`: the programs of a job, one a line, each as it would stand on the command line.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::names;
+use crate::text_file;
 
 /// The longest file that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -46,12 +45,7 @@ pub fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
 /// As Hydra reads it: words are separated by blanks, and quotes mean nothing; `#` begins a comment line, and a `\` at its end
 /// continues a line.
 fn programs(file: &OsStr) -> Result<Vec<OsString>, String> {
-    let mut text = Vec::new();
-    let read = File::open(file).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut text));
-    read.map_err(|error| error.to_string())?;
-    if text.len() as u64 > LONGEST {
-        return Err("is too long for the programs of a job".to_string());
-    }
+    let text = text_file::read(file.as_ref(), LONGEST)?;
     let mut words: Vec<OsString> = Vec::new();
     let mut is_continued = false;
     for line in text.split(|byte| *byte == b'\n') {

@@ -7,6 +7,7 @@ use resurgo_wire::control::Grouping;
 use resurgo_wire::node_memory::{PROTOCOL_GROUP, PROTOCOL_HIERARCHICAL, PROTOCOL_NONE, PROTOCOLS, has_waves, logs};
 
 use super::{Options, nearest};
+use crate::text_file;
 
 const DYNAMIC: &str = "dynamic";
 const STATIC: &str = "static";
@@ -126,8 +127,13 @@ pub fn grouping(options: &Options, ranks: usize) -> Result<Grouping, String> {
     }
 }
 
+/// Bytes of a file of groups, at most.
+const LONGEST: u64 = 16 << 20;
+
 fn list(file: &str, ranks: usize, at_once: Option<u32>) -> Result<Grouping, String> {
-    let text = std::fs::read_to_string(Path::new(file)).map_err(|error| {
+    let read = text_file::read(Path::new(file), LONGEST);
+    let text = read.and_then(|text| String::from_utf8(text).map_err(|_| "it is no text".to_string()));
+    let text = text.map_err(|error| {
         let hint = match nearest(file, &[DYNAMIC, STATIC]) {
             Some(near) => format!("did you mean {near}?"),
             None => "give static, dynamic, or a file with a line of ranks for each group, as in 0-3".to_string(),

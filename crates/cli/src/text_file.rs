@@ -1,0 +1,83 @@
+//! Files that an option names: read whole, as long as they are files or pipes of a sensible length.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// How long whoever writes into a pipe may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the file holds; it has `most` bytes at most. A pipe, as in `<(…)`, is read to its end, if somebody writes to it.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    let mut options = File::options();
+    // Whoever opens a pipe to which nobody writes would wait for ever.
+    options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
+    let file = options.open(path).map_err(|error| error.to_string())?;
+    let kind = file.metadata().map_err(|error| error.to_string())?.file_type();
+    if kind.is_dir() {
+        return Err("it is a directory".to_string());
+    }
+    if !kind.is_file() && !kind.is_fifo() {
+        return Err("it is a device, not a file".to_string());
+    }
+    let (mut text, begun) = (Vec::new(), Instant::now());
+    let mut limited = (&file).take(most + 1);
+    loop {
+        match limited.read_to_end(&mut text) {
+            Ok(_) if text.len() as u64 > most => return Err(format!("it is longer than {most} bytes")),
+            Ok(_) => return Ok(text),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let left = PATIENCE.saturating_sub(begun.elapsed());
+                if left.is_zero() {
+                    return Err(format!("nothing more has come from this pipe for {PATIENCE:?}"));
+                }
+                let mut ready = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+                let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+                poll(&mut ready, timeout).map_err(|error| error.to_string())?;
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn devices_and_silent_pipes_are_not_waited_for() {
+        assert_eq!(
+            read(Path::new("/dev/zero"), 9).unwrap_err(),
+            "it is a device, not a file"
+        );
+        assert_eq!(read(Path::new("/"), 9).unwrap_err(), "it is a directory");
+        let path = std::env::temp_dir().join(format!("resurgo-text-{}", std::process::id()));
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // Nobody writes.
+        assert_eq!(read(&path, 9), Ok(Vec::new()));
+        let writer = |text: &'static [u8]| {
+            let path = path.clone();
+            let mut pipe = File::options().read(true).write(true).open(&path).unwrap();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(50));
+                pipe.write_all(text).unwrap();
+                std::thread::sleep(Duration::from_millis(50));
+            })
+        };
+        let late = writer(b"0 1\n");
+        assert_eq!(read(&path, 9), Ok(b"0 1\n".to_vec()));
+        late.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "0123456789").unwrap();
+        assert_eq!(read(&path, 10).unwrap().len(), 10);
+        assert_eq!(read(&path, 9).unwrap_err(), "it is longer than 9 bytes");
+        std::fs::remove_file(path).unwrap();
+    }
+}
