@@ -102,7 +102,8 @@ def test_the_disk_is_full(jobs, program):
     [("128k", "pessimistic"), ("4k", "pessimistic"), slow("128k", "causal"), slow("4k", "causal")],
 )
 def test_the_disk_of_an_event_logger_is_full(jobs, program, size, protocol):
-    """From the beginning, or soon. It goes on without its file, and says so; if it dies then, ranks tell the next one what they have."""
+    """From the beginning, or soon. It goes on without its file, and says so; if it dies then, ranks tell the next one what they
+    have."""
     heat = [*program("heat"), "100", "100", "6000"]
     calm = jobs.calm(3, *heat)
     small = jobs.directory / "small"
@@ -115,8 +116,8 @@ def test_the_disk_of_an_event_logger_is_full(jobs, program, size, protocol):
     )
     job = jobs.command(["unshare", "--mount", "bash", "-c", line], events=events)
     assert job.until_event("event_logger_without_journal")
-    job.kill([1])
-    assert job.until(lambda: job.lives().get(1, (0, 0))[1] == 2, what="the next life")
+    assert job.until(lambda: len(job.lives()) == 3, what="the ranks") and job.kill([1])
+    assert job.until_event("caught_up", rank=1)
     (first,) = (event["pid"] for event in job.events if event["event"] == "event_logger_started")
     os.kill(first, signal.SIGKILL)
     result = job.wait(60).ok()
