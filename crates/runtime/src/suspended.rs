@@ -42,7 +42,7 @@ pub const KEY: &str = "key";
 /// Its name until it is complete.
 const NEW: &str = "suspended.new";
 const MAGIC: &[u8; 8] = b"resurgoS";
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 const HEAD: usize = 56;
 /// Longest JSON accepted.
 const MAX_JSON: u64 = 1 << 32;
