@@ -18,6 +18,7 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, slow
+from sealing import change_suspended, from_another_kernel
 from survival import agent_of, fillers, kill_snapshots, snapshots
 
 pytestmark = pytest.mark.protocol("pessimistic")
@@ -84,50 +85,9 @@ def until_written(job, rank, count=2):
     return job.until(lambda: len(written(job, rank)) >= count, what=f"{count} image files of rank {rank}")
 
 
-def crc_table():
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = (value >> 1) ^ (0x82F63B78 * (value & 1))
-        table.append(value)
-    return table
-
-
-def checksum(pages, table=tuple(crc_table())):
-    """The format's: CRC-32C of each quarter of every page."""
-    lanes = [0xFFFFFFFF] * 4
-    for page in range(0, len(pages), 4096):
-        for lane in range(4):
-            state = lanes[lane]
-            for byte in pages[page + lane * 1024 : page + (lane + 1) * 1024]:
-                state = (state >> 8) ^ table[(state ^ byte) & 0xFF]
-            lanes[lane] = state
-    return b"".join((lane ^ 0xFFFFFFFF).to_bytes(4, "little") for lane in lanes)
-
-
 def is_complete(path):
     with open(path, "rb") as file:
         return file.read(8) == b"resurgoI"
-
-
-def from_another_kernel(path, threads=0):
-    """The kernel's own code in the image becomes another's; so many threads were in it. Otherwise the file is good."""
-    before, after = b"linux-vdso.so.1", b"linux-vdso.so.0"
-    with open(path, "r+b") as file:
-        header = bytearray(file.read(4096))
-        offset, length = (int.from_bytes(header[at : at + 8], "little") for at in (56, 64))
-        file.seek(offset)
-        tables = file.read(length)
-        assert tables.count(before) == 1
-        tables = tables.replace(before, after)
-        header[72:88] = checksum(tables)
-        header[376:384] = threads.to_bytes(8, "little")
-        header[4080:] = bytes(16)
-        header[4080:] = checksum(header)
-        file.seek(offset)
-        file.write(tables)
-        file.seek(0)
-        file.write(header)
 
 
 def passes_over(job, directory, damage, why):
@@ -414,7 +374,7 @@ def of_another_rank(path):
         slow(old_pages, "the checksum of its memory is wrong", ()),
         slow(old_pages, "the checksum of its memory is wrong", ZSTD),
         slow(of_another_rank, "of rank 1 of job", ()),
-        (partial(from_another_kernel, threads=1), "while a thread was in that one's own code", ()),
+        (from_another_kernel, "not the image that this job has written there", ()),
         slow(os.remove, "No such file", ()),
     ],
 )
@@ -484,29 +444,47 @@ print("rank", world.rank, "total", total)
 """
 
 
-@pytest.mark.parametrize("options", [(), slow(*[ZSTD])], ids=["plain", "zstd"])
-def test_under_another_kernel(jobs, rng, tmp_path, options):
-    """As if the file came from one: the code that it gives its processes is not this one's. Also an image of such a life is good."""
+def suspended_under_another_kernel(jobs, directory, options=(), threads=0):
+    """A job that goes on from files that come from one: the code that it gives its processes is not this one's. What it has printed, and the
+    job as it goes on."""
     command = [harness.PYTHON, "-c", CLOCKS, "25000"]
-    calm = jobs.calm(2, *command)
-    directory = tmp_path / "images"
-    job = start(jobs, directory, 2, *command, every="150ms", options=options)
-    for changes in (True, False, False):
-        life = job.lives().get(0, (0, 1))[1]
-        known = len(written(job, 0))
-        assert job.until(lambda: len(written(job, 0)) >= known + 2, what="two files")  # noqa: B023
-        job.kill([0], signal.SIGSTOP)
-        kill_snapshots(job, 0)
-        if changes:
-            for path in filter(is_complete, files(directory, 0)):
-                from_another_kernel(path)
-        kill_with_snapshots(job, 0)
+    job = start(jobs, directory, 2, *command, every="150ms", options=options, protocol="blocking")
+    assert until_written(job, 0)
+    jobs.resurgo("suspend", job.process.pid).ok()
+    assert job.wait().code == 75
+    (own,) = directory.iterdir()
+    change_suspended(own, partial(from_another_kernel, threads=threads))
+    events = jobs.directory / "events-after"
+    resume = [harness.RESURGO, "resume", "--json-events", events, own]
+    resumed = jobs.command(resume, events=events, env=unhurried(jobs))
+    resumed.mark = job.mark  # ranks have the environment that they began with
+    return job.out.read_bytes(), resumed
+
+
+@pytest.mark.parametrize("options", [(), slow(*[ZSTD])], ids=["plain", "zstd"])
+def test_under_another_kernel(jobs, tmp_path, options):
+    """Also an image of such a life is good."""
+    calm = jobs.calm(2, harness.PYTHON, "-c", CLOCKS, "25000")
+    before, job = suspended_under_another_kernel(jobs, tmp_path / "images", options)
+    life = 0
+    for kills in (True, True, False):
         assert job.until(lambda: job.lives().get(0, (0, 0))[1] > life, what="the next life")  # noqa: B023
-        own = Path(f"/proc/{job.lives()[0][0]}/maps").read_text()
+        (pid, life), known = job.lives()[0], len(written(job, 0))
+        own = Path(f"/proc/{pid}/maps").read_text()
         assert "[vdso]" not in own and "[vvar" not in own, own
+        if kills:
+            assert job.until(lambda: len(written(job, 0)) >= known + 2, what="two files")  # noqa: B023
+            kill_with_snapshots(job, 0)
     result = job.wait().ok()
-    assert by_rank(result.out) == by_rank(calm.out)
-    assert len(from_files(result)) == 3, result.describe()
+    assert by_rank(before + result.out) == by_rank(calm.out)
+    assert [event["from_file"] for event in result.of("started") if event["rank"] == 0] == [True] * 3, result.describe()
+
+
+def test_inside_of_another_kernels_code(jobs, tmp_path):
+    """A thread was there, which nothing can take the place of."""
+    _, job = suspended_under_another_kernel(jobs, tmp_path / "images", threads=1)
+    result = job.wait()
+    assert result.code == 1 and "while a thread was in that one's own code" in result.errors, result.describe()
 
 
 def test_a_changed_program_is_named(jobs, program, tmp_path):

@@ -6,7 +6,6 @@ import os
 import select
 import shutil
 import socket
-import struct
 import subprocess
 import threading
 import time
@@ -16,6 +15,7 @@ import pytest
 
 import harness
 from harness import MANY, slow
+from sealing import from_another_kernel
 from test_image_files import kill_with_snapshots, start, until_written
 from test_suspend import Chain, HEAT, ready
 
@@ -129,42 +129,6 @@ def test_a_planted_job_is_not_resumed(chain, program, shared):
     assert chain.out == chain.jobs.calm(2, *program("heat"), *HEAT).out
 
 
-def crc32c():
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-CRC32C = crc32c()
-
-
-def sum_of(pages):
-    """The checksum of whole pages, as crates/image/src/file/checksum.rs has it."""
-    lanes = [0xFFFFFFFF] * 4
-    for page in range(0, len(pages), 4096):
-        for lane in range(4):
-            value = lanes[lane]
-            for byte in pages[page + lane * 1024 : page + (lane + 1) * 1024]:
-                value = value >> 8 ^ CRC32C[(value ^ byte) & 255]
-            lanes[lane] = value
-    return struct.pack("<4I", *(lane ^ 0xFFFFFFFF for lane in lanes))
-
-
-def forge(path):
-    """Changes a byte of the memory in an image, with all its checksums."""
-    image = bytearray(path.read_bytes())
-    data, sums = 8192, struct.unpack_from("<2Q", image, 88)
-    image[data + 100] ^= 1
-    image[sums[0] : sums[0] + 16] = sum_of(image[data : data + 4096])
-    image[104:120] = sum_of(image[sums[0] : sum(sums)])
-    image[4080:4096] = bytes(16)
-    image[4080:4096] = sum_of(image[:4096])
-    path.write_bytes(image)
-
-
 def test_a_forged_image_is_noticed(jobs, chain, program):
     """It is whole, has the right name, rank and number, and belongs to the user. The older image is taken instead; where that is a forged
     one as well, the job ends."""
@@ -173,7 +137,7 @@ def test_a_forged_image_is_noticed(jobs, chain, program):
     time.sleep(0.5)
     assert chain.suspend()
     older, newest = sorted(chain.directory.glob("rank-0.image-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    forge(newest)
+    from_another_kernel(newest)
     jobs.resurgo("image", "show", newest).ok()
     chain.resume(chain.directory)
     result = chain.end()

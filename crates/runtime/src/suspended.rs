@@ -494,6 +494,7 @@ pub fn give_up(directory: &Directory) {
 /// The job cannot be resumed any more.
 pub fn remove(directory: &Directory) {
     let _ = directory.remove(FILE);
+    let _ = directory.remove(KEY);
 }
 
 /// The next part of a sparse file from `at` on that may be other than zeros.
