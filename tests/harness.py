@@ -55,6 +55,8 @@ def environment(**more):
         if not re.match(r"(PMI|PMIX|HYDRA|HYDI|MPI|FI_|I_MPI|OMPI|RESURGO|UCX|LD_LIBRARY_PATH|PYTHON|PYTEST)", name)
     }
     kept |= {"VIRTUAL_ENV": str(MPICH), "PATH": f"{MPICH / 'bin'}:{os.environ['PATH']}"}
+    # Tests want many images, whatever else the machine does.
+    kept["RESURGO_CHECKPOINT_SHARE"] = "100%"
     kept |= {name: str(value) for name, value in more.items() if value is not None}
     for name, value in more.items():
         if value is None:

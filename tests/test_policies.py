@@ -2,12 +2,14 @@
 """Whose image is taken next (`--checkpoint-policy`), and how many are on their way at once."""
 
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
 import harness
-from harness import MANY, by_rank
+from harness import MANY, by_rank, slow
 from survival import LONG, every, of_catalogue, ring, survive, undisturbed
 
 pytestmark = pytest.mark.protocol("pessimistic")
@@ -218,3 +220,23 @@ def test_by_the_environment(jobs, program):
     env["RESURGO_CHECKPOINT_POLICY"] = "robin"
     result = jobs.resurgo("run", *program("hello"), env=env)
     assert result.code == 2 and "RESURGO_CHECKPOINT_POLICY" in result.errors
+
+
+@pytest.mark.parametrize("protocol", ["pessimistic", slow("auto")])
+def test_images_take_their_share_on_a_loaded_machine(jobs, program, protocol):
+    """Others want the processors, and images take long: without a share a job does little else."""
+    command = [*program("cg"), "512", "150"]
+    busy = [subprocess.Popen([sys.executable, "-c", "import time\nend = time.time() + 90\nwhile time.time() < end: pass"]) for _ in range(12)]
+    try:
+        calm = jobs.run(8, *command, protocol=protocol).ok()
+        env = harness.environment(RESURGO_CHECKPOINT_SHARE=None)
+        shared = jobs.run(8, *command, protocol=protocol, options=["--checkpoint-every", "10ms"], env=env).ok()
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    print(f"{calm.seconds:.1f} s without images, {shared.seconds:.1f} s with")
+    assert shared.out == calm.out and shared.seconds < 3 * calm.seconds + 1, shared.describe()
+    kind = "wave_complete" if protocol == "auto" else "checkpointed"
+    assert shared.of(kind) and shared.of("images_held_back"), shared.describe()
+    assert "--checkpoint-share" in shared.errors, shared.describe()

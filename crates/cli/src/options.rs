@@ -95,6 +95,8 @@ pub struct Options {
     pub log_prefault: u64,
     /// How often an image of each rank is taken.
     pub checkpoint_period: Period,
+    /// The part of the job's time that images may take.
+    pub checkpoint_share: f64,
     /// As written: see [`policy`].
     pub checkpoint_policy: Option<String>,
     pub checkpoint_order: Order,
@@ -183,6 +185,7 @@ impl Options {
             log_memory: None,
             log_prefault: 4 << 20,
             checkpoint_period: Period::Never,
+            checkpoint_share: 0.1,
             checkpoint_policy: None,
             checkpoint_order: Order::Periodic,
             images_in_flight: None,

@@ -160,6 +160,7 @@ fn settings(
         channel_memory: options.channel_memory.unwrap_or(options::ANY_PORT),
         channel_memories: options.memories(),
         checkpoint_period: options.checkpoint_period,
+        checkpoint_share: options.checkpoint_share,
         checkpoint_order: options.checkpoint_order,
         images_in_flight: options.images_in_flight,
         checkpoint_signal: options.checkpoint_signal,

@@ -84,6 +84,8 @@ pub struct Settings {
     pub channel_memories: usize,
     /// How often an image of each rank is taken.
     pub checkpoint_period: Period,
+    /// The part of the job's time that images may take.
+    pub checkpoint_share: f64,
     /// Whose image is taken next.
     pub checkpoint_order: Order,
     /// Most images that are taken or written to files at the same time.

@@ -109,6 +109,7 @@ pub(super) const OPTIONS: &[Known] = &[
     known("log-memory", 1, ENVIRONMENT),
     known("log-prefault", 1, ENVIRONMENT),
     known("checkpoint-every", 1, ENVIRONMENT | RESUME),
+    known("checkpoint-share", 1, ENVIRONMENT | RESUME),
     known("checkpoint-policy", 1, ENVIRONMENT | RESUME),
     known("checkpoint-in-flight", 1, ENVIRONMENT | RESUME),
     known("mtbf", 1, ENVIRONMENT | RESUME),

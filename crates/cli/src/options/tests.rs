@@ -370,6 +370,8 @@ fn errors_name_what_is_wrong() {
         ),
         ("--checkpoint-policy daly --protocol none ./a", "uses no images"),
         ("--checkpoint-in-flight 0 --checkpoint-dir d ./a", "at least one"),
+        ("--checkpoint-share 0 ./a", "write 0.1% to 100%"),
+        ("--checkpoint-share 10s ./a", "write 0.1% to 100%"),
         ("--checkpoint-in-flight 2 ./a", "needs --checkpoint-dir"),
         (
             "--checkpoint-in-flight 2 --checkpoint-dir d --protocol blocking ./a",

@@ -119,6 +119,7 @@ pub(super) fn set(options: &mut Options, name: &str, value: &str) -> Result<(), 
             }
             options.checkpoint_period = Period::Every(every);
         }
+        "checkpoint-share" => options.checkpoint_share = parse_share(value)?,
         "checkpoint-policy" => {
             policy::order(value)?;
             options.checkpoint_policy = Some(value.to_string());
@@ -206,5 +207,14 @@ fn parse_compression(value: &str) -> Result<u8, String> {
         Ok(level)
     } else {
         Err(wrong())
+    }
+}
+
+/// 0.1 from `10%` or `10`.
+fn parse_share(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').unwrap_or(text).trim_end().parse::<f64>();
+    match percent {
+        Ok(percent) if (0.1..=100.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err(format!("{text:?} is no part of the time: write 0.1% to 100%")),
     }
 }

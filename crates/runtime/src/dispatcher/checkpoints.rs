@@ -83,6 +83,13 @@ pub struct Checkpoints {
     /// What each rank's (or the job's) last image has cost.
     costs: Vec<Option<Duration>>,
     failures: u32,
+    /// The part of the job's time that images may take, at most.
+    share: f64,
+    /// Before then nobody is asked for an image that nobody waits for: the last ones have taken their part.
+    not_before: Duration,
+    /// After some image the pause was clearly longer than the period; and that has been told.
+    is_held_back: bool,
+    is_told: bool,
     /// When each rank's next image is due; none where ranks take turns, but for images that somebody wants.
     due: Vec<Option<Duration>>,
     turns: Option<Turns>,
@@ -121,6 +128,10 @@ impl Checkpoints {
             refused: BTreeMap::new(),
             costs: vec![None; size],
             failures: 0,
+            share: 1.0,
+            not_before: Duration::ZERO,
+            is_held_back: false,
+            is_told: false,
             due: (1..=size as u32)
                 .map(|turn| {
                     every
@@ -138,6 +149,20 @@ impl Checkpoints {
             failed: Vec::new(),
             waiting: Vec::new(),
         }
+    }
+
+    /// Images take this part of the job's time at most, but for those that somebody waits for. It is the job's, not a rank's: while one
+    /// rank's image is taken, others wait for its messages.
+    pub fn with_share(self, share: f64) -> Checkpoints {
+        Checkpoints { share, ..self }
+    }
+
+    /// Once, when images have begun to come clearly less often than they were to, so that they take no more than their share.
+    /// How often that was, and the share.
+    pub fn begins_to_hold_back(&mut self) -> Option<(Duration, f64)> {
+        let Period::Every(every) = self.period else { return None };
+        let begins = self.is_held_back && !std::mem::replace(&mut self.is_told, self.is_held_back);
+        begins.then_some((every, self.share))
     }
 
     /// A rank has failed.
@@ -261,15 +286,27 @@ impl Checkpoints {
         if self.is_busy() {
             return None;
         }
-        let due = |rank: usize| self.due[rank].filter(|due| *due <= now && runs(rank));
+        // In the order in which they were due: those that all wait for the same moment must all have their turn.
+        let may = |rank: usize| self.due(rank).is_some_and(|due| due <= now) && runs(rank);
+        let due = |rank: usize| self.due[rank].filter(|_| may(rank));
         let wanted = (0..self.due.len()).filter_map(|rank| Some((due(rank)?, rank))).min();
         self.in_turn = wanted.is_none();
         let rank = match wanted {
             Some((_, rank)) => Some(rank),
+            None if now < self.not_before => None,
             None => self.take_turn(now, runs),
         };
         self.taking = rank.map(|rank| (rank, now));
         rank
+    }
+
+    /// When the next image of `rank` may be asked for.
+    fn due(&self, rank: usize) -> Option<Duration> {
+        let due = self.due[rank]?;
+        match self.wanted.contains_key(&rank) {
+            true => Some(due),
+            false => Some(due.max(self.not_before)),
+        }
     }
 
     /// The rank whose turn has come. Those that are still writing have had theirs.
@@ -291,7 +328,7 @@ impl Checkpoints {
 
     /// Whether the agent is to tell how much each rank's image would free ([`Checkpoints::logs_are`]); the turn waits for it.
     pub fn wants_logs(&mut self, now: Duration) -> bool {
-        !self.is_busy() && self.turns.as_mut().is_some_and(|turns| turns.wants_logs(now))
+        !self.is_busy() && now >= self.not_before && self.turns.as_mut().is_some_and(|turns| turns.wants_logs(now))
     }
 
     /// An image of each rank would let senders forget so many bytes.
@@ -324,6 +361,12 @@ impl Checkpoints {
         }
         let taken = self.taking.take_if(|(taken, _)| *taken == rank);
         let took = taken.map_or(Duration::ZERO, |(_, since)| now.saturating_sub(since));
+        if !self.wanted.contains_key(&rank) {
+            let pause = took.mul_f64(1.0 / self.share - 1.0);
+            self.not_before = now + pause;
+            let is_long = self.every(now).is_some_and(|every| pause > every * 2);
+            self.is_held_back |= is_long && refusal.is_none();
+        }
         self.patience = match refusal {
             None => 1,
             Some(_) => self.patience.saturating_mul(2),
@@ -390,7 +433,8 @@ impl Checkpoints {
         }
         let mut running = (0..self.due.len()).filter(|rank| runs(*rank)).peekable();
         let turn = self.turns.as_ref().filter(|_| running.peek().is_some());
-        let wanted = running.filter_map(|rank| self.due[rank]);
-        wanted.chain(turn.and_then(Turns::next_time)).min()
+        let wanted = running.filter_map(|rank| self.due(rank));
+        let turn = turn.and_then(Turns::next_time).map(|due| due.max(self.not_before));
+        wanted.chain(turn).min()
     }
 }

@@ -256,6 +256,15 @@ impl Events {
         );
     }
 
+    /// They come less often than `every`, so that they take no more than this share of the time.
+    pub fn images_held_back(&mut self, every: Duration, share: f64) {
+        let (every, percent) = (readable_duration(every), share * 100.0);
+        self.say(&format!(
+            "note: images come less often than every {every}: they would take more than {percent} % of the time (--checkpoint-share)"
+        ));
+        self.record("images_held_back", json!({"share": share}));
+    }
+
     pub fn log_fills(&mut self, rank: usize) {
         self.record("log_fills", json!({"rank": rank}));
     }

@@ -17,6 +17,9 @@ impl Dispatcher {
         if self.verdict.is_some() || self.suspension.has_halted() {
             return;
         }
+        if let Some((every, share)) = self.checkpoints.begins_to_hold_back() {
+            self.events.images_held_back(every, share);
+        }
         let runs = self.runs();
         if self.checkpoints.wants_logs(self.start.elapsed()) {
             self.tell(ToAgent::MeasureLogs);

@@ -110,7 +110,8 @@ impl Dispatcher {
                     size
                 },
                 settings.images_in_flight.unwrap_or(usize::MAX),
-            ),
+            )
+            .with_share(settings.checkpoint_share),
             without_images: suspend::without_images(job),
             writes_images: job.checkpoint_directory.is_some(),
             console: Console::start(),

@@ -48,6 +48,67 @@ fn images_that_take_longer_than_their_period_leave_as_much_time() {
 }
 
 #[test]
+fn images_take_their_share_of_the_time_of_the_job() {
+    let every = SECOND / 4;
+    let new = |order| Checkpoints::new(Period::Every(every), order, 8, usize::MAX).with_share(0.1);
+    for order in [Order::Periodic, Order::RoundRobin] {
+        let mut checkpoints = new(order);
+        // Each takes half a second on a loaded machine, of whichever rank it is.
+        let (mut now, mut spent, mut had) = (Duration::ZERO, Duration::ZERO, BTreeSet::new());
+        while now < 100 * SECOND {
+            now = now.max(checkpoints.next_time(|_| true).unwrap());
+            let rank = checkpoints.next(now, |_| true).unwrap();
+            now += SECOND / 2;
+            spent += SECOND / 2;
+            let answer = if rank == 3 {
+                Err("it has an open socket")
+            } else {
+                Ok(SECOND / 2)
+            };
+            checkpoints.answered(rank, now, answer);
+            had.insert(rank);
+        }
+        assert!(spent > 9 * SECOND && spent <= 11 * SECOND, "{order:?}: {spent:?}");
+        assert_eq!(had.len(), 8, "{order:?}: all have their turn");
+    }
+    // Where they cost little they come as often as was asked for.
+    let mut checkpoints = new(Order::Periodic);
+    let mut count = 0;
+    let mut now = Duration::ZERO;
+    while now < 10 * SECOND {
+        now = now.max(checkpoints.next_time(|_| true).unwrap());
+        let rank = checkpoints.next(now, |_| true).unwrap();
+        now += Duration::from_millis(1);
+        checkpoints.answered(rank, now, Ok(Duration::from_millis(1)));
+        count += 1;
+        assert_eq!(checkpoints.begins_to_hold_back(), None);
+    }
+    assert!(count > 300, "{count}");
+}
+
+#[test]
+fn who_waits_for_an_image_does_not_wait_for_the_share() {
+    let mut checkpoints = Checkpoints::new(Period::Every(SECOND), Order::Periodic, 1, usize::MAX).with_share(0.1);
+    assert_eq!(checkpoints.next(SECOND, |_| true), Some(0));
+    checkpoints.answered(0, 3 * SECOND, Ok(2 * SECOND));
+    assert_eq!(checkpoints.next_time(|_| true), Some(21 * SECOND));
+    let told = [(); 2].map(|()| checkpoints.begins_to_hold_back());
+    assert_eq!(told, [Some((SECOND, 0.1)), None]);
+    // Logs that grow can wait, as long as they are not full.
+    checkpoints.logs_have_grown(u64::MAX >> 1, 3 * SECOND);
+    assert_eq!(checkpoints.next(4 * SECOND, |_| true), None);
+    checkpoints.want(0..1, Some(1), 4 * SECOND);
+    assert_eq!(checkpoints.next_time(|_| true), Some(4 * SECOND));
+    assert_eq!(checkpoints.next(4 * SECOND, |_| true), Some(0));
+    checkpoints.answered(0, 8 * SECOND, Ok(4 * SECOND));
+    assert_eq!(
+        checkpoints.next_time(|_| true),
+        Some(21 * SECOND),
+        "it costs the others nothing"
+    );
+}
+
+#[test]
 fn whoever_is_refused_again_and_again_is_asked_less_and_less() {
     let mut checkpoints = Checkpoints::new(Period::Every(SECOND), Order::Periodic, 1, usize::MAX);
     let mut now = SECOND;
