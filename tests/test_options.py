@@ -2,10 +2,12 @@
 """The command line, as people type it at mpiexec."""
 
 import json
+import os
 
 import pytest
 
 import harness
+from harness import slow
 
 SHOW = "import os, sys; from mpi4py import MPI; print('rank', MPI.COMM_WORLD.rank, 'of', MPI.COMM_WORLD.size, *{})"
 
@@ -114,6 +116,61 @@ def test_exit_codes_and_verbosity(jobs, program):
     assert "libmpi.so.12" in result.errors
     result = jobs.resurgo("run", "-print-all-exitcodes", "ls", "/nowhere", ":", "true")
     assert result.code == 2 and "resurgo: exit codes: 2,0" in result.errors
+
+
+# Where every thread of each rank may run, now and again.
+BOUND = """
+import os, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+for i in range(60):
+    world.allreduce(i)
+    time.sleep(0.01)
+    if i % 20 == 19:
+        threads = {tuple(sorted(os.sched_getaffinity(int(thread)))) for thread in os.listdir("/proc/self/task")}
+        print("rank", world.rank, "runs on", *threads, flush=True)
+"""
+AFFINITY = "import os; from mpi4py import MPI; print('rank', MPI.COMM_WORLD.rank, sorted(os.sched_getaffinity(0)))"
+
+
+@pytest.mark.parametrize(
+    "binding",
+    [
+        ["-bind-to", "core"],
+        ["-bind-to", "socket"],
+        slow(["-bind-to", "core", "-map-by", "socket"]),
+        slow(["-bind-to", "hwthread"]),
+        slow(["-bind-to", "numa"]),
+        slow(["-bind-to", "core:2"]),
+        slow(["-bind-to", "rr"]),
+        slow(["-bind-to", "user:0+1,1"]),
+        slow(["-bind-to", "none", "-map-by", "core"]),
+        slow(["-map-by", "core"]),
+    ],
+)
+def test_ranks_are_bound_as_by_mpiexec(jobs, binding):
+    command = [harness.PYTHON, "-c", AFFINITY]
+    assert lines(jobs.run(3, *command, options=binding)) == lines(jobs.mpiexec(3, *binding, *command))
+
+
+@pytest.mark.parametrize("files", [[], ["--local-copies", "off"]])
+def test_later_lives_are_bound_as_the_first(jobs, files):
+    """A life that begins anew, one that goes on from an image in memory, and one that is rebuilt from a file."""
+    files = [*files, "--checkpoint-dir", jobs.directory / "images"] if files else []
+    faults = ["--fault", "rank=0,messages=10", "--fault", "rank=1,messages=90", "--checkpoint-at", "rank=1,messages=40"]
+    cpus = sorted(os.sched_getaffinity(0))
+    own = [cpus[-1], cpus[0]]
+    options = [*faults, *files, "-bind-to", f"user:{own[0]},{own[1]}"]
+    result = jobs.run(2, harness.PYTHON, "-c", BOUND, options=options, protocol="pessimistic").ok()
+    assert lines(result) == [f"rank {rank} runs on ({own[rank]},)" for rank in range(2) for _ in range(3)]
+    begun = {(event["rank"], event["image"], event["from_file"]) for event in result.of("started") if event["life"] > 1}
+    assert begun == {(0, 0, False), (1, 1, bool(files))}, result.describe()
+
+
+def test_what_cannot_be_bound_to_is_refused(jobs, program):
+    for unit, why in [("user:4000", "cpu 4000 is none of those"), ("cores", "write none, core, socket")]:
+        result = jobs.resurgo("run", "-bind-to", unit, *program("hello"))
+        assert (result.code, result.text, len(result.errors.splitlines())) == (2, "", 1) and why in result.errors
 
 
 def test_env(jobs):

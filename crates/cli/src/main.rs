@@ -2,6 +2,7 @@
 
 mod addresses;
 mod bench;
+mod binding;
 mod check;
 mod clock;
 mod diagnosis;

@@ -20,6 +20,7 @@ use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CHANNEL_MEMORY, SPREAD_MULTICAST, has_images};
 
+use crate::binding::Unit;
 use combinations::check;
 use names::OPTIONS;
 pub use names::{check_variable, nearest};
@@ -61,6 +62,10 @@ pub struct Options {
     pub exported: Vec<String>,
     /// Where the user wants ranks to run.
     pub hosts: Vec<Hosts>,
+    /// On which processors ranks run.
+    pub bind_to: Option<Unit>,
+    /// In which order they take them.
+    pub map_by: Option<Unit>,
     /// What stands before every line of output.
     pub label: Option<Pattern>,
     /// Files for standard output and standard error of each rank.
@@ -164,6 +169,8 @@ impl Options {
             environment: Vec::new(),
             exported: Vec::new(),
             hosts: Vec::new(),
+            bind_to: None,
+            map_by: None,
             label: None,
             output_files: [None, None],
             verbose: false,

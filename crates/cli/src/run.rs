@@ -15,7 +15,7 @@ use crate::check::{self, Refusal};
 use crate::diagnosis;
 use crate::environment;
 use crate::options::{self, Options, ProgramOptions, Request, TimeLimit};
-use crate::{clock, hosts, slurm, spawn, suspend};
+use crate::{binding, clock, hosts, slurm, spawn, suspend};
 
 /// Runs a job; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
@@ -122,6 +122,8 @@ pub fn resume(options: Options, suspended: Suspended) -> Result<Settings, Refusa
     }
     job.fixed_addresses = check::fixed_addresses(job.protocol)?;
     job.checkpoint_keep = options.checkpoint_keep;
+    // This machine may have others than the one on which the job was suspended.
+    job.cpus = binding::of(&options)?;
     job.image_at_messages = images_at(&options, about.launched)?;
     // Where the node memory lies then was free under these.
     addresses::as_before(&job)?;
@@ -224,7 +226,14 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
     addresses::check(&layout, &room)?;
     let log_segments = layout.log_segments;
     let (stack_limit, legacy_layout) = addresses::decided_by()?;
+    let cpus = binding::of(&options)?;
+    if options.map_by.is_some() && options.bind_to.is_none() && !options.quiet {
+        eprintln!(
+            "resurgo: note: -map-by says in which order -bind-to binds ranks; without it they run on any processor"
+        );
+    }
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let cores = binding::processors(&cpus, size).unwrap_or(cores);
     let spin_ns = match options.spin {
         Some(spin) => spin.as_nanos() as u64,
         None if size <= cores => 50_000,
@@ -258,6 +267,7 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         checkpoint_compress: options.checkpoint_compress,
         checkpoint_keep: options.checkpoint_keep,
         local_copies: options.local_copies,
+        cpus,
         open_files,
         fixed_addresses: check::fixed_addresses(options.protocol)?,
         place: room.start,

@@ -177,6 +177,8 @@ struct Dispatcher {
     progress_due: Option<Instant>,
     stopped: Option<Vec<LifeStatistics>>,
     verbose: bool,
+    /// The processors of ranks, which take them in turn, for people.
+    cpus: Vec<String>,
     /// Since the start; none once it is over.
     timeout: Option<Duration>,
     /// How each rank has ended last, when that is to be told.
@@ -375,8 +377,10 @@ impl Dispatcher {
                 self.pids[rank] = Some(pid);
                 if self.verdict.is_none() {
                     if self.verbose {
+                        let on = self.cpus.get(rank % self.cpus.len().max(1));
+                        let on = on.map(|cpus| format!(" on processors {cpus}")).unwrap_or_default();
                         self.events
-                            .say(&format!("rank {rank} runs as process {pid} (life {life})"));
+                            .say(&format!("rank {rank} runs as process {pid}{on} (life {life})"));
                     }
                     let how = Beginning {
                         image,

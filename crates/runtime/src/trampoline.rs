@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::fcntl::OFlag;
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::personality::{self, Persona};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::getppid;
+use nix::unistd::{Pid, getppid};
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD};
 
 /// The hidden verb.
@@ -26,7 +27,8 @@ pub const VERB: &str = "rank-exec";
 
 /// Becomes the program; returns only when that fails, with the exit code to use.
 ///
-/// Arguments: process id of the agent, `fixed` or `random` addresses, `soft:hard` limit of open files, `held` if the
+/// Arguments: process id of the agent, `fixed` or `random` addresses, `soft:hard` limit of open files, the
+/// processors to run on (`0,2`; empty: any), `held` if the
 /// program's file is open as [`PROGRAM_FD`] or `path`, working directory, path of the file to execute, and the program's
 /// arguments from its name on.
 pub fn rank_exec(arguments: Vec<OsString>) -> i32 {
@@ -50,15 +52,15 @@ pub const RESTORE_VERB: &str = "rank-restore";
 /// `resurgo rank-restore`: becomes a rank again from an image file; returns only when that fails, with the exit code to use.
 /// The agent has been told why.
 ///
-/// Arguments: process id of the agent, addresses and limit of open files as above, name of the job, the digest of the image, why its file
-/// cannot be used (empty: it can, and is [`IMAGE_FILE_FD`]), and the file's path, for people.
+/// Arguments: process id of the agent, addresses, limit of open files and processors as above, name of the job, the digest of the
+/// image, why its file cannot be used (empty: it can, and is [`IMAGE_FILE_FD`]), and the file's path, for people.
 pub fn rank_restore(arguments: Vec<OsString>) -> i32 {
-    let [agent, addresses, files, job, digest, unusable, path] = arguments.as_slice() else {
-        eprintln!("resurgo: {RESTORE_VERB}: there are seven arguments");
+    let [agent, addresses, files, cpus, job, digest, unusable, path] = arguments.as_slice() else {
+        eprintln!("resurgo: {RESTORE_VERB}: there are eight arguments");
         return 2;
     };
     let path: &Path = path.as_ref();
-    match prepare(agent, addresses, files, Some(IMAGE_FILE_FD)) {
+    match prepare(agent, addresses, files, cpus, Some(IMAGE_FILE_FD)) {
         Ok(()) => {
             let file = match unusable.is_empty() {
                 true => File::open(format!("/proc/self/fd/{IMAGE_FILE_FD}")),
@@ -95,10 +97,10 @@ fn check_note(job: &OsStr, path: &Path, note: &str) -> Result<(), String> {
 fn try_exec(arguments: Vec<OsString>) -> Result<Never, (i32, String)> {
     let mut arguments = arguments.into_iter();
     let mut next = || arguments.next().ok_or((2, format!("{VERB}: too few arguments")));
-    let (agent, addresses, files, held) = (next()?, next()?, next()?, next()?);
+    let (agent, addresses, files, cpus, held) = (next()?, next()?, next()?, next()?, next()?);
     let (directory, path, name) = (next()?, next()?, next()?);
     let is_held = held == "held";
-    prepare(&agent, &addresses, &files, is_held.then_some(PROGRAM_FD))?;
+    prepare(&agent, &addresses, &files, &cpus, is_held.then_some(PROGRAM_FD))?;
     std::env::set_current_dir(&directory)
         .map_err(|error| (126, format!("cannot change to {}: {error}", directory.display())))?;
     let (file, _held) = to_execute(Path::new(&path), is_held)
@@ -149,7 +151,13 @@ fn lengthened(path: &Path, length: usize) -> PathBuf {
 }
 
 /// What every life of a rank needs, whatever it begins from.
-fn prepare(agent: &OsStr, addresses: &OsStr, files: &OsStr, kept: Option<i32>) -> Result<(), (i32, String)> {
+fn prepare(
+    agent: &OsStr,
+    addresses: &OsStr,
+    files: &OsStr,
+    cpus: &OsStr,
+    kept: Option<i32>,
+) -> Result<(), (i32, String)> {
     let failed = |what: &str, error: &dyn std::fmt::Display| (126, format!("cannot {what}: {error}"));
 
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(|error| failed("ask for a signal when the agent dies", &error))?;
@@ -159,6 +167,7 @@ fn prepare(agent: &OsStr, addresses: &OsStr, files: &OsStr, kept: Option<i32>) -
     if addresses == "fixed" {
         fix_addresses().map_err(|error| failed("switch off address randomisation", &error))?;
     }
+    bind(cpus);
     if let Some((soft, hard)) = files.to_str().and_then(|files| files.split_once(':'))
         && let (Ok(soft), Ok(hard)) = (soft.parse(), hard.parse())
     {
@@ -170,6 +179,20 @@ fn prepare(agent: &OsStr, addresses: &OsStr, files: &OsStr, kept: Option<i32>) -
     SigSet::empty()
         .thread_set_mask()
         .map_err(|error| failed("unblock signals", &error))
+}
+
+/// From now on this process, and all that it starts, runs on these processors, if there are any. Where they have been taken
+/// away since the job began it runs where it may: that is better than not at all.
+fn bind(cpus: &OsStr) {
+    let mut set = CpuSet::new();
+    let numbers = cpus.to_str().into_iter().flat_map(|cpus| cpus.split(','));
+    let numbers: Vec<usize> = numbers.filter_map(|cpu| cpu.parse().ok()).collect();
+    for cpu in &numbers {
+        let _ = set.set(*cpu);
+    }
+    if !numbers.is_empty() {
+        let _ = sched_setaffinity(Pid::from_raw(0), &set);
+    }
 }
 
 /// From its next program on this process has its memory at the same addresses in every life. Returns what was before.

@@ -68,6 +68,9 @@ pub struct Job {
     /// local disks; Bouteiller 2006, §III.E). Without files they always do.
     #[serde(default = "yes")]
     pub local_copies: bool,
+    /// The processors of ranks, which take them in turn; none: ranks run where this process may.
+    #[serde(default)]
+    pub cpus: Vec<Vec<u32>>,
     /// Soft and hard limit of open files that ranks get.
     pub open_files: (u64, u64),
     /// How ranks are put into groups that are copied one after the other (group).
@@ -96,6 +99,13 @@ fn yes() -> bool {
 }
 
 impl Job {
+    /// The processors of a rank, as the kernel writes lists; none when it is not bound.
+    pub fn cpus_of(&self, rank: usize) -> Option<String> {
+        let cpus = self.cpus.get(rank.checked_rem(self.cpus.len())?)?;
+        let numbers: Vec<String> = cpus.iter().map(u32::to_string).collect();
+        Some(numbers.join(","))
+    }
+
     /// Determinants are piggybacked, so what a rank has delivered may be known to others only.
     pub fn piggybacks(&self) -> bool {
         node_memory::piggybacks(self.protocol, self.tolerate_node)

@@ -69,6 +69,8 @@ pub(super) const OPTIONS: &[Known] = &[
     known("timeout", 1, RESUME),
     known("v", 0, RESUME),
     known("verbose", 0, RESUME),
+    known("bind-to", 1, 0),
+    known("map-by", 1, 0),
     known("f", 1, 0),
     known("hostfile", 1, 0),
     known("machinefile", 1, 0),

@@ -6,6 +6,7 @@ use resurgo_wire::node_memory::{
 };
 
 use super::*;
+use crate::binding::Unit;
 
 /// What the papers call some of the protocols, in lower case.
 const IN_PAPERS: &[(&str, &str)] = &[
@@ -47,6 +48,8 @@ pub(super) fn set(options: &mut Options, name: &str, value: &str) -> Result<(), 
         }
         "outfile-pattern" => options.output_files[0] = Some(Pattern::parse(value)?),
         "errfile-pattern" => options.output_files[1] = Some(Pattern::parse(value)?),
+        "bind-to" => options.bind_to = Some(Unit::parse(value)?),
+        "map-by" => options.map_by = Some(Unit::parse(value)?),
         "v" | "verbose" => options.verbose = true,
         "print-all-exitcodes" => options.print_exit_codes = true,
         "timeout" => match parse_duration(value)? {

@@ -160,11 +160,20 @@ impl Life {
         let mut command = Command::new("/proc/self/exe");
         let agent = std::process::id().to_string();
         let files = format!("{}:{}", around.job.open_files.0, around.job.open_files.1);
+        let cpus = around.job.cpus_of(rank).unwrap_or_default();
         let addresses = if around.job.fixed_addresses { "fixed" } else { "random" };
         match begin {
             Begin::Image(image) => command
                 .arg(crate::trampoline::RESTORE_VERB)
-                .args([&agent, addresses, &files, &around.job.name, &image.digest, &unusable])
+                .args([
+                    &agent,
+                    addresses,
+                    &files,
+                    &cpus,
+                    &around.job.name,
+                    &image.digest,
+                    &unusable,
+                ])
                 .arg(around.shown(image))
                 .env_clear()
                 // By this the process knows itself, and its copies, among those that have a file open.
@@ -174,6 +183,7 @@ impl Life {
                 .arg(agent)
                 .arg(addresses)
                 .arg(files)
+                .arg(cpus)
                 .arg(if file.is_some() { "held" } else { "path" })
                 .arg(&program.directory)
                 .arg(&program.path)

@@ -418,6 +418,7 @@ pub(super) mod tests {
             checkpoint_compress: None,
             checkpoint_keep: false,
             local_copies: true,
+            cpus: Vec::new(),
             open_files: (1024, 1024),
             fixed_addresses: true,
             place: 1 << 44,

@@ -136,6 +136,7 @@ impl Dispatcher {
             progress_due: None,
             stopped: None,
             verbose: settings.verbose,
+            cpus: (0..job.cpus.len()).filter_map(|rank| job.cpus_of(rank)).collect(),
             timeout: settings.timeout,
             exit_codes: settings.print_exit_codes.then(BTreeMap::new),
             loggers,
