@@ -12,14 +12,14 @@ use resurgo_wire::node_memory::{self as nm, MAGIC};
 
 /// Variables that lead an MPI library here, and the beginnings of the values that they have from us. Those that the MPI
 /// library reads again when it is initialised once more come back when it has been finalised; libfabric reads its own once.
-const OURS: [(&CStr, &[u8], bool); 7] = [
-    (c"PMI_FD", b"30", true),
-    (c"MPIR_CVAR_CH4_NETMOD", b"ofi", true),
-    (c"MPIR_CVAR_NOLOCAL", b"1", true),
-    (c"I_MPI_FABRICS", b"ofi", true),
-    (c"I_MPI_OFI_PROVIDER", b"resurgo", false),
-    (c"FI_PROVIDER", b"resurgo", false),
-    (c"FI_PROVIDER_PATH", b"/", false),
+const OURS: [(&[u8], &[u8], bool); 7] = [
+    (b"PMI_FD", b"30", true),
+    (b"MPIR_CVAR_CH4_NETMOD", b"ofi", true),
+    (b"MPIR_CVAR_NOLOCAL", b"1", true),
+    (b"I_MPI_FABRICS", b"ofi", true),
+    (b"I_MPI_OFI_PROVIDER", b"resurgo", false),
+    (b"FI_PROVIDER", b"resurgo", false),
+    (b"FI_PROVIDER_PATH", b"/", false),
 ];
 
 /// The whole texts, `NAME=value`, of those that are hidden.
@@ -80,18 +80,40 @@ pub fn hide() {
         // SAFETY: a flag of the rank's own descriptor; there may be none of that number.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
-    for ((name, ours, _), hidden) in OURS.iter().zip(&HIDDEN) {
-        // SAFETY: a C string; its answer is one, or null. It is a part of the environment's text, behind the name and `=`.
-        unsafe {
-            let value = libc::getenv(name.as_ptr());
-            if !value.is_null() && CStr::from_ptr(value).to_bytes().starts_with(ours) {
-                hidden.store(value.sub(name.count_bytes() + 1), Ordering::Relaxed);
-                // The text stays where it is, and so does every pointer to it. MPI is initialised by one thread at a time, and
-                // programs do not look for these names beside it.
-                libc::unsetenv(name.as_ptr());
+    // SAFETY: the environment as C has it: texts, then null. A text stays where it is, and so does every pointer to it; one
+    // pointer is exchanged for another in one go, for whoever else is looking for a name.
+    unsafe {
+        if environ.is_null() {
+            return;
+        }
+        let slots = || (0..).map(|n| environ.add(n)).take_while(|slot| !(**slot).is_null());
+        let Some(rank) = slots().find_map(|slot| value_of(*slot, nm::ENV_RANK.as_bytes()).map(|_| *slot)) else {
+            return;
+        };
+        for slot in slots() {
+            for ((name, ours, _), hidden) in OURS.iter().zip(&HIDDEN) {
+                if value_of(*slot, name).is_some_and(|value| value.starts_with(ours)) {
+                    hidden.store(*slot, Ordering::Relaxed);
+                    // Its number is there twice then, which does no harm.
+                    slot.write(rank);
+                }
             }
         }
     }
+}
+
+unsafe extern "C" {
+    static mut environ: *mut *mut c_char;
+}
+
+/// What stands behind `name` and `=`, if the text begins so.
+///
+/// # Safety
+/// A C string, as long as the answer is used.
+unsafe fn value_of<'a>(text: *const c_char, name: &[u8]) -> Option<&'a [u8]> {
+    // SAFETY: as required above.
+    let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+    text.strip_prefix(name)?.strip_prefix(b"=")
 }
 
 /// MPI has been finalised: it finds what it needs should it be initialised again.

@@ -58,16 +58,11 @@ impl ProgramFile {
         let directory = Path::new(&program.directory);
         let mut scripts: Vec<PathBuf> = Vec::new();
         scripts.extend(is_script(&path).then(|| path.clone()));
-        let named = program
-            .arguments
-            .iter()
-            .skip(1)
-            .map(|argument| directory.join(argument));
-        scripts.extend(
-            named
-                .filter(|file| is_named_like_a_script(file) || is_script(file))
-                .take(1),
-        );
+        let mut words = 1..program.arguments.len();
+        scripts.extend(words.find_map(|word| {
+            let file = directory.join(&program.arguments[word]);
+            (is_script(&file) || is_run_by(&program.arguments[..word], &file)).then_some(file)
+        }));
         let scripts = scripts
             .into_iter()
             .filter_map(|file| Some((file.clone(), content(&file)?)));
@@ -94,9 +89,14 @@ impl ProgramFile {
         if let Some((file, _)) = changed {
             return Some(has_changed(file));
         }
-        let (file, stamp) = self.held.as_ref()?;
-        let now = Stamp::of(&file.metadata().ok()?);
-        (self.to_execute().is_some() && now != *stamp).then(|| has_changed(&self.path))
+        let Some((file, stamp)) = &self.held else {
+            return Some(format!(
+                "{} could not be opened when the job began",
+                self.path.display()
+            ));
+        };
+        let is_same = file.metadata().is_ok_and(|now| Stamp::of(&now) == *stamp);
+        (self.to_execute().is_some() && !is_same).then(|| has_changed(&self.path))
     }
 
     /// The name leads to another file by now, and the held one is executed.
@@ -141,10 +141,30 @@ fn is_script(file: &Path) -> bool {
     is_file && File::open(file).ok().and_then(read) == Some(2) && start == *b"#!"
 }
 
-fn is_named_like_a_script(file: &Path) -> bool {
-    let ending = file.extension().and_then(|ending| ending.to_str());
-    ending.is_some_and(|ending| ["py", "sh", "pl", "rb", "jl", "R", "lua", "m", "js", "tcl"].contains(&ending))
-        && file.is_file()
+/// One of the words before is the interpreter of files that are named like this one. Other programs write such files.
+fn is_run_by(words: &[OsString], file: &Path) -> bool {
+    let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    let interpreters: &[&str] = match ending {
+        "py" => &["python", "pypy"],
+        "sh" => &["sh", "bash", "dash", "ksh", "zsh"],
+        "R" => &["R"],
+        "jl" => &["julia"],
+        "m" => &["octave"],
+        "pl" => &["perl"],
+        "rb" => &["ruby"],
+        "lua" => &["lua"],
+        "js" => &["node"],
+        "tcl" => &["tclsh"],
+        _ => &[],
+    };
+    let is_one = |word: &OsString| {
+        let name = Path::new(word)
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        interpreters.iter().any(|interpreter| name.starts_with(interpreter))
+    };
+    words.iter().any(is_one) && file.is_file()
 }
 
 fn content(file: &Path) -> Option<[u8; 32]> {
@@ -306,6 +326,15 @@ mod tests {
         assert!(python.why_not().is_some_and(|why| why.contains("/main.py has changed")));
         std::fs::remove_file(folder.0.join("main.py")).unwrap();
         assert!(python.why_not().is_some());
+        folder.write("main.py", b"one");
+        folder.write("out.m", b"one");
+        let nice = folder.program(&["python", "/usr/bin/python3.11", "main.py"]);
+        let program = folder.program(&["python", "-o", "out.m", "main.pyx"]);
+        folder.write("out.m", b"two");
+        folder.write("main.py", b"two");
+        assert!(nice.why_not().is_some() && program.why_not().is_none());
+        let gone = folder.program(&["nowhere"]);
+        assert!(gone.why_not().is_some_and(|why| why.contains("could not be opened")));
     }
 
     #[test]
