@@ -2,6 +2,7 @@
 """The same programs on other MPI libraries: Intel's own, the MPI-5 standard interface, Debian's name for MPICH."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +97,32 @@ def test_the_library_path_of_the_user_counts(jobs, program):
     env = harness.environment(VIRTUAL_ENV=None, PATH="/usr/bin:/bin", LD_LIBRARY_PATH=harness.MPICH / "lib")
     for name in ("hello", "hello_abi"):
         assert "2 ranks, sum 1" in jobs.run(2, *program(name), env=env).ok().text
+
+
+DEBIAN = sorted(Path("/usr/lib").glob("*-linux-gnu/libmpich.so.12"))
+# A Python module that is linked with that library, as far as anybody can see.
+BESIDE = """
+import ctypes, sys
+mpi = ctypes.CDLL(sys.argv[1])
+assert mpi.MPI_Init(None, None) == 0
+print("initialised", flush=True)
+mpi.MPI_Finalize()
+"""
+
+
+@pytest.mark.skipif(not DEBIAN, reason="needs Debian's libmpich12")
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_library_that_does_without_us_is_noticed_and_named(jobs, size):
+    command = (harness.PYTHON, "-c", BESIDE, DEBIAN[0])
+    env = harness.environment(UCX_TLS="tcp,self")  # its shared memory would stay behind
+    result = jobs.run(size, *command, env=env)
+    assert result.code == 1 and "initialised" not in result.text, result.describe()
+    said = [line for line in result.errors.splitlines() if "cannot be protected" in line]
+    assert len(said) == 1 and "libmpich.so.12" in said[0] and "UCX" in said[0], result.describe()
+    assert not result.of("failed")
+    result = jobs.run(size, *command, protocol="none", env=env).ok()
+    assert result.text == "initialised\n" * size
+    (warning,) = result.of("pmi_trouble")
+    assert "libmpich.so.12" in warning["text"] and "UCX" in warning["text"]
+    # The same by the library that is ours.
+    jobs.run(size, harness.PYTHON, "-c", BESIDE, harness.MPICH / "lib/libmpi.so.12").ok()

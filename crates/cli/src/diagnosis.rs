@@ -306,6 +306,9 @@ fn of_python(
                 steps.push(format!("{shown} is Python, whose modules will find {}", file.display()));
                 let path = file.parent().map(|directory| directory.as_os_str().to_owned());
                 let mut diagnosis = finish(maker, file, path.into_iter().collect(), search)?;
+                steps.push(
+                    "a module that is linked with another MPI library brings that; it is noticed in MPI_Init, and named".into(),
+                );
                 diagnosis.steps = steps;
                 return Ok(diagnosis);
             }

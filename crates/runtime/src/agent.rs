@@ -5,6 +5,7 @@
 //! a rank is the dispatcher's business. When the dispatcher goes away, everything that the agent has started
 //! ends.
 
+mod bypass;
 mod files;
 mod groups;
 mod held;

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpgid};
-use resurgo_pmi::{Notice, Output};
+use resurgo_pmi::{Command, LineError, Notice, Output};
 use resurgo_wire::control::{ToDispatcher, WantedProgram};
 use resurgo_wire::node_memory::{PHASE_REPLAY, can_return_together};
 
@@ -12,13 +12,9 @@ use super::program_file::Mapped;
 use super::{Agent, Work};
 
 impl Work {
-    /// Lets the server answer the next command of `rank` that has arrived whole.
-    fn next_answers(&mut self, rank: usize) -> Option<(Vec<Output>, Option<Notice>)> {
-        let command = self.ranks[rank].life.as_mut()?.lines.next_command()?;
-        Some(match command {
-            Ok(command) => self.server.command(rank, &command),
-            Err(error) => self.server.malformed(rank, &error),
-        })
+    /// The next command of `rank` that has arrived whole.
+    fn next_command(&mut self, rank: usize) -> Option<Result<Command, LineError>> {
+        self.ranks[rank].life.as_mut()?.lines.next_command()
     }
 }
 
@@ -71,7 +67,16 @@ impl Agent {
         if !self.compare_code(rank)? {
             return Ok(());
         }
-        while let Some((answers, notice)) = self.work.as_mut().and_then(|work| work.next_answers(rank)) {
+        while let Some(command) = self.work.as_mut().and_then(|work| work.next_command(rank)) {
+            let name = command.as_ref().map_or("", |command| &command.name);
+            if ["barrier_in", "finalize"].contains(&name) {
+                self.mind_bypass(rank, name == "finalize")?;
+            }
+            let Some(work) = &mut self.work else { break };
+            let (answers, notice) = match command {
+                Ok(command) => work.server.command(rank, &command),
+                Err(error) => work.server.malformed(rank, &error),
+            };
             for answer in answers {
                 self.answer(&answer);
             }

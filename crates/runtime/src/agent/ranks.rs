@@ -38,6 +38,8 @@ pub(super) struct Rank {
     replaying: bool,
     /// A life that makes no new delivery before it has printed again what the former ones printed.
     repeats_output: bool,
+    /// The present life has opened the provider, or it is known that it does not.
+    pub uses_provider: bool,
     /// The present life has called MPI_Abort where former ones went on.
     pub aborted: bool,
     /// The last life ended as a program should.
@@ -76,6 +78,7 @@ impl Rank {
             taken: [Taken::default(), Taken::default()],
             replaying: false,
             repeats_output: false,
+            uses_provider: false,
             aborted: false,
             finished: false,
             ended_well: false,
@@ -207,7 +210,7 @@ impl Agent {
         this.number += 1;
         this.fault_at_messages = fault_at_messages;
         (this.killed_ns, this.asked_ns) = (0, monotonic_ns());
-        this.aborted = false;
+        (this.uses_provider, this.aborted) = (false, false);
         for (taken, printed) in this.taken.iter_mut().zip(from.printed) {
             taken.restarted(printed, repeats);
         }

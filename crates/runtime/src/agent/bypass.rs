@@ -1,0 +1,107 @@
+//! Ranks whose MPI library has not opened our provider: nothing that they send passes through us, and nobody could recover them.
+//!
+//! An MPICH opens its endpoint before it tells others of it, in PMI's first barrier; one that arrives there with UCX and without
+//! libfabric will not use our provider. Others have barriers before they load libfabric (Intel's), so what they do is known for certain
+//! only when they finalise. Which library it is stands in the maps of the process.
+
+use std::io;
+use std::path::PathBuf;
+
+use resurgo_wire::control::ToDispatcher;
+use resurgo_wire::node_memory::PROTOCOL_NONE;
+
+use super::Agent;
+
+/// What the file names of MPI libraries begin with.
+const MPI: [&str; 4] = ["libmpi.so", "libmpich.so", "libmpi_abi.so", "libpmpi.so"];
+/// Once one of these is there our provider may still be opened.
+const FABRIC: [&str; 2] = ["libresurgo-fi.so", "libfabric.so"];
+
+/// A rank with an MPI library that does without us.
+#[derive(Debug, PartialEq, Eq)]
+struct Bypass {
+    library: PathBuf,
+    is_over_ucx: bool,
+}
+
+/// `maps`: the text of /proc/PID/maps.
+fn bypassing(maps: &str) -> Option<Bypass> {
+    let files = || maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+    let named = |file: &str, starts: &[&str]| {
+        let name = file.rsplit('/').next().unwrap_or(file);
+        starts.iter().any(|start| name.starts_with(start))
+    };
+    if files().any(|file| named(file, &FABRIC)) {
+        return None;
+    }
+    let library = PathBuf::from(files().find(|file| named(file, &MPI))?);
+    let is_over_ucx = files().any(|file| named(file, &["libucp.so"]));
+    Some(Bypass { library, is_over_ucx })
+}
+
+/// The number of the process group of which a process is, by the text of its /proc/PID/stat.
+fn group(stat: &str) -> Option<i32> {
+    stat.rsplit_once(") ")?.1.split_whitespace().nth(2)?.parse().ok()
+}
+
+/// Looks at the processes of a rank, of which any may be the one that speaks.
+fn look(leader: i32) -> Option<Bypass> {
+    let read = |pid: i32, file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let pids = std::fs::read_dir("/proc").ok()?;
+    let pids = pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut members = pids.filter(|pid| group(&read(*pid, "stat")) == Some(leader));
+    members.find_map(|pid| bypassing(&read(pid, "maps")))
+}
+
+impl Agent {
+    /// `rank` waits in a barrier of PMI, or `leaves`.
+    pub(super) fn mind_bypass(&mut self, rank: usize, leaves: bool) -> io::Result<()> {
+        let Some(work) = &mut self.work else { return Ok(()) };
+        let this = &mut work.ranks[rank];
+        let Some(life) = this.life.as_ref().filter(|_| !this.uses_provider) else {
+            return Ok(());
+        };
+        this.uses_provider = work.memory.attached(rank)?.is_some();
+        if this.uses_provider {
+            return Ok(());
+        }
+        let Some(bypass) = look(life.pid.as_raw()).filter(|bypass| leaves || bypass.is_over_ucx) else {
+            return Ok(());
+        };
+        let over = if bypass.is_over_ucx { " over UCX" } else { "" };
+        let what = format!("its MPI library is {}{over}", bypass.library.display());
+        // The others are no different: it is said once.
+        work.ranks.iter_mut().for_each(|rank| rank.uses_provider = true);
+        let cure = "build the program, or the module that it loads, for an MPICH with libfabric \
+                    (pip install mpich, in an active virtual environment, gives one)";
+        if leaves || work.job.protocol == PROTOCOL_NONE {
+            let text = format!("is not protected: {what} and does without Resurgo's provider; {cure}");
+            return self.send(&ToDispatcher::PmiTrouble { rank, text });
+        }
+        let reason = format!(
+            "rank {rank} cannot be protected: {what} and does without Resurgo's provider; {cure}, or run with --protocol none"
+        );
+        self.send(&ToDispatcher::Failed { reason })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_without_our_provider_is_named() {
+        let line = |file: &str| format!("7f0000000000-7f0000001000 r--p 00000000 08:01 1234    {file}\n");
+        let (ucx, mpich) = (line("/usr/lib/libucp.so.0.0.0"), line("/opt/a b/libmpich.so.12.2.2"));
+        let plain = line("/usr/lib/libc.so.6") + "7ffc00000000-7ffc00001000 rw-p 00000000 00:00 0   [stack]\n";
+        let library = PathBuf::from("/opt/a b/libmpich.so.12.2.2");
+        for (more, is_over_ucx) in [(ucx.as_str(), true), ("", false)] {
+            let library = library.clone();
+            let found = bypassing(&format!("{plain}{mpich}{more}"));
+            assert_eq!(found, Some(Bypass { library, is_over_ucx }));
+        }
+        assert_eq!(bypassing(&plain), None);
+        assert_eq!(bypassing(&(mpich + &line("/x/libresurgo-fi.so"))), None);
+        assert_eq!(group("12 (a) b) S 1 77 12 0"), Some(77));
+    }
+}
