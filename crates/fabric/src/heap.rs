@@ -76,22 +76,25 @@ impl State {
         if to > HEAP.end {
             return false;
         }
+        // The system calls themselves: UCX puts something in the place of libc's functions, and this may be a thread of which libc knows
+        // nothing, as in a process that has just been rebuilt.
         // SAFETY: maps only address space nobody has (NOREPLACE).
         let got = unsafe {
-            libc::mmap(
-                from as *mut _,
+            libc::syscall(
+                libc::SYS_mmap,
+                from,
                 to - from,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
-                -1,
-                0,
+                -1i64,
+                0i64,
             )
         };
         if got as usize != from {
             return false;
         }
         // SAFETY: the mapping just made. A core dump is about the program.
-        unsafe { libc::madvise(got, to - from, libc::MADV_DONTDUMP) };
+        unsafe { libc::syscall(libc::SYS_madvise, from, to - from, libc::MADV_DONTDUMP) };
         self.mapped = to;
         true
     }
