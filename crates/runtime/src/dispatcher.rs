@@ -683,7 +683,7 @@ impl Dispatcher {
         self.interrupted = true;
         let limit = limit.as_secs_f64();
         self.events.error(&format!("APPLICATION TIMED OUT, TIMEOUT = {limit}s"));
-        self.end(TIMED_OUT, GRACE);
+        self.end(TIMED_OUT, self.signals.grace);
     }
 
     fn take_stdin(&mut self) {

@@ -29,7 +29,7 @@ pub(super) struct Signals {
     /// Takes images instead of going to the ranks, where there can be images.
     takes_images: Option<Signal>,
     /// How long ranks may take to end.
-    grace: Duration,
+    pub grace: Duration,
     /// Numbers of those that have been passed on.
     passed_on: Vec<i32>,
     /// The user ends the job with this signal; the ranks that are left at that moment are killed.
