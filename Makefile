@@ -56,15 +56,17 @@ test: setup ## all tests but the long ones
 SEEDS ?= 200000
 # Of image files, of each of four kinds.
 MUTANTS ?= 300000
+FUZZ ?= 20000
 # Of the jobs with random kills; nothing: the tests' own.
 KILLS ?=
 SEED ?=
 ROUNDS ?=
-soak: setup ## the long tests: SEEDS=200000 of the simulator; MUTANTS=300000 of image files; KILLS= a job, SEED=, ROUNDS=
+soak: setup ## the long tests: SEEDS=200000 of the simulator; MUTANTS=300000 of image files; FUZZ=20000 inputs a protocol; KILLS= a job, SEED=, ROUNDS=
 	@$(MAKE) --no-print-directory build
 	cargo run --release --locked -p resurgo-sim -- --seeds $(SEEDS)
 	cargo run --release --locked -p resurgo-sim -- --mutations --seeds 30000
 	MUTANTS=$(MUTANTS) SEED=$(or $(SEED),7) cargo test --locked -p resurgo-image -- --ignored many_mutants
+	FUZZ=$(FUZZ) SEED=$(or $(SEED),7) cargo test --locked -p resurgo-runtime fuzz
 	$(PROGRAMS)
 	$(PYTHON) -m pytest tests -m soak $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ROUNDS),--rounds $(ROUNDS))

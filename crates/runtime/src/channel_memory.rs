@@ -276,4 +276,4 @@ impl Server {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -429,4 +429,4 @@ fn quick(stream: &TcpStream) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

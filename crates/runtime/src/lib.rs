@@ -8,6 +8,8 @@ mod connection;
 pub mod dispatcher;
 pub mod event_logger;
 pub mod faults;
+#[cfg(test)]
+mod fuzz;
 pub mod jobs;
 mod leftovers;
 pub mod memory;

@@ -7,17 +7,17 @@ use resurgo_wire::channel_memory::{Envelope, Frame, Greeting, Identity, Input, O
 
 use super::*;
 
-const KEY: [u8; 32] = [42; 32];
+pub(crate) const KEY: [u8; 32] = [42; 32];
 
 /// A channel memory in a thread of this process.
-struct Running {
-    address: SocketAddr,
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
     control: UnixStream,
     thread: Option<std::thread::JoinHandle<Result<(), String>>>,
 }
 
 impl Running {
-    fn start(bound: u64) -> Running {
+    pub(crate) fn start(bound: u64) -> Running {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
@@ -43,7 +43,7 @@ impl Running {
         }
     }
 
-    fn end(&mut self) -> Result<(), String> {
+    pub(crate) fn end(&mut self) -> Result<(), String> {
         let _ = self.control.shutdown(std::net::Shutdown::Both);
         self.thread.take().unwrap().join().unwrap()
     }
@@ -57,8 +57,8 @@ impl Drop for Running {
     }
 }
 
-struct Peer {
-    stream: TcpStream,
+pub(crate) struct Peer {
+    pub(crate) stream: TcpStream,
     input: Input,
 }
 
@@ -108,18 +108,18 @@ impl Peer {
         }
     }
 
-    fn joined(server: &Running, rank: Rank, incarnation: u64) -> (Peer, Admission) {
+    pub(crate) fn joined(server: &Running, rank: Rank, incarnation: u64) -> (Peer, Admission) {
         Peer::join(server, rank, incarnation, KEY).unwrap()
     }
 
-    fn say(&mut self, frames: &[Frame]) {
+    pub(crate) fn say(&mut self, frames: &[Frame]) {
         let mut output = Output::default();
         frames.iter().for_each(|frame| output.push(frame));
         self.stream.write_all(output.bytes()).unwrap();
     }
 
     /// Hands the next frame to `with`.
-    fn hear<T>(&mut self, with: impl FnOnce(Frame) -> T) -> Result<T, String> {
+    pub(crate) fn hear<T>(&mut self, with: impl FnOnce(Frame) -> T) -> Result<T, String> {
         loop {
             // Looked for twice: what is borrowed must not be kept.
             if self.input.peek().map_err(|error| error.to_string())? {

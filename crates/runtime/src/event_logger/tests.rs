@@ -5,15 +5,15 @@ use resurgo_wire::event_logger::{Client, ClientEvent, Error as WireError, Identi
 
 use super::*;
 
-const KEY: [u8; 32] = [42; 32];
-const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+pub(crate) const KEY: [u8; 32] = [42; 32];
+pub(crate) const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-struct Peer {
+pub(crate) struct Peer {
     client: Client,
-    stream: TcpStream,
+    pub(crate) stream: TcpStream,
 }
 
-fn identity(rank: Rank, incarnation: u64, acknowledged: Option<u64>) -> Identity {
+pub(crate) fn identity(rank: Rank, incarnation: u64, acknowledged: Option<u64>) -> Identity {
     Identity {
         rank,
         size: 4,
@@ -36,7 +36,7 @@ impl Peer {
         }
     }
 
-    fn admitted(server: &EventLoggerServer, identity: Identity) -> Self {
+    pub(crate) fn admitted(server: &EventLoggerServer, identity: Identity) -> Self {
         let mut peer = Self::new(server, identity);
         let epoch = server.epoch();
         assert!(matches!(peer.event(), Ok(ClientEvent::Admitted { epoch: e, .. }) if e == epoch));
@@ -65,7 +65,7 @@ impl Peer {
         }
     }
 
-    fn log(&mut self, first_rclock: u64, records: &[Recorded]) -> Result<u64, String> {
+    pub(crate) fn log(&mut self, first_rclock: u64, records: &[Recorded]) -> Result<u64, String> {
         let deliveries: Vec<Delivery> = records.iter().map(|record| (*record, 0)).collect();
         self.client.log(first_rclock, &deliveries);
         let last = first_rclock + records.len() as u64 - 1;
@@ -78,7 +78,7 @@ impl Peer {
         }
     }
 
-    fn query(&mut self) -> Result<Vec<Recorded>, ClientEvent> {
+    pub(crate) fn query(&mut self) -> Result<Vec<Recorded>, ClientEvent> {
         self.client.query(0);
         let mut all = Vec::new();
         loop {
@@ -95,7 +95,7 @@ impl Peer {
     }
 }
 
-fn records(count: u64) -> Vec<Recorded> {
+pub(crate) fn records(count: u64) -> Vec<Recorded> {
     (0..count)
         .map(|at| Recorded {
             source: (at % 4) as Rank,
