@@ -251,7 +251,8 @@ fn fuzz_a_channel_memory() {
         let _ = mad.stream.write_all(&random.input(&valid));
         if round % 16 == 0 {
             honest.say(&[memory::Frame::Sync]);
-            assert_eq!(honest.hear(|frame| frame.name() == "Synced"), Ok(true));
+            // Mad ranks may have sent it something.
+            while honest.hear(|frame| frame.name().to_string()).unwrap() != "Synced" {}
         }
     }
     assert_eq!(server.end(), Ok(()));
