@@ -124,9 +124,12 @@ def test_a_planted_job_is_not_resumed(chain, program, shared):
     refused("symbolic link")
     own.unlink()
     good.rename(own)
-    chain.resume(own)
-    chain.end()
-    assert chain.out == chain.jobs.calm(2, *program("heat"), *HEAT).out
+    # What others put beside it is in nobody's way.
+    assert as_other("ln", "-s", own, shared / "planted").returncode == 0
+    assert as_other("mkdir", shared / "theirs").returncode == 0
+    chain.resume(shared)
+    chain.last.wait().ok()
+    assert chain.out == chain.jobs.calm(2, *program("heat"), *HEAT).out and not own.exists()
 
 
 def test_a_forged_image_is_noticed(jobs, chain, program):

@@ -22,12 +22,12 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
-use nix::unistd::{Whence, lseek};
+use nix::unistd::{Whence, geteuid, lseek};
 use resurgo_wire::control::Job;
 use resurgo_wire::node_memory;
 use serde::{Deserialize, Serialize};
@@ -251,7 +251,9 @@ impl Suspended {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        // What others put there says nothing about the user's jobs.
+        let own = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|about| about.uid() == geteuid().as_raw());
+        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(own).collect();
         paths.sort();
         let found = paths.iter().map(|path| Suspended::find(path));
         Ok(found
