@@ -74,17 +74,21 @@ pub fn named(name: &OsStr) -> Result<Suspended, String> {
         };
     }
     let directory = std::path::absolute(name).map_err(|error| format!("{}: {error}", name.display()))?;
-    match Suspended::find(&directory) {
-        Err(Error::Nothing(_)) => {}
+    let why_not = match Suspended::find(&directory) {
+        // It may be one in which others may write, and jobs have directories of their own.
+        Err(why_not @ (Error::Nothing(_) | Error::OtherUser(..) | Error::Untrusted(..))) => why_not,
         found => {
             return found
                 .and_then(Suspended::unless_running)
                 .map_err(|error| error.to_string());
         }
-    }
-    let mut jobs = below(&directory)?;
+    };
+    let mut jobs = match below(&directory) {
+        Err(error) if matches!(why_not, Error::Nothing(_)) => return Err(error),
+        jobs => jobs.unwrap_or_default(),
+    };
     match jobs.len() {
-        0 => Err(format!("no job is suspended in {}", directory.display())),
+        0 => Err(why_not.to_string()),
         1 => jobs.remove(0).unless_running().map_err(|error| error.to_string()),
         _ => Err(several(&jobs)),
     }
