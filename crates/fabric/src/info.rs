@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 /// Capabilities. Remote reads are what MPI libraries fetch long active messages with: without them MPICH 5.0.2 sends those
 /// in segments, and overwrites the header of a first segment that had to be put off. Windows are not served natively
-/// (see `objects::register`), so one-sided communication uses active messages.
+/// (see `ofi/mr.rs`), so one-sided communication uses active messages.
 const CAPS: u64 = FI_MSG
     | FI_TAGGED
     | FI_SEND

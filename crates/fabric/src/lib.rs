@@ -8,7 +8,6 @@ mod channel_memories;
 mod claim;
 mod deeds;
 mod doorbell;
-mod endpoint;
 mod engine;
 mod event_logger;
 mod files;
@@ -19,7 +18,6 @@ mod knowledge;
 mod log;
 mod matching;
 mod node;
-mod objects;
 mod ofi;
 mod padding;
 mod record;
@@ -42,7 +40,7 @@ static PROVIDER: Provider = Provider(UnsafeCell::new(FiProvider {
     context: [std::ptr::null_mut(); 4],
     name: c"resurgo".as_ptr(),
     getinfo: Call(info::getinfo as *const ()),
-    fabric: Call(objects::open_fabric as *const ()),
+    fabric: Call(ofi::open_fabric as *const ()),
     cleanup: ofi::OK,
 }));
 

@@ -4,7 +4,17 @@
 //! Tables of functions are kept as arrays of addresses in libfabric's order. A slot this provider does not serve holds
 //! [`unsupported`], which answers `-FI_ENOSYS` whatever its arguments are.
 
+mod av;
+mod counter;
+mod cq;
+mod domain;
+mod endpoint;
+mod fabric;
+mod mr;
+
 use std::ffi::{c_char, c_int, c_void};
+
+pub use fabric::open_fabric;
 
 pub const FI_MSG: u64 = 1 << 1;
 pub const FI_RMA: u64 = 1 << 2;
@@ -402,4 +412,21 @@ pub struct FiMrAttr {
     pub offset: u64,
     pub requested_key: u64,
     pub context: *mut c_void,
+}
+
+/// Gives an object to C; [`drop_object`] takes it back.
+fn hand_out<T>(object: T) -> *mut T {
+    Box::into_raw(Box::new(object))
+}
+
+/// # Safety
+/// `fid` is the first field of a `T` that `hand_out` gave, and is not used again.
+unsafe fn drop_object<T>(fid: *mut Fid) -> c_int {
+    // SAFETY: as required above.
+    drop(unsafe { Box::from_raw(fid.cast::<T>()) });
+    0
+}
+
+const fn fid(fclass: usize, context: *mut c_void, ops: &'static FidOps) -> Fid {
+    Fid { fclass, context, ops }
 }
