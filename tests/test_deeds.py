@@ -105,6 +105,9 @@ for i in range(int(sys.argv[1]) if world.rank == 0 else 0):
     except OSError as error:
         print(error, file=sys.stderr, flush=True)
         world.Abort(5)
+        time.sleep(0.02)
+        world.Abort(5)
+        time.sleep(100)
 world.barrier()
 open(f"made.{world.rank}", "w").close()
 time.sleep(1)
@@ -120,7 +123,48 @@ def test_more_than_is_kept_is_said_to_be_so(jobs, deeds, code):
     job.kill([0])
     result = job.wait()
     assert result.code == code, result.describe()
-    assert ("d0 stands in its way, and it has done more than is kept" in result.errors) == bool(code), result.describe()
+    told = result.errors.count("d0 stands in its way, and it has done more than is kept")
+    assert told == bool(code), result.describe()
+
+
+# Rank 1 has the lock file that rank 0 had before, until rank 0 wants it again.
+LOCKS = """
+import os, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+def take():
+    while True:
+        try:
+            file = open("lock", "x")
+        except FileExistsError:
+            open("waited", "w").close()
+            time.sleep(0.01)
+        else:
+            print(world.rank, file=file)
+            return file.close()
+def has():
+    return os.path.exists("lock") and open("lock").read() == f"{world.rank}\\n"
+if world.rank == 0:
+    take()
+    os.unlink("lock")
+world.barrier()
+if world.rank == 1:
+    take()
+    while has() and not os.path.exists("waited"):
+        time.sleep(0.01)
+    time.sleep(0.1)
+    print(has(), flush=True)
+    os.unlink("lock")
+world.barrier()
+"""
+
+
+def test_a_lock_that_another_rank_has_by_now_is_waited_for(jobs):
+    job = jobs.start(2, PYTHON, "-c", LOCKS, protocol="pessimistic")
+    job.until(lambda: (job.directory / "lock").exists() and (job.directory / "lock").read_text() == "1\n")
+    job.kill([0])
+    result = job.wait().ok()
+    assert result.text == "True\n" and not (job.directory / "lock").exists(), result.describe()
 
 
 def test_what_others_have_made_is_an_error_as_ever(jobs):

@@ -68,8 +68,13 @@ enum Outcome {
     /// It was about to be made, and this says whether its path was there.
     Begun(bool),
     Done,
+    /// It was done, and what it has made was removed again by this rank.
+    Gone,
     Failed(c_int),
 }
+
+/// The code of [`Outcome::Gone`]; no error has such a number.
+const GONE: u64 = 0x4000;
 
 /// A call, as it is found again.
 #[derive(Clone, Copy)]
@@ -177,6 +182,7 @@ impl Table {
         let code = match outcome {
             Outcome::Begun(was_there) => u64::from(was_there),
             Outcome::Done => 2,
+            Outcome::Gone => GONE,
             Outcome::Failed(errno) => 2 + (errno as u64 & 0xfff),
         };
         let removes = u64::from(deed.removes) << 15;
@@ -191,6 +197,7 @@ impl Table {
         let outcome = match second & 0x7fff {
             code @ 0..=1 => Outcome::Begun(code == 1),
             2 => Outcome::Done,
+            GONE => Outcome::Gone,
             code => Outcome::Failed(code as c_int - 2),
         };
         let deed = Deed {
@@ -213,6 +220,27 @@ impl Table {
             .filter_map(|number| self.get(number))
             .filter(|(deed, _)| deed.removes && deed.path == path)
             .any(|(_, outcome)| matches!(outcome, Outcome::Done | Outcome::Begun(true)))
+    }
+
+    /// The notes that stand of what has made `path`.
+    fn makers(&self, path: Path) -> impl Iterator<Item = (u64, Deed, Outcome)> {
+        let (table, noted, path) = (*self, self.noted().load(Ordering::Acquire), path.short());
+        (self.oldest(noted)..noted)
+            .filter_map(move |number| table.get(number).map(|(deed, outcome)| (number, deed, outcome)))
+            .filter(move |(_, deed, _)| !deed.removes && deed.path == path)
+    }
+
+    /// Whether lives of this rank have made `path` and not removed it again. Otherwise what is there is somebody else's.
+    fn owns(&self, path: Path) -> bool {
+        self.makers(path)
+            .any(|(_, _, outcome)| matches!(outcome, Outcome::Done | Outcome::Begun(false)))
+    }
+
+    /// This life has removed `path`, whichever life had made it.
+    fn forget(&self, path: Path) {
+        self.makers(path)
+            .filter(|(_, _, outcome)| *outcome == Outcome::Done)
+            .for_each(|(number, deed, _)| self.put(number, deed, Outcome::Gone));
     }
 
     /// What the agent tells if the rank comes to a bad end.
@@ -304,15 +332,15 @@ fn begin(table: Table, deed: Deed, is_there: impl Fn() -> bool) -> Known {
     known
 }
 
-/// Whether a former life, whose call went like `outcome`, has done what now fails with `errno`.
-fn has_been_done(deed: Deed, outcome: Outcome, errno: c_int) -> bool {
+/// Whether a former life, whose call went like `outcome`, has done what now fails with `errno`. `owns`: what is there is the rank's own.
+fn has_been_done(deed: Deed, outcome: Outcome, errno: c_int, owns: impl Fn() -> bool) -> bool {
     let is_so = match deed.removes {
         true => [ENOENT, ENOTEMPTY, EEXIST].contains(&errno),
         false => errno == EEXIST,
     };
     is_so
         && match outcome {
-            Outcome::Done => true,
+            Outcome::Done | Outcome::Gone => deed.removes || owns(),
             Outcome::Begun(was_there) => was_there == deed.removes,
             Outcome::Failed(_) => false,
         }
@@ -359,18 +387,20 @@ fn perform<R: Copy + PartialEq>(deed: Deed, path: Path, failed: R, call: impl Fn
         let noted = table.get(number).filter(|_| life() != began_in);
         noted.map(|(_, outcome)| outcome)
     });
-    if is_failure && outcome.is_some_and(|outcome| has_been_done(deed, outcome, error)) {
+    if is_failure && outcome.is_some_and(|outcome| has_been_done(deed, outcome, error, || table.owns(path))) {
         table.put(number, deed, Outcome::Done);
         set_errno(before);
         return again();
     }
-    if outcome != Some(Outcome::Done) {
-        let outcome = if is_failure {
-            Outcome::Failed(error)
-        } else {
-            Outcome::Done
-        };
-        table.put(number, deed, outcome);
+    match outcome {
+        // What was done once is tried again by the next life.
+        Some(Outcome::Done | Outcome::Gone) if is_failure => (),
+        Some(Outcome::Done) => (),
+        _ if is_failure => table.put(number, deed, Outcome::Failed(error)),
+        _ => table.put(number, deed, Outcome::Done),
+    }
+    if deed.removes && !is_failure {
+        table.forget(path);
     }
     if is_failure && [EEXIST, ENOENT].contains(&error) && began_in > 1 && number >= deeds::MOST as u64 {
         table.tell(
@@ -650,6 +680,30 @@ mod tests {
     }
 
     #[test]
+    fn what_was_made_again_after_its_removal_is_told_from_what_others_made() {
+        let lock = Path::here(c"lock".as_ptr());
+        let mut memory = vec![0u64; deeds::BYTES / 8];
+        let table = Table(memory.as_mut_ptr().cast());
+        let (made, removed) = (makes("open", lock).0, removes("unlink", lock).0);
+        let note = |number, deed, outcome| {
+            table.noted().store(number + 1, Ordering::Relaxed);
+            table.put(number, deed, outcome);
+        };
+        note(0, made, Outcome::Done);
+        assert!(table.owns(lock) && !table.owns(Path::here(c"other".as_ptr())));
+        note(1, removed, Outcome::Done);
+        table.forget(lock);
+        assert!(!table.owns(lock));
+        note(2, made, Outcome::Failed(EEXIST));
+        assert!(!table.owns(lock));
+        // Killed before it knew how its call went; and when it knew.
+        note(3, made, Outcome::Begun(false));
+        assert!(table.owns(lock));
+        table.put(3, made, Outcome::Done);
+        assert!(table.owns(lock) && matches!(table.get(0), Some((_, Outcome::Gone))));
+    }
+
+    #[test]
     fn what_has_been_done_is_told_from_what_has_not() {
         let new = Path::here(c"new".as_ptr());
         let (made, removed) = (makes("mkdir", new).0, removes("rmdir", new).0);
@@ -664,13 +718,15 @@ mod tests {
             (removed, Outcome::Begun(false), ENOENT, false),
             (removed, Outcome::Done, libc::EACCES, false),
         ] {
-            assert_eq!(has_been_done(deed, outcome, errno), done);
+            assert_eq!(has_been_done(deed, outcome, errno, || true), done);
         }
+        assert!(!has_been_done(made, Outcome::Done, EEXIST, || false));
         let mut memory = vec![0u64; deeds::BYTES / 8];
         let table = Table(memory.as_mut_ptr().cast());
         for (number, outcome) in [
             (0, Outcome::Begun(true)),
             (5000, Outcome::Done),
+            (5001, Outcome::Gone),
             (70_000, Outcome::Failed(EEXIST)),
         ] {
             table.put(number, removed, outcome);

@@ -42,6 +42,8 @@ pub(super) struct Rank {
     pub uses_provider: bool,
     /// The present life has called MPI_Abort where former ones went on.
     pub aborted: bool,
+    /// It has been told what the life could not do: MPI_Abort returns, and may be called again.
+    pub has_told_undone: bool,
     /// The last life ended as a program should.
     finished: bool,
     /// That, with exit code 0.
@@ -80,6 +82,7 @@ impl Rank {
             repeats_output: false,
             uses_provider: false,
             aborted: false,
+            has_told_undone: false,
             finished: false,
             ended_well: false,
             images: Images::default(),
@@ -210,7 +213,7 @@ impl Agent {
         this.number += 1;
         this.fault_at_messages = fault_at_messages;
         (this.killed_ns, this.asked_ns) = (0, monotonic_ns());
-        (this.uses_provider, this.aborted) = (false, false);
+        (this.uses_provider, this.aborted, this.has_told_undone) = (false, false, false);
         for (taken, printed) in this.taken.iter_mut().zip(from.printed) {
             taken.restarted(printed, repeats);
         }
@@ -431,11 +434,14 @@ impl Agent {
 
     /// A rank comes to a bad end: perhaps for something that a former life has done.
     pub(super) fn tell_undone(&mut self, rank: usize) -> io::Result<()> {
-        let undone = self.work.as_ref().map(|work| work.memory.undone(rank));
-        match undone.transpose()?.flatten() {
-            Some(text) => self.send(&ToDispatcher::Undone { rank, text }),
-            None => Ok(()),
-        }
+        let Some(work) = self.work.as_mut().filter(|work| !work.ranks[rank].has_told_undone) else {
+            return Ok(());
+        };
+        let Some(text) = work.memory.undone(rank)? else {
+            return Ok(());
+        };
+        work.ranks[rank].has_told_undone = true;
+        self.send(&ToDispatcher::Undone { rank, text })
     }
 
     fn tell_output_end(&mut self, rank: usize) -> io::Result<()> {
