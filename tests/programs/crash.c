@@ -6,9 +6,7 @@
 //     WHERE  constructor | before-init | after-init | K (at iteration K) | before-finalize | after-finalize
 //     WHEN   always, or the name of a marker file: only in the life that makes the file (FILE.RANK)
 #include "check.h"
-#include <fcntl.h>
 #include <signal.h>
-#include <unistd.h>
 
 static int is_one_of(const char *list, int rank)
 {
@@ -53,10 +51,8 @@ static void perhaps_die(char **argv, int rank, const char *where)
     if (strcmp(argv[4], "always") != 0) {
         char path[4096];
         snprintf(path, sizeof path, "%s.%d", argv[4], rank);
-        int file = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
-        if (file < 0) // an earlier life has been here
+        if (!is_first(path)) // an earlier life has been here
             return;
-        close(file);
     }
     die(argv[2]);
 }

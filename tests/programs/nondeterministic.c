@@ -7,7 +7,6 @@
 //     and waits for its neighbour's message before it sends in later lives. With `abort` it calls MPI_Abort half-way there in the
 //     next life, which makes the file MARKER.abort.
 #include "check.h"
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/random.h>
@@ -75,10 +74,9 @@ int main(int argc, char **argv)
     for (long k = 0; k < iterations; k++) {
         int receives_first = 0;
         if (k == when && rank == victim) {
-            int file = open(argv[4], O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
-            receives_first = file < 0 && strcmp(variant, "order") == 0;
-            if (file >= 0) {
-                close(file);
+            int first = is_first(argv[4]);
+            receives_first = !first && strcmp(variant, "order") == 0;
+            if (first) {
                 if (strcmp(variant, "order") == 0)
                     MPI_Send(&k, 1, MPI_INT64_T, (rank + 1) % size, 1, ring);
                 kill(getpid(), SIGKILL);
@@ -87,8 +85,7 @@ int main(int argc, char **argv)
         if (k == when / 2 && rank == victim && strcmp(variant, "abort") == 0 && access(argv[4], F_OK) == 0) {
             char path[4096];
             snprintf(path, sizeof path, "%s.abort", argv[4]);
-            int file = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
-            if (file >= 0)
+            if (is_first(path))
                 MPI_Abort(MPI_COMM_WORLD, 7);
         }
         uint64_t out[20] = {(uint64_t)k}, in[20];
