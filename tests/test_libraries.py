@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same programs on other MPI libraries: Intel's own, the MPI-5 standard interface, Debian's name for MPICH."""
 
+import subprocess
+import sysconfig
 import time
 from pathlib import Path
 
@@ -126,3 +128,87 @@ def test_a_library_that_does_without_us_is_noticed_and_named(jobs, size):
     assert "libmpich.so.12" in warning["text"] and "UCX" in warning["text"]
     # The same by the library that is ours.
     jobs.run(size, harness.PYTHON, "-c", BESIDE, harness.MPICH / "lib/libmpi.so.12").ok()
+
+
+SOLVER = """
+#include <Python.h>
+#include <mpi.h>
+static PyObject *solve(PyObject *self, PyObject *none)
+{
+    int rank, size, sum = 0;
+    MPI_Init(NULL, NULL);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    for (int i = 0; i < 300; i++) {
+        int own = rank * i % 7 + sum % 5, all;
+        MPI_Allreduce(&own, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+        sum += all;
+    }
+    MPI_Finalize();
+    return PyLong_FromLong(sum);
+}
+static PyMethodDef methods[] = {{"solve", solve, METH_NOARGS, ""}, {NULL}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "solver", "", -1, methods};
+PyMODINIT_FUNC PyInit_solver(void) { return PyModule_Create(&module); }
+"""
+
+
+@pytest.fixture
+def extension(tmp_path):
+    """Makes `main.py`; the module `helper` that it imports; and the extension `fast.solver` that this imports."""
+    include = sysconfig.get_paths()["include"]
+    if not Path(include, "Python.h").exists():
+        pytest.skip("needs Python's headers")
+
+    def make(*link, helper="from fast.solver import solve\n"):
+        made = tmp_path / "fast" / f"solver{sysconfig.get_config_var('EXT_SUFFIX')}"
+        made.parent.mkdir(exist_ok=True)
+        (tmp_path / "solver.c").write_text(SOLVER)
+        (tmp_path / "main.py").write_text("from helper import solve\nprint(solve(), flush=True)\n")
+        (tmp_path / "helper.py").write_text(helper)
+        words = ["-shared", "-fPIC", "-o", made, tmp_path / "solver.c", f"-I{include}", f"-I{harness.MPICH}/include", *link]
+        subprocess.run(["cc", *words], check=True)
+        return tmp_path / "main.py", str(made)
+
+    return make
+
+
+RPATH = "-Wl,--disable-new-dtags,-rpath,"
+
+
+@pytest.mark.skipif(not DEBIAN, reason="needs Debian's libmpich12")
+def test_an_extension_module_is_led_to_our_library(jobs, extension):
+    """It is linked with Debian's, and imported by a module of the script's directory."""
+    script, made = extension(DEBIAN[0])
+    told = jobs.resurgo("doctor", harness.PYTHON, script).ok().text
+    assert f"{made} asks for libmpich.so.12" in told and "serves instead" in told and "protected    yes" in told
+    assert "importlib" in told and "Python files: 2" in told
+    calm = jobs.run(2, harness.PYTHON, script).ok()
+    result = jobs.run(2, harness.PYTHON, script, options=[*MANY, "--fault", "rank=1,messages=100"]).ok()
+    assert result.restarts == 1 and by_rank(result.out) == by_rank(calm.out), result.describe()
+
+
+@pytest.mark.skipif(not DEBIAN, reason="needs Debian's libmpich12")
+@pytest.mark.parametrize("what", ["UCX", "Open MPI"])
+def test_an_extension_module_that_cannot_be_protected_is_named(jobs, extension, tmp_path, what):
+    """Before anything starts, if Python certainly loads it."""
+    library = DEBIAN[0]
+    if what == "Open MPI":  # as far as the loader knows
+        library = tmp_path / "libmpi.so.40"
+        stub = "".join(f"void MPI_{name}(void) {{}}\n" for name in ("Init", "Comm_rank", "Comm_size", "Allreduce", "Finalize"))
+        (tmp_path / "stub.c").write_text(stub)
+        words = ["-shared", "-fPIC", "-Wl,-soname,libmpi.so.40", "-o", library, tmp_path / "stub.c"]
+        subprocess.run(["cc", *words], check=True)
+    script, made = extension(library, f"{RPATH}{library.parent}")
+    command = [harness.PYTHON, "-m", "main"]
+    said = {verb: jobs.resurgo(verb, *command, cwd=tmp_path) for verb in ("doctor", "run")}
+    for result in said.values():
+        assert result.code == 2 and not result.out, result.describe()
+        assert what in result.errors and result.errors.startswith(f"resurgo: {made} asks for "), result.describe()
+    assert said["doctor"].errors == said["run"].errors
+    # If it is only perhaps loaded, that is a note.
+    extension(library, f"{RPATH}{library.parent}", helper="def solve():\n    import fast.solver\nsolve = lambda: 7\n")
+    told = jobs.resurgo("doctor", harness.PYTHON, script).ok().text
+    assert f"note         a module that may be loaded cannot be protected: {made} asks for" in told
+    result = jobs.run(1, harness.PYTHON, script).ok()
+    assert result.text == "7\n" and f"cannot be protected: {made}" in result.errors, result.describe()

@@ -4,6 +4,8 @@
 //! libfabric, and what has to be in the ranks' environment for it to be the one that is loaded; or a reason why not.
 
 mod elf;
+mod imports;
+mod modules;
 mod script;
 mod search;
 pub mod shim;
@@ -14,6 +16,7 @@ use std::path::{Path, PathBuf};
 use crate::check;
 use crate::environment::{self, Variables};
 use elf::Elf;
+use modules::Modules;
 use script::Runner;
 use search::Search;
 
@@ -80,13 +83,19 @@ fn is_foreign_mpi(name: &str) -> bool {
     !is_mpi(name) && other.iter().any(|start| name.starts_with(start))
 }
 
-/// Examines the file `program`, which ranks with this environment are to run.
-pub fn diagnose(program: &Path, variables: &Variables) -> Result<Diagnosis, String> {
+/// Examines the file `program`, which ranks with this environment are to run in `directory` with these arguments.
+pub fn diagnose(
+    program: &Path,
+    arguments: &[OsString],
+    directory: &Path,
+    variables: &Variables,
+) -> Result<Diagnosis, String> {
     let search = Search::of(variables);
     let path = check::variable(variables, "PATH");
     let shown = program.display().to_string();
     let mut steps = Vec::new();
     let mut file = program.to_path_buf();
+    let mut arguments = arguments.to_vec();
     for _ in 0..4 {
         let Some(headers) = elf::read(&file) else {
             let next = script::python_behind_shell(&file).or_else(|| script::interpreter(&file, path));
@@ -96,16 +105,20 @@ pub fn diagnose(program: &Path, variables: &Variables) -> Result<Diagnosis, Stri
                 ));
             };
             steps.push(format!("{} is a script, run by {}", file.display(), next.display()));
+            arguments.insert(0, file.into_os_string());
             file = next;
             continue;
         };
-        return match follow(&file, &headers, &search, &mut steps)? {
+        return match follow(&file, &headers, &[], &search, &mut steps)? {
             Some(mut diagnosis) => {
                 diagnosis.steps = steps;
                 Ok(diagnosis)
             }
             None => match script::runner(&file) {
-                Some(Runner::Python(python)) => of_python(&python, variables, &search, steps),
+                Some(Runner::Python(python)) => {
+                    let modules = modules::follow(&python, &arguments, directory, variables);
+                    of_python(&python, &headers.rpath, modules, variables, &search, steps)
+                }
                 Some(Runner::Other) => Ok(of_runner(&file, &search, steps)),
                 None if !elf::defines(&file, &["MPI_Init", "PMPI_Init"], true).is_empty() => Err(format!(
                     "{shown} has MPI linked into it statically, so that no provider can be put under it; \
@@ -135,14 +148,15 @@ pub fn diagnose(program: &Path, variables: &Variables) -> Result<Diagnosis, Stri
     Err(format!("{shown} is a script of a script of a script"))
 }
 
-/// An ELF program with its libraries. `None`: no MPI among them.
+/// An ELF program, or a module of one with the RPATHs `inherited`, with its libraries. `None`: no MPI among them.
 fn follow(
     program: &Path,
     headers: &Elf,
+    inherited: &[PathBuf],
     search: &Search,
     steps: &mut Vec<String>,
 ) -> Result<Option<Diagnosis>, String> {
-    let closure = search.closure(headers);
+    let closure = search.closure(headers, inherited);
     let shown = program.display();
     let wanted: Vec<&(String, Option<PathBuf>)> = closure.iter().filter(|(name, _)| is_mpi(name)).collect();
     if wanted.is_empty() {
@@ -165,7 +179,23 @@ fn follow(
         Some(file) => format!("{shown} asks for {name}, found as {}", file.display()),
         None => format!("{shown} asks for {name}, which the loader does not find"),
     });
-    provide(&shown.to_string(), name, natural, program, search, steps).map(Some)
+    let diagnosis = provide(&shown.to_string(), name, natural.clone(), program, search, steps)?;
+    // What is put in front of LD_LIBRARY_PATH comes after an RPATH.
+    let after = search
+        .with(&diagnosis.library_path)
+        .closure(headers, inherited)
+        .into_iter()
+        .find_map(|(other, file)| file.filter(|_| other == name));
+    let real = |file: &Path| std::fs::canonicalize(file).ok();
+    let provided = diagnosis.library.as_ref().and_then(|(_, library)| real(library));
+    match (after, natural) {
+        (Some(after), Some(natural)) if real(&after) != provided => Err(format!(
+            "{shown} asks for {name}, which an RPATH leads to {}: an MPICH without libfabric (UCX only); \
+             remove the RPATH (patchelf --remove-rpath), or link with an MPICH that has libfabric ({INSTALL})",
+            natural.display()
+        )),
+        _ => Ok(Some(diagnosis)),
+    }
 }
 
 fn foreign(program: &str, name: &str, file: Option<&Path>) -> String {
@@ -270,13 +300,71 @@ fn libfabric_for(library: &Path, search: &Search) -> Result<Option<OsString>, St
     ))
 }
 
-/// Python loads MPI when a module asks for it.
+/// Python loads MPI when a module asks for it: mpi4py, and those of the program that are linked with MPI.
 fn of_python(
     python: &Path,
+    rpaths: &[PathBuf],
+    modules: Modules,
     variables: &Variables,
     search: &Search,
     mut steps: Vec<String>,
 ) -> Result<Diagnosis, String> {
+    let usual = library_of_python(python, variables, search);
+    if let Ok(usual) = &usual {
+        steps.extend(usual.steps.iter().cloned());
+    }
+    let first = usual.as_ref().map_or(&[][..], |usual| &usual.library_path);
+    let search = search.with(first);
+    let (mut library_path, mut linked, mut note) = (Vec::new(), None, None);
+    for (file, is_certain) in &modules.libraries {
+        let Some(headers) = elf::read(file) else { continue };
+        let mut told = Vec::new();
+        match follow(file, &headers, rpaths, &search, &mut told) {
+            Ok(None) => {}
+            Ok(Some(found)) => {
+                steps.extend(told);
+                let new = found.library_path.iter().filter(|path| !library_path.contains(*path));
+                library_path.extend(new.cloned().collect::<Vec<_>>());
+                linked = linked.or(found.library.filter(|_| *is_certain));
+            }
+            Err(error) if *is_certain => return Err(error),
+            Err(error) => {
+                note.get_or_insert(format!("a module that may be loaded cannot be protected: {error}"));
+            }
+        }
+    }
+    library_path.extend(first.iter().cloned());
+    let library = match (linked, usual) {
+        (Some(linked), _) => Some(linked),
+        (None, usual) => usual?.library,
+    };
+    steps.push(modules_in_words(&modules));
+    Ok(Diagnosis {
+        steps,
+        library,
+        library_path,
+        note,
+        is_plain: false,
+    })
+}
+
+/// How far a program's modules are known.
+fn modules_in_words(modules: &Modules) -> String {
+    let read = match modules {
+        Modules { is_known: false, .. } => "no script is named, as in resurgo doctor python script.py".to_string(),
+        Modules {
+            is_cut: true, files, ..
+        } => format!("import statements are read, but only of the first {files} Python files"),
+        Modules { files, .. } => format!("import statements are read (Python files: {files})"),
+    };
+    format!(
+        "{read}; modules that are loaded in other ways (importlib, ctypes, .pth files, imports of installed modules) are not \
+         known: another MPI library that they bring is noticed in MPI_Init, and named"
+    )
+}
+
+/// The library that mpi4py finds.
+fn library_of_python(python: &Path, variables: &Variables, search: &Search) -> Result<Diagnosis, String> {
     let environment = search::environment_of(python);
     let shown = python.display().to_string();
     let mut places: Vec<PathBuf> = Vec::new();
@@ -303,13 +391,10 @@ fn of_python(
     for file in named.into_iter().chain(found) {
         match identify(&file) {
             Found::Usable(maker) => {
-                steps.push(format!("{shown} is Python, whose modules will find {}", file.display()));
+                let step = format!("{shown} is Python, whose modules will find {}", file.display());
                 let path = file.parent().map(|directory| directory.as_os_str().to_owned());
                 let mut diagnosis = finish(maker, file, path.into_iter().collect(), search)?;
-                steps.push(
-                    "a module that is linked with another MPI library brings that; it is noticed in MPI_Init, and named".into(),
-                );
-                diagnosis.steps = steps;
+                diagnosis.steps.push(step);
                 return Ok(diagnosis);
             }
             Found::WithoutFabric => {
@@ -387,7 +472,7 @@ mod tests {
 
     fn diagnose_here(program: &str) -> Result<Diagnosis, String> {
         let variables = vec![("PATH".into(), "/usr/bin:/bin".into())];
-        diagnose(Path::new(program), &variables)
+        diagnose(Path::new(program), &[], Path::new("/"), &variables)
     }
 
     #[test]

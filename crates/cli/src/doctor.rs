@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
@@ -28,12 +28,13 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
         return crate::help::print("doctor");
     }
     let as_json = words.next_if(|word| *word == "--json").is_some();
-    let Some(name) = words.next() else {
+    let words: Vec<OsString> = words.cloned().collect();
+    let [name, arguments @ ..] = &words[..] else {
         eprintln!("resurgo: doctor needs a program; try: resurgo doctor ./program");
         return i32::from(crate::USAGE);
     };
-    let (status, text) = match (examine(name), as_json) {
-        (Ok(found), false) => (0, as_text(&found, name)),
+    let (status, text) = match (examine(name, arguments), as_json) {
+        (Ok(found), false) => (0, as_text(&found, &words)),
         (Ok(found), true) => (0, format!("{}\n", as_object(&found))),
         (Err((status, reason)), true) => {
             let object = json!({ "program": name.to_string_lossy(), "protected": false, "reason": reason });
@@ -49,13 +50,13 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     status
 }
 
-fn examine(name: &OsString) -> Result<Finding, (i32, String)> {
+fn examine(name: &OsString, arguments: &[OsString]) -> Result<Finding, (i32, String)> {
     let here =
         std::env::current_dir().map_err(|error| (2, format!("the current directory cannot be found: {error}")))?;
     let variables: Variables = std::env::vars_os().collect();
     let path = check::variable(&variables, "PATH");
     let file = check::find_program(name, &here, path).map_err(|refusal| (refusal.code, refusal.text))?;
-    let diagnosis = diagnosis::diagnose(Path::new(&file), &variables).map_err(|error| (2, error))?;
+    let diagnosis = diagnosis::diagnose(&file, arguments, &here, &variables).map_err(|error| (2, error))?;
     if let Some(note) = diagnosis.note.as_ref().filter(|_| diagnosis.is_plain) {
         return Err((2, note.clone()));
     }
@@ -71,7 +72,7 @@ fn examine(name: &OsString) -> Result<Finding, (i32, String)> {
     })
 }
 
-fn as_text(found: &Finding, name: &OsString) -> String {
+fn as_text(found: &Finding, words: &[OsString]) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = writeln!(text, "program      {}", found.program.display());
@@ -88,7 +89,11 @@ fn as_text(found: &Finding, name: &OsString) -> String {
     }
     let _ = match &found.diagnosis.note {
         Some(note) => writeln!(text, "note         {note}"),
-        None => writeln!(text, "protected    yes: resurgo run -n 4 {}", name.display()),
+        None => writeln!(
+            text,
+            "protected    yes: resurgo run -n 4 {}",
+            words.join(" ".as_ref()).display()
+        ),
     };
     text + "             one rank recovers alone if the program is repeatable: the same messages lead to the same sends (no\n             \
             measured times or unseeded random numbers in messages, one thread inside MPI); otherwise all ranks\n             \

@@ -105,7 +105,7 @@ Exit status: 0; 1 when a file is damaged or of another version.
 ";
 
 const DOCTOR: &str = "\
-resurgo doctor [--json] program
+resurgo doctor [--json] program [arguments]
 
 Tells whether the program can be protected, by which MPI library, and what is put into the environment of its
 ranks; or what is missing. Nothing is run.

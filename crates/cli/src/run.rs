@@ -295,7 +295,8 @@ pub fn prepare_program(
         .map(ToOwned::to_owned)
         .or_else(|| check::variable(&origin.environment, "PATH").map(ToOwned::to_owned));
     let file = check::find_program(&program.arguments[0], &directory, path.as_deref())?;
-    let diagnosis = diagnosis::diagnose(Path::new(&file), &variables).map_err(|error| Refusal::new(2, error))?;
+    let diagnosis = diagnosis::diagnose(&file, &program.arguments[1..], &directory, &variables)
+        .map_err(|error| Refusal::new(2, error))?;
     let provider = provider_path()?;
     diagnosis.prepare(&mut variables, &provider);
     if options.verbose {

@@ -1,7 +1,7 @@
 //! Where the dynamic loader, and people, keep libraries.
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::elf::{self, Elf};
@@ -94,11 +94,19 @@ impl Search {
         all
     }
 
-    /// Every library that a program with these headers needs, directly or not: the names, and the files where they are found.
-    pub fn closure(&self, headers: &Elf) -> Vec<(String, Option<PathBuf>)> {
+    /// The same search with these directories in front of `LD_LIBRARY_PATH`.
+    pub fn with(&self, library_path: &[OsString]) -> Search {
+        let mut search = self.clone();
+        search.library_path.splice(0..0, library_path.iter().map(PathBuf::from));
+        search
+    }
+
+    /// Every library that a program or module with these headers needs, directly or not: the names, and the files where they
+    /// are found. `inherited`: the RPATHs of the program that loads the module.
+    pub fn closure(&self, headers: &Elf, inherited: &[PathBuf]) -> Vec<(String, Option<PathBuf>)> {
         let mut seen = HashSet::new();
         let mut found = Vec::new();
-        let mut open = vec![(headers.clone(), Vec::<PathBuf>::new())];
+        let mut open = vec![(headers.clone(), inherited.to_vec())];
         while let Some((object, inherited)) = open.pop() {
             let mut rpaths = inherited.clone();
             rpaths.extend(object.rpath.iter().cloned());
