@@ -110,14 +110,15 @@ def read_events(path):
     return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
 
 
-def marked_processes(mark):
-    """Pids of living processes in whose environment `mark` stands."""
+def marked_processes(marks):
+    """Pids of living processes in whose environment one of `marks` stands."""
     found = []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
-            if mark.encode() not in Path(entry.path, "environ").read_bytes():
+            present = Path(entry.path, "environ").read_bytes()
+            if not any(mark.encode() in present for mark in marks):
                 continue
             state = Path(entry.path, "stat").read_text().rpartition(")")[2].split()[0]
             if state not in "ZX":
@@ -174,6 +175,7 @@ class Job:
     def __init__(self, directory, command, stdin=None, env=None, cwd=None, events=None):
         self.directory = directory
         self.mark = f"RESURGO_TEST_MARK={uuid.uuid4().hex}"
+        self.marks = [self.mark]  # also those of the runs that it goes on from
         self.events_file = events
         self.destroyed = False  # ended by force, because it did not end
         self.out, self.err = directory / "stdout", directory / "stderr"
@@ -218,7 +220,8 @@ class Job:
                 handle = os.pidfd_open(lives[rank][0])
                 try:
                     # The number may belong to another process by now.
-                    if self.mark.encode() in Path(f"/proc/{lives[rank][0]}/environ").read_bytes():
+                    present = Path(f"/proc/{lives[rank][0]}/environ").read_bytes()
+                    if any(mark.encode() in present for mark in self.marks):
                         signal.pidfd_send_signal(handle, number)
                         hit.append(rank)
                 finally:
@@ -271,8 +274,12 @@ class Job:
             raise AssertionError(f"the job did not end in {timeout} s\n{states}\n{described}") from None
         return self.result(code)
 
+    def goes_on_from(self, job):
+        """Ranks have the environment that they began with, in `job` or before."""
+        self.marks += job.marks
+
     def processes(self):
-        return marked_processes(self.mark)
+        return marked_processes(self.marks)
 
     def destroy(self):
         """Ends everything the job has started; returns what there was."""

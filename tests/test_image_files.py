@@ -457,7 +457,7 @@ def suspended_under_another_kernel(jobs, directory, options=(), threads=0):
     events = jobs.directory / "events-after"
     resume = [harness.RESURGO, "resume", "--json-events", events, own]
     resumed = jobs.command(resume, events=events, env=unhurried(jobs))
-    resumed.mark = job.mark  # ranks have the environment that they began with
+    resumed.goes_on_from(job)
     return job.out.read_bytes(), resumed
 
 

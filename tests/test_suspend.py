@@ -69,8 +69,10 @@ class Chain:
         events = self.jobs.directory / f"events{self.jobs.number + 1}.json"
         name = self.last.process.pid if name is None else name
         command = [*self.jobs.before, RESURGO, "resume", "--json-events", events, *options, name]
-        self.runs.append(self.jobs.command(command, env=self.env, events=events, **more))
-        return self.last
+        job = self.jobs.command(command, env=self.env, events=events, **more)
+        job.goes_on_from(self.last)
+        self.runs.append(job)
+        return job
 
     def end(self):
         """The job comes to its end, and nothing is left of it."""
