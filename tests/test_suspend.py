@@ -99,6 +99,17 @@ def undisturbed(tmp_path_factory, words):
     return result
 
 
+def test_a_file_of_ranks_that_is_gone_is_told(chain, program):
+    file = chain.jobs.directory / "out"
+    chain.start(2, *program("times"), "100", "5000", options=["-outfile-pattern", file])
+    assert chain.last.until(lambda: file.exists() and file.stat().st_size > 1000)
+    assert chain.suspend()
+    file.unlink()
+    chain.resume()
+    assert f"warning: {file} is not what the suspended job has left" in chain.end().errors
+    assert file.read_bytes().endswith(b"has ended\n")
+
+
 def test_files_of_ranks_go_on(chain, program):
     """What the rank printed before and after stands in its file once, also when a run in between was ended and undone."""
     pattern = chain.jobs.directory / "out.%r"
@@ -112,7 +123,8 @@ def test_files_of_ranks_go_on(chain, program):
     job.process.terminate()
     assert job.wait().code == 143
     chain.resume(directory)
-    assert chain.end().out == b""
+    ended = chain.end()
+    assert ended.out == b"" and "is not what the suspended job" not in ended.errors
     for rank in range(2):
         expected = []
         for i in range(300):

@@ -97,13 +97,19 @@ impl Output {
         Ok(())
     }
 
-    /// Goes on where the job was suspended. What an interrupted run has added to files since then will be written again.
-    pub fn resume(&mut self, before: Before) -> Result<(), String> {
+    /// Goes on where the job was suspended. What an interrupted run has added to files since then will be written again. Returns the
+    /// files that are shorter than they were.
+    pub fn resume(&mut self, before: Before) -> Result<Vec<PathBuf>, String> {
+        let mut shorter = Vec::new();
         (self.worlds, self.seconds) = (before.worlds, before.seconds);
         for (path, length) in before.files {
             let path = PathBuf::from(path);
-            self.open(&path, Some(length))
+            let is_whole = self
+                .open(&path, Some(length))
                 .map_err(|error| cannot_write(&path, &error))?;
+            if !is_whole {
+                shorter.push(path);
+            }
         }
         let label = self.label();
         for (name, path, unfinished) in before.lines {
@@ -120,7 +126,7 @@ impl Output {
         for lines in self.lines.values_mut() {
             lines.set_worlds(&self.worlds);
         }
-        Ok(())
+        Ok(shorter)
     }
 
     /// What [`Output::resume`] needs.
@@ -164,10 +170,10 @@ impl Output {
         Some(self.places.directory.join(name))
     }
 
-    /// Opens a file: empty, or as it was when it had this length.
-    fn open(&mut self, path: &Path, length: Option<u64>) -> io::Result<()> {
+    /// Opens a file: empty, or as it was when it had this length. False: it is shorter now.
+    fn open(&mut self, path: &Path, length: Option<u64>) -> io::Result<bool> {
         if self.files.contains_key(path) {
-            return Ok(());
+            return Ok(true);
         }
         // Not to wait for the reader of a FIFO.
         let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
@@ -175,13 +181,14 @@ impl Output {
         options.create(true).append(true).custom_flags(flags.bits());
         let file = options.open(path)?;
         let about = file.metadata()?;
+        let length = length.unwrap_or(0);
         if about.is_file() {
-            file.set_len(length.unwrap_or(0).min(about.len()))?;
+            file.set_len(length.min(about.len()))?;
         } else if !about.file_type().is_char_device() {
             return Err(io::Error::other("it is no file"));
         }
         self.files.insert(path.to_path_buf(), file);
-        Ok(())
+        Ok(!about.is_file() || about.len() >= length)
     }
 
     /// The lines of a rank's stream, and where they go.
@@ -209,8 +216,8 @@ impl Output {
         // A spawned rank's is not there yet.
         let opened = self.open(path, None);
         let written = match (opened, self.files.get_mut(path)) {
-            (Ok(()), Some(file)) => write_all(file, &bytes),
-            (opened, _) => opened,
+            (Ok(_), Some(file)) => write_all(file, &bytes),
+            (opened, _) => opened.map(|_| ()),
         };
         if let Err(error) = written {
             self.failed = Some((format!("{}: {error}", path.display()), error.kind()));

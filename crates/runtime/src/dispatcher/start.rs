@@ -163,7 +163,12 @@ impl Dispatcher {
             .map_err(|error| format!("another version of resurgo has suspended the job: {error}"))?;
         self.policy.resume(state.policy);
         self.spawned_worlds = state.spawned_worlds;
-        self.output.resume(state.output)?;
+        for path in self.output.resume(state.output)? {
+            let path = path.display();
+            self.events.say(&format!(
+                "warning: {path} is not what the suspended job has left: lines that it had are missing, and what follows is added to it"
+            ));
+        }
         self.suspension.seconds_before = about.seconds;
         self.suspension.resumed_from = Some(suspended.directory.clone());
         self.tell(ToAgent::Resume {
