@@ -5,6 +5,7 @@ whoever depends on it, and the answer is that of an undisturbed run, byte for by
 import json
 import os
 import re
+import resource
 import time
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, slow
-from survival import PROGRAMS, compare, every, soak, survive, undisturbed
+from survival import LONG, PROGRAMS, compare, every, soak, survive, undisturbed
 
 REDUCTIONS = ["vcausal", "manetho", "logon"]
 SPREADS = ["multicast", "broadcast", "piggyback"]
@@ -263,6 +264,25 @@ def test_an_event_logger_is_killed_and_its_file_lost(jobs, program, rng, protoco
     result = compare(entry, job.wait(), file, expected)
     assert [event["epoch"] for event in result.of("event_logger_started")] == [1, 2]
     assert "started again, empty" in result.errors
+
+
+@pytest.mark.soak
+def test_an_event_logger_that_cannot_be_started_ends_the_job(jobs, program):
+    """The launcher has no more descriptors for another one."""
+    job = jobs.start(2, *program("crash"), *LONG, options=["--tolerate", "node"], protocol="pessimistic")
+    job.until_event("event_logger_started")
+    job.until(lambda: len(job.lives()) == 2, what="the ranks")
+    launcher = job.process.pid
+    taken = {int(number) for number in os.listdir(f"/proc/{launcher}/fd")}
+    lowest_free = min(set(range(len(taken) + 1)) - taken)
+    resource.prlimit(launcher, resource.RLIMIT_NOFILE, (lowest_free, lowest_free))
+    began = time.monotonic()
+    kill_logger(job)
+    result = job.wait(20)
+    assert result.code == 1 and 9 < time.monotonic() - began < 14, result.describe()
+    assert "event logger 0 cannot be started: Too many open files" in result.errors, result.describe()
+    assert "event logger 0 cannot be started for 10s, so the job ends" in result.errors, result.describe()
+    assert not job.leftovers()
 
 
 @pytest.mark.soak

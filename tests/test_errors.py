@@ -89,6 +89,10 @@ def test_no_such_program(jobs):
     refused(jobs.resurgo("run", "-n", "2", "nothing-of-the-kind"), "nothing-of-the-kind", code=127)
     refused(jobs.resurgo("run", "-n", "2", "/etc/passwd"), "/etc/passwd", code=126)
     refused(jobs.resurgo("run", "-n", "2", "/etc"), "/etc", code=126)
+    pipe = jobs.directory / "pipe"
+    os.mkfifo(pipe, 0o777)
+    for verb in ("run", "doctor"):
+        refused(jobs.resurgo(verb, pipe, timeout=10), f"{pipe} is no file", code=126)
 
 
 def test_not_an_mpi_program(jobs, program):
