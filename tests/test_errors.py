@@ -168,8 +168,8 @@ def test_doctor(jobs, program):
     assert "libmpi.so.12" in result.text and "MPICH" in result.text
     result = jobs.resurgo("doctor", *program("hello_debian")).ok()
     assert "libmpich.so.12" in result.text and str(harness.MPICH) in result.text
-    result = jobs.resurgo("doctor", harness.PYTHON).ok()
-    assert "libmpi.so.12" in result.text
+    result = jobs.resurgo("doctor", harness.PYTHON, "-c", "import numpy").ok()
+    assert "libmpi.so.12" in result.text and f"yes: resurgo run -n 4 {harness.PYTHON} -c 'import numpy'\n" in result.text
     for name in ("fake_openmpi", "hello_static", "not_mpi"):
         result = jobs.resurgo("doctor", *program(name))
         assert result.code != 0 and name in result.errors + result.text

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
@@ -11,6 +11,7 @@ use crate::check;
 use crate::diagnosis::{self, Diagnosis, Maker};
 use crate::environment::Variables;
 use crate::run;
+use crate::suspend::shell_word;
 
 /// What has been found out.
 struct Finding {
@@ -89,11 +90,10 @@ fn as_text(found: &Finding, words: &[OsString]) -> String {
     }
     let _ = match &found.diagnosis.note {
         Some(note) => writeln!(text, "note         {note}"),
-        None => writeln!(
-            text,
-            "protected    yes: resurgo run -n 4 {}",
-            words.join(" ".as_ref()).display()
-        ),
+        None => {
+            let words: Vec<String> = words.iter().map(|word| shell_word(Path::new(word))).collect();
+            writeln!(text, "protected    yes: resurgo run -n 4 {}", words.join(" "))
+        }
     };
     text + "             one rank recovers alone if the program is repeatable: the same messages lead to the same sends (no\n             \
             measured times or unseeded random numbers in messages, one thread inside MPI); otherwise all ranks\n             \

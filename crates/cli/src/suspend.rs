@@ -236,8 +236,8 @@ pub fn find_same(options: &Options, origin: &Origin) -> Result<Option<Suspended>
     }
 }
 
-/// A path as it can be typed.
-fn shell_word(path: &Path) -> String {
+/// A path or word as it can be typed.
+pub fn shell_word(path: &Path) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,:@%=".contains(byte);
     let text = path.display().to_string();
     if path.as_os_str().as_bytes().iter().all(plain) {
