@@ -307,8 +307,10 @@ impl Events {
     /// The ranks of a group go on from `wave`, 0: the beginning, and repeat what they have done since.
     pub fn group_returned(&mut self, ranks: &[usize], wave: u64) {
         let of = numbers(ranks);
-        self.say(&match wave {
-            0 => format!("ranks {of} begin again: their group had no complete wave"),
+        self.say(&match (ranks, wave) {
+            ([rank], 0) => format!("rank {rank} begins again: its group had no complete wave"),
+            ([rank], _) => format!("rank {rank} goes on from wave {wave} of its group"),
+            (_, 0) => format!("ranks {of} begin again: their group had no complete wave"),
             _ => format!("ranks {of} go on from wave {wave} of their group"),
         });
         self.record("returned", json!({"wave": wave, "ranks": ranks}));
