@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_used(jobs, program, text, said):
     assert result.code == 2 and f"--groups {file}" in result.errors and said in result.errors, result.describe()
 
 
-@pytest.mark.parametrize("kind, said", [("device", "it is a device"), ("pipe", "rank 0 is in no group"), ("directory", "it is a directory")])
+@pytest.mark.parametrize("kind, said", [("device", "it is a device"), ("pipe", "rank 0 (and others) is in no group"), ("directory", "it is a directory")])
 def test_what_is_no_file_is_not_read_for_ever(jobs, program, kind, said):
     file = jobs.directory / "groups"
     if kind == "device":
