@@ -3,6 +3,7 @@
 
 import os
 import random
+import signal
 import subprocess
 
 import pytest
@@ -19,6 +20,10 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     harness.own_shared_memory()
+    # Whoever starts the tests in the background has them ignore these (a shell, nohup), and jobs would, too.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if config.option.seed is None:
         config.option.seed = int.from_bytes(os.urandom(4), "little")
 

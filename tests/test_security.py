@@ -232,9 +232,10 @@ def free_port():
 )
 def test_hundreds_of_strangers_keep_no_rank_out(jobs, program, options):
     """They connect all the time, say nothing or too little, and take all places that they can get: ranks that are killed come back."""
-    calm = jobs.calm(3, *program("heat"), "200", "200", "4000")
+    heat = [*program("heat"), "200", "200", "12000"]
+    calm = jobs.calm(3, *heat)
     port = free_port()
-    job = jobs.start(3, *program("heat"), "200", "200", "4000", options=[*MANY, *options, f"127.0.0.1:{port}"])
+    job = jobs.start(3, *heat, options=[*MANY, *options, f"127.0.0.1:{port}"])
     job.until(lambda: len(job.lives()) == 3, what="the ranks")
     with Strangers(port) as strangers:
         for rank in (0, 1, 2, 1):
