@@ -175,7 +175,7 @@ def test_an_image_is_lost(jobs, program):
     assert [event["wave"] for event in result.of("returned")] == [0], result.describe()
 
 
-@pytest.mark.parametrize("name", ["heat", "messages", slow("cg"), slow("pickles.py"), slow("transpose")])
+@pytest.mark.parametrize("name", ["heat", slow("messages"), slow("cg"), slow("pickles.py"), slow("transpose")])
 def test_images_are_killed_before_ranks(jobs, program, rng, kills, name):
     """In memory only, as the kernel does when it is used up: who cannot recover alone takes all to the beginning, and all is as before."""
     entry = BY_NAME[name]

@@ -172,7 +172,7 @@ say("done")
 """
 
 
-@pytest.mark.parametrize("protocol, victim", [("blocking", 0), ("pessimistic", 0)])
+@pytest.mark.parametrize("protocol, victim", [slow("blocking", 0), ("pessimistic", 0)])
 def test_what_is_printed_after_a_pause_is_printed_once(jobs, protocol, victim):
     """The next life computes as long as the first one did before it prints the same."""
     image = ["--checkpoint-at", "rank=0,messages=20"]
