@@ -64,3 +64,18 @@ def test_with_images(jobs, rng, kills, name, size, protocol):
     assert physics(stormy) == physics(calm)
     assert files(jobs.directory, "stormy") == files(jobs.directory, "calm")
     assert stormy.of("wave_complete"), stormy.describe()
+
+
+@pytest.mark.parametrize("name, size", [slow("ions", 2), slow("melt", 4)])
+def test_a_wrapper_without_images_survives_all_the_same(jobs, rng, kills, name, size):
+    """Asking for images makes it no less safe: it is killed at any moment, also at the end, where no replay repeats it. It runs long
+    enough for waves to be given up."""
+    steps = 3000
+    calm = jobs.calm(size, *command(name, jobs.directory / "calm", steps))
+    job = jobs.start(size, *command(name, jobs.directory / "stormy", steps), options=[*MANY, *every("500ms")], protocol="auto")
+    print(storm(job, rng, kills or 6, calm.seconds))
+    job.until(lambda: b"Loop time" in job.out.read_bytes(), 120, "the end of the computation")
+    print(job.kill([1]))
+    stormy = job.wait(180).ok()
+    assert physics(stormy) == physics(calm), stormy.describe()
+    assert files(jobs.directory, "stormy") == files(jobs.directory, "calm")
