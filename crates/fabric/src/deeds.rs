@@ -562,8 +562,7 @@ plain! {
 /// The mode comes in the same register also where there is none.
 unsafe extern "C" fn open(path: Place, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: as the caller calls it.
-    let open = |flags| unsafe { next!(OPEN: fn(Place, c_int, mode_t) -> c_int)(path, flags, mode) };
-    open_file(Path::here(path), flags, libc::O_TRUNC, open)
+    unsafe { open_here(path, flags, mode, libc::O_TRUNC) }
 }
 
 /// The same, but a file that a former life has made stays as it is.
@@ -572,8 +571,13 @@ unsafe extern "C" fn open(path: Place, flags: c_int, mode: mode_t) -> c_int {
 /// As of `open`.
 pub unsafe fn open_uncut(path: Place, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: as the caller calls it.
+    unsafe { open_here(path, flags, mode, 0) }
+}
+
+unsafe fn open_here(path: Place, flags: c_int, mode: mode_t, cut: c_int) -> c_int {
+    // SAFETY: as the caller calls it.
     let open = |flags| unsafe { next!(OPEN: fn(Place, c_int, mode_t) -> c_int)(path, flags, mode) };
-    open_file(Path::here(path), flags, 0, open)
+    open_file(Path::here(path), flags, cut, open)
 }
 
 unsafe extern "C" fn openat(at: c_int, path: Place, flags: c_int, mode: mode_t) -> c_int {

@@ -1,14 +1,14 @@
 //! Remote memory: `fi_read` and `fi_write`, each in three ways, and `fi_inject_write`.
 
 use super::{Endpoint, NO_COMPLETION, iov, pieces};
-use crate::engine::SendContext;
+use crate::engine::{Engine, SendContext};
 use crate::ofi::*;
 use crate::rma;
 use std::ffi::c_void;
 
 /// The calls of one family, in libfabric's order: operations of the engine with this capability.
 macro_rules! family {
-    ($operation:ident, $kind:expr; $call:ident $callv:ident) => {
+    ($operation:path, $kind:expr; $call:ident $callv:ident) => {
         // SAFETY of all: libfabric's contract for the call of the same name: an open endpoint, buffers of the lengths given
         // that stay valid until the operation completes.
 
@@ -24,7 +24,14 @@ macro_rules! family {
         ) -> isize {
             unsafe {
                 let context = (*endpoint).default_context(context, $kind);
-                $operation(endpoint, target, &iov(buffer, bytes), (address, key), context)
+                start(
+                    $operation,
+                    endpoint,
+                    target,
+                    &iov(buffer, bytes),
+                    (address, key),
+                    context,
+                )
             }
         }
 
@@ -40,17 +47,27 @@ macro_rules! family {
         ) -> isize {
             unsafe {
                 let context = (*endpoint).default_context(context, $kind);
-                $operation(endpoint, target, pieces(vector, count), (address, key), context)
+                start(
+                    $operation,
+                    endpoint,
+                    target,
+                    pieces(vector, count),
+                    (address, key),
+                    context,
+                )
             }
         }
     };
 }
 
-family!(start_read, FI_RMA | FI_READ; read readv);
-family!(start_write, FI_RMA | FI_WRITE; write writev);
+family!(rma::read, FI_RMA | FI_READ; read readv);
+family!(rma::write, FI_RMA | FI_WRITE; write writev);
+
+type Operation = fn(&mut Engine, usize, &[libc::iovec], u64, u64, SendContext) -> isize;
 
 #[inline]
-unsafe fn start_read(
+unsafe fn start(
+    operation: Operation,
     endpoint: *mut Endpoint,
     target: u64,
     vector: &[libc::iovec],
@@ -60,24 +77,7 @@ unsafe fn start_read(
     // SAFETY: an open endpoint; its engine lives as long as the process.
     unsafe {
         match (*endpoint).rank(target) {
-            Some(rank) => rma::read(&mut *(*endpoint).engine, rank, vector, address, key, context),
-            None => -(FI_EINVAL as isize),
-        }
-    }
-}
-
-#[inline]
-unsafe fn start_write(
-    endpoint: *mut Endpoint,
-    target: u64,
-    vector: &[libc::iovec],
-    (address, key): (u64, u64),
-    context: SendContext,
-) -> isize {
-    // SAFETY: an open endpoint; its engine lives as long as the process.
-    unsafe {
-        match (*endpoint).rank(target) {
-            Some(rank) => rma::write(&mut *(*endpoint).engine, rank, vector, address, key, context),
+            Some(rank) => operation(&mut *(*endpoint).engine, rank, vector, address, key, context),
             None => -(FI_EINVAL as isize),
         }
     }
@@ -93,7 +93,14 @@ pub unsafe extern "C" fn readmsg(endpoint: *mut Endpoint, message: *const FiMsgR
         let remote = &*message.rma_iov;
         let context = (*endpoint).send_context(message.context, op_flags & !FI_INJECT, FI_RMA | FI_READ);
         let vector = pieces(message.msg_iov, message.iov_count);
-        start_read(endpoint, message.addr, vector, (remote.addr, remote.key), context)
+        start(
+            rma::read,
+            endpoint,
+            message.addr,
+            vector,
+            (remote.addr, remote.key),
+            context,
+        )
     }
 }
 
@@ -107,7 +114,14 @@ pub unsafe extern "C" fn writemsg(endpoint: *mut Endpoint, message: *const FiMsg
         let remote = &*message.rma_iov;
         let context = (*endpoint).send_context(message.context, op_flags, FI_RMA | FI_WRITE);
         let vector = pieces(message.msg_iov, message.iov_count);
-        start_write(endpoint, message.addr, vector, (remote.addr, remote.key), context)
+        start(
+            rma::write,
+            endpoint,
+            message.addr,
+            vector,
+            (remote.addr, remote.key),
+            context,
+        )
     }
 }
 
@@ -120,5 +134,14 @@ pub unsafe extern "C" fn inject_write(
     key: u64,
 ) -> isize {
     // SAFETY: libfabric's contract: an open endpoint, a buffer of that length.
-    unsafe { start_write(endpoint, target, &iov(buffer, bytes), (address, key), NO_COMPLETION) }
+    unsafe {
+        start(
+            rma::write,
+            endpoint,
+            target,
+            &iov(buffer, bytes),
+            (address, key),
+            NO_COMPLETION,
+        )
+    }
 }
