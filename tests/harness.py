@@ -241,9 +241,10 @@ class Job:
             time.sleep(0.002)
         return True
 
-    def until_another(self, kind, timeout=30.0):
-        """Waits for one more event of this kind than there are; False when the job is over first."""
-        count = lambda: [event["event"] for event in self.events].count(kind)
+    def until_another(self, kind, timeout=30.0, **fields):
+        """Waits for one more event of this kind and with these fields than there are; False when the job is over first."""
+        wanted = {"event": kind, **fields}
+        count = lambda: sum(event.items() >= wanted.items() for event in self.events)
         before = count()
         return self.until(lambda: count() > before, timeout, f"another {kind}")
 

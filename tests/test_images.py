@@ -226,7 +226,7 @@ def test_a_rank_that_cannot_make_a_thread(jobs, program, protocol, kind):
     limit(1)
     until_no_image(job, 1, "there is no thread to be had to take it")
     limit(1000)
-    job.until_another(kind)
+    assert job.until_another(kind, **({"rank": 1} if kind == "checkpointed" else {})), job.result(None).describe()
     job.kill([1])
     result = job.wait().ok()
     assert result.out == calm.out, result.describe()
