@@ -11,6 +11,7 @@ mod groups;
 mod held;
 mod images;
 mod in_transit;
+mod launch;
 mod life;
 mod node;
 mod patience;
@@ -27,20 +28,17 @@ mod wording;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::prctl;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use resurgo_wire::control::{End, Job, OUTPUT_WINDOW, Stream, ToAgent, ToDispatcher};
 
 use crate::connection::Connection;
 use crate::{children, leftovers};
+use launch::Waiting;
 pub(crate) use life::set_nonblocking;
 use node::NodeMemory;
 pub(crate) use node::open_nameless;
@@ -104,13 +102,14 @@ impl Source {
     }
 }
 
+/// The agent of a job.
 struct Agent {
     control: Connection,
     epoll: Epoll,
     children: SignalFd,
     /// The control socket is watched for room too.
     control_full: bool,
-    work: Option<Work>,
+    work: Work,
     /// Processes that have ended and were nobody's, while a snapshot has yet to tell the number of a life.
     unclaimed: Vec<(Pid, End)>,
     ending: Option<Instant>,
@@ -121,7 +120,7 @@ struct Agent {
     stopped: bool,
 }
 
-/// The job, once it has been launched.
+/// The job.
 struct Work {
     /// Its programs are all that have been started, spawned ones too.
     job: Job,
@@ -150,56 +149,23 @@ struct Work {
 
 /// `resurgo agent`: runs until the dispatcher is satisfied or gone. The control connection is standard input.
 pub fn run() -> i32 {
-    match start() {
-        Ok(mut agent) => {
+    let agent = Waiting::start().map_err(|error| ("cannot start", error));
+    let served = agent.and_then(|agent| match agent.launch() {
+        Ok(Some(mut agent)) => {
             let result = agent.serve();
             agent.kill_everything();
-            match result {
-                Ok(()) => 0,
-                Err(error) => {
-                    eprintln!("resurgo: the agent failed: {error}");
-                    1
-                }
-            }
+            result.map_err(|error| ("failed", error))
         }
-        Err(error) => {
-            eprintln!("resurgo: the agent cannot start: {error}");
+        Ok(None) => Ok(()),
+        Err(error) => Err(("failed", error)),
+    });
+    match served {
+        Ok(()) => 0,
+        Err((what, error)) => {
+            eprintln!("resurgo: the agent {what}: {error}");
             1
         }
     }
-}
-
-fn start() -> io::Result<Agent> {
-    prctl::set_child_subreaper(true)?;
-    // For ps and top.
-    prctl::set_name(c"resurgo agent")?;
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    // Every rank costs the agent three descriptors; the program gets back the limit that the user had.
-    let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    let mut mask = SigSet::empty();
-    mask.add(Signal::SIGCHLD);
-    mask.thread_block()?;
-    let children = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-    let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
-    let control = Connection::new(UnixStream::from(socket))?;
-    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-    epoll.add(&control, EpollEvent::new(EpollFlags::EPOLLIN, Source::Control.token()))?;
-    epoll.add(
-        &children,
-        EpollEvent::new(EpollFlags::EPOLLIN, Source::Children.token()),
-    )?;
-    Ok(Agent {
-        control,
-        epoll,
-        children,
-        control_full: false,
-        work: None,
-        unclaimed: Vec::new(),
-        ending: None,
-        paused: false,
-        finished: false,
-        stopped: false,
-    })
 }
 
 impl Agent {
@@ -234,17 +200,17 @@ impl Agent {
 
     fn timeout(&self) -> EpollTimeout {
         let now = Instant::now();
-        let ticking = self.work.as_ref().is_some_and(Work::anyone_replays);
+        let ticking = self.work.anyone_replays();
         let wait = match (self.ending, ticking) {
             (Some(deadline), _) => deadline.saturating_duration_since(now).min(TICK) + Duration::from_millis(1),
             (None, true) => TICK,
-            (None, false) => match self.work.as_ref().and_then(|work| {
-                let looks = work.looks_at_buffers().or(work.looks_at_held());
-                looks.into_iter().chain(work.patience_ends()).min()
-            }) {
-                Some(at) => at.saturating_duration_since(now) + Duration::from_millis(1),
-                None => return EpollTimeout::NONE,
-            },
+            (None, false) => {
+                let looks = self.work.looks_at_buffers().or(self.work.looks_at_held());
+                match looks.into_iter().chain(self.work.patience_ends()).min() {
+                    Some(at) => at.saturating_duration_since(now) + Duration::from_millis(1),
+                    None => return EpollTimeout::NONE,
+                }
+            }
         };
         EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO)
     }
@@ -279,12 +245,8 @@ impl Agent {
 
     fn obey(&mut self, message: ToAgent) -> io::Result<()> {
         match message {
-            ToAgent::Launch(job) => {
-                if let Err(error) = self.launch(*job) {
-                    self.cannot_begin(error)?;
-                }
-            }
-            ToAgent::Resume { job, directory, id } => self.resume(*job, directory.as_ref(), &id)?,
+            // This agent has its job.
+            ToAgent::Launch(_) | ToAgent::Resume { .. } => {}
             ToAgent::Halt => self.halt(),
             ToAgent::GoOn => {
                 if self.ending.is_none() {
@@ -310,14 +272,12 @@ impl Agent {
                 fault_at_messages,
             } => {
                 if self.ending.is_none() {
-                    if let Some(work) = &mut self.work {
-                        work.ranks[rank].fault_at_messages = fault_at_messages;
-                    }
+                    self.work.ranks[rank].fault_at_messages = fault_at_messages;
                     self.return_to_wave(rank)?;
                 }
             }
             ToAgent::Kill { rank } => {
-                if let Some(this) = self.work.as_mut().and_then(|work| work.ranks.get_mut(rank))
+                if let Some(this) = self.work.ranks.get_mut(rank)
                     && let Some(life) = &this.life
                 {
                     this.killed_ns = crate::monotonic_ns();
@@ -354,23 +314,20 @@ impl Agent {
                 self.ending = Some(self.ending.map_or(deadline, |earlier| earlier.min(deadline)));
             }
             ToAgent::Stdin(bytes) => {
-                if let Some(spool) = self.work.as_mut().and_then(|work| work.spool.as_mut()) {
+                if let Some(spool) = self.work.spool.as_mut() {
                     spool.push(&bytes)?;
                 }
                 self.feed_stdin()?;
             }
             ToAgent::StdinEnd => {
-                if let Some(spool) = self.work.as_mut().and_then(|work| work.spool.as_mut()) {
+                if let Some(spool) = self.work.spool.as_mut() {
                     spool.end();
                 }
                 self.feed_stdin()?;
             }
             ToAgent::OutputTaken { bytes } => {
-                let mut was_closed = false;
-                if let Some(work) = &mut self.work {
-                    was_closed = work.window == 0;
-                    work.window = (work.window + bytes).min(OUTPUT_WINDOW);
-                }
+                let was_closed = self.work.window == 0;
+                self.work.window = (self.work.window + bytes).min(OUTPUT_WINDOW);
                 if was_closed {
                     self.watch_outputs()?;
                 }
@@ -381,7 +338,7 @@ impl Agent {
 
     /// Sends a signal to every rank that runs, and to what it has started.
     fn signal_all(&self, signal: Signal) {
-        let ranks = self.work.iter().flat_map(|work| &work.ranks);
+        let ranks = self.work.ranks.iter();
         for life in ranks.filter_map(|rank| rank.life.as_ref()) {
             life.signal(signal);
         }
@@ -393,66 +350,19 @@ impl Agent {
             Signal::SIGTSTP => self.paused = true,
             Signal::SIGCONT => {
                 self.paused = false;
-                let ranks = self.work.iter_mut().flat_map(|work| &mut work.ranks);
+                let ranks = self.work.ranks.iter_mut();
                 ranks.for_each(|rank| rank.goes_on());
             }
             _ => {}
         }
     }
 
-    fn launch(&mut self, job: Job) -> Result<(), String> {
-        let appnums = spawn::appnums(&job.programs);
-        let size = appnums.len();
-        let memory = NodeMemory::create(&job, size)
-            .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
-        let spill = match &job.spill_directory {
-            Some(directory) => Some(
-                node::open_nameless(directory)
-                    .map_err(|error| format!("cannot create a spill file in {}: {error}", directory.display()))?,
-            ),
-            None => None,
-        };
-        let spool = match job.stdin {
-            resurgo_wire::control::Stdin::Stream => {
-                Some(Spool::new().map_err(|error| format!("cannot keep standard input: {error}"))?)
-            }
-            _ => None,
-        };
-        let store = match &job.checkpoint_directory {
-            Some(directory) => Some(
-                Store::create(directory.as_ref(), &job.name, job.checkpoint_keep).map_err(|error| {
-                    format!(
-                        "cannot make a directory for image files in {}: {error}",
-                        directory.display()
-                    )
-                })?,
-            ),
-            None => None,
-        };
-        let waves = waves::Waves::of(&job, size);
-        let server = resurgo_pmi::Server::new(&job.name, appnums.clone());
-        let ranks = appnums.into_iter().map(|program| Rank::new(program as usize)).collect();
-        let faults = job.message_faults.clone();
-        let program_files = job.programs.iter().map(ProgramFile::hold).collect();
-        self.work = Some(Work {
-            job,
-            program_files,
-            memory,
-            spill,
-            server,
-            ranks,
-            spool,
-            waves,
-            held: held::Held::new(),
-            store,
-            halt: suspend::Halt::No,
-            is_resumed: false,
-            may_begin_again: false,
-            spool_watched: false,
-            window: OUTPUT_WINDOW,
-        });
+    /// Starts all ranks of a job that begins.
+    fn start_all(&mut self) -> Result<(), String> {
         self.tell_groups()
             .map_err(|error| format!("cannot write to the node memory: {error}"))?;
+        let size = self.work.ranks.len();
+        let faults = self.work.job.message_faults.clone();
         for rank in 0..size {
             let fault = faults.iter().find(|fault| fault.0 == rank).map_or(0, |fault| fault.1);
             self.start_life(rank, fault)
@@ -470,48 +380,29 @@ impl Agent {
     fn stop(&mut self) -> io::Result<()> {
         self.kill_everything();
         let mut statistics = Vec::new();
-        let size = self.work.as_ref().map_or(0, |work| work.ranks.len());
+        let size = self.work.ranks.len();
         for rank in 0..size {
             self.drain_and_close(rank)?;
-            if let Some(work) = &self.work {
-                statistics.push(work.memory.statistics(rank)?);
-            }
+            statistics.push(self.work.memory.statistics(rank)?);
         }
-        if let Some(work) = &mut self.work
-            && let Some(store) = work.store.take()
-        {
+        let work = &mut self.work;
+        if let Some(store) = work.store.take() {
             (0..size).for_each(|rank| store.end(rank));
             store.close(self.finished, work.ranks.iter().all(Rank::has_ended_well));
         }
         self.send(&ToDispatcher::Stopped { statistics })?;
-        self.finish();
-        Ok(())
-    }
-
-    /// Sends what is queued, whatever the dispatcher's speed, and ends the loop.
-    fn finish(&mut self) {
-        while self.control.has_queued() {
-            let mut ready = [nix::poll::PollFd::new(
-                self.control.as_fd(),
-                nix::poll::PollFlags::POLLOUT,
-            )];
-            let _ = nix::poll::poll(&mut ready, nix::poll::PollTimeout::NONE);
-            if self.control.flush().is_err() {
-                break;
-            }
-        }
+        self.control.flush_all();
         self.stopped = true;
+        Ok(())
     }
 
     fn kill_everything(&mut self) {
         self.signal_all(Signal::SIGKILL);
         children::kill_all(PATIENCE);
-        if let Some(work) = &mut self.work {
-            for (number, rank) in work.ranks.iter_mut().enumerate() {
-                rank.life = None;
-                let place = work.server.place(number);
-                leftovers::remove(&place.kvs_name, place.rank);
-            }
+        for (number, rank) in self.work.ranks.iter_mut().enumerate() {
+            rank.life = None;
+            let place = self.work.server.place(number);
+            leftovers::remove(&place.kvs_name, place.rank);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_wire::control::{FrameBuffer, Message};
 
 /// One end of the control connection.
@@ -57,6 +58,17 @@ impl Connection {
             self.sent = 0;
         }
         Ok(())
+    }
+
+    /// Sends what is queued, however slow the other side is, unless that has gone.
+    pub fn flush_all(&mut self) {
+        while self.has_queued() {
+            let mut ready = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
+            let _ = poll(&mut ready, PollTimeout::NONE);
+            if self.flush().is_err() {
+                break;
+            }
+        }
     }
 
     /// Something is queued that the socket has not taken.

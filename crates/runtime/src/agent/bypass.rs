@@ -56,7 +56,7 @@ fn look(leader: i32) -> Option<Bypass> {
 impl Agent {
     /// `rank` waits in a barrier of PMI, or `leaves`.
     pub(super) fn mind_bypass(&mut self, rank: usize, leaves: bool) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let this = &mut work.ranks[rank];
         let Some(life) = this.life.as_ref().filter(|_| !this.uses_provider) else {
             return Ok(());

@@ -73,7 +73,7 @@ fn foreign_namespace(pid: i32) -> Option<&'static str> {
 impl Agent {
     /// Has the newest image written, if there are to be files.
     pub(super) fn write_image(&mut self, rank: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let this = &work.ranks[rank];
         let (Some(store), Some(image)) = (&work.store, this.images.to_write()) else {
             return Ok(());
@@ -102,23 +102,22 @@ impl Agent {
     }
 
     pub(super) fn not_written(&mut self, rank: usize, number: u64, reason: String) -> io::Result<()> {
-        if let Some(work) = &mut self.work {
-            let images = &mut work.ranks[rank].images;
-            (images.writing, images.writer) = (None, None);
-            work.store.iter().for_each(|store| store.give_up(rank));
-            if work.has_waves() {
-                work.tidy_waves(work.unit(rank));
-            }
+        let work = &mut self.work;
+        let images = &mut work.ranks[rank].images;
+        (images.writing, images.writer) = (None, None);
+        work.store.iter().for_each(|store| store.give_up(rank));
+        if work.has_waves() {
+            work.tidy_waves(work.unit(rank));
         }
         self.send(&ToDispatcher::ImageNotWritten { rank, number, reason })?;
-        let unit = self.work.as_ref().map_or(0, |work| work.unit(rank));
+        let unit = self.work.unit(rank);
         self.give_up_writing(unit, &format!("that of rank {rank} could not be written"))?;
         self.writing_ended(rank)
     }
 
     /// What a snapshot says about the file that it writes.
     pub(super) fn file_said(&mut self, rank: usize, said: Datagram) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let images = &mut work.ranks[rank].images;
         let image = images.writer.as_ref().or(images.newest.as_ref());
         let (Some(store), Some(image), Some(writing)) = (&work.store, image, &mut images.writing) else {
@@ -163,11 +162,9 @@ impl Agent {
     /// What a process says that writes an image, or that it has gone.
     pub(super) fn writer_event(&mut self, rank: usize) -> io::Result<()> {
         loop {
-            let writer = self
-                .work
-                .as_ref()
-                .and_then(|work| work.ranks[rank].images.writer.as_ref());
-            let Some(writer) = writer else { return Ok(()) };
+            let Some(writer) = &self.work.ranks[rank].images.writer else {
+                return Ok(());
+            };
             match writer.socket.receive() {
                 Ok((datagram, _)) => self.file_said(rank, datagram)?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -178,7 +175,7 @@ impl Agent {
 
     /// The file that was being written is complete: an older one goes.
     fn keep_file(&mut self, rank: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let in_waves = work.has_waves();
         let images = &mut work.ranks[rank].images;
         let Some(file) = images.writing.take() else {
@@ -221,9 +218,10 @@ impl Agent {
     /// Without local copies: snapshots end as soon as nobody needs them. In a wave that is when all have written their images,
     /// since a wave of which one cannot be written is none in files.
     pub(super) fn end_copies_in_files(&mut self, rank: usize) {
-        let Some(work) = self.work.as_mut().filter(|work| !work.job.local_copies) else {
+        let work = &mut self.work;
+        if work.job.local_copies {
             return;
-        };
+        }
         let (ranks, in_files) = if work.has_waves() {
             let unit = work.unit(rank);
             (
@@ -241,11 +239,7 @@ impl Agent {
 
     /// The process that writes has gone.
     pub(super) fn stop_writing(&mut self, rank: usize) -> io::Result<()> {
-        let writing = self
-            .work
-            .as_ref()
-            .and_then(|work| work.ranks[rank].images.writing.as_ref());
-        match writing {
+        match &self.work.ranks[rank].images.writing {
             Some(file) if file.name.is_empty() => {
                 let number = file.number;
                 self.not_written(rank, number, "the process that wrote it has ended".to_string())
@@ -263,9 +257,8 @@ impl Agent {
         let Some(socket) = beside.next().map(Socket::from) else {
             return Ok(());
         };
-        let this = self.work.as_mut().map(|work| &mut work.ranks[rank]);
-        let Some((life, restoring)) = this.and_then(|this| this.life.as_mut().zip(this.images.restoring.as_ref()))
-        else {
+        let this = &mut self.work.ranks[rank];
+        let Some((life, restoring)) = this.life.as_mut().zip(this.images.restoring.as_ref()) else {
             return Ok(());
         };
         let event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Filler(rank).token());
@@ -281,8 +274,8 @@ impl Agent {
     /// What the process says that fills a rank's memory, or that it has gone.
     pub(super) fn filler_event(&mut self, rank: usize) -> io::Result<()> {
         loop {
-            let work = self.work.as_mut();
-            let Some(filling) = work.and_then(|work| work.ranks[rank].life.as_mut()?.filling.as_mut()) else {
+            let life = self.work.ranks[rank].life.as_mut();
+            let Some(filling) = life.and_then(|life| life.filling.as_mut()) else {
                 return Ok(());
             };
             match filling.socket.receive() {
@@ -297,8 +290,8 @@ impl Agent {
 
     /// All of the memory is there. Whoever waits for a page of zeros has it now.
     fn end_filling(&mut self, rank: usize) -> io::Result<()> {
-        let work = self.work.as_mut();
-        match work.and_then(|work| work.ranks[rank].life.as_mut()?.filling.take()) {
+        let life = self.work.ranks[rank].life.as_mut();
+        match life.and_then(|life| life.filling.take()) {
             Some(Filling { number, .. }) => self.send(&ToDispatcher::MemoryRead { rank, number }),
             None => Ok(()),
         }
@@ -307,9 +300,7 @@ impl Agent {
     /// A running rank will not have all of its memory, and ends. The file cannot be used for the `reason`; without one it is as good as
     /// before: its reader has been killed, perhaps together with the rank.
     fn not_filled(&mut self, rank: usize, reason: Option<String>) -> io::Result<()> {
-        let Some(this) = self.work.as_mut().map(|work| &mut work.ranks[rank]) else {
-            return Ok(());
-        };
+        let this = &mut self.work.ranks[rank];
         let Some(life) = &mut this.life else { return Ok(()) };
         // What makes it wait stays until it has ended.
         life.signal(Signal::SIGKILL);
@@ -325,7 +316,7 @@ impl Agent {
 
     /// What a process says that is being rebuilt.
     pub(super) fn restore_said(&mut self, rank: usize, said: Datagram) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let this = &mut work.ranks[rank];
         let Some(restoring) = &mut this.images.restoring else {
             return Ok(());
@@ -353,7 +344,7 @@ impl Agent {
     /// A process has ended. If it was being rebuilt and has failed in that, the file cannot be used: what the dispatcher is
     /// told.
     pub(super) fn take_failed_restore(&mut self, rank: usize, end: End) -> Option<ToDispatcher> {
-        let images = &mut self.work.as_mut()?.ranks[rank].images;
+        let images = &mut self.work.ranks[rank].images;
         let restoring = images.restoring.take()?;
         // Killed, as a rank is that runs.
         if [Signal::SIGKILL, Signal::SIGTERM]
@@ -377,9 +368,7 @@ impl Agent {
         let Some(lost) = self.take_failed_restore(rank, end) else {
             return Ok(false);
         };
-        let Some(work) = &mut self.work else {
-            return Ok(false);
-        };
+        let work = &mut self.work;
         let Some(life) = work.ranks[rank].life.take() else {
             return Ok(false);
         };

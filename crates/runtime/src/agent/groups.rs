@@ -89,7 +89,7 @@ impl Work {
 impl Agent {
     /// Asks the ranks whose turn it is for their images, and has all others hold back what must not pass.
     pub(super) fn ask_in_turn(&mut self, unit: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let waves = &work.waves[unit];
         let Some((wave, _)) = &waves.current else {
             return Ok(());
@@ -117,7 +117,7 @@ impl Agent {
 
     /// A rank has seen whose turn it is, or cannot.
     pub(super) fn noticed(&mut self, rank: usize, datagram: Datagram) -> io::Result<()> {
-        let Some(work) = &self.work else { return Ok(()) };
+        let work = &self.work;
         let turn = Turn::from_word(datagram.a);
         let is_asked = |wave: &Wave| wave.number() == turn.wave && wave.turn() == turn.group;
         if !work.waves[0].current.as_ref().is_some_and(|(wave, _)| is_asked(wave)) {
@@ -132,7 +132,7 @@ impl Agent {
     /// Outside of waves: ranks that compute go on with what they have deferred.
     pub(super) fn mind_buffers(&mut self) -> io::Result<()> {
         let now = Instant::now();
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         if work.waves[0].buffers_at.is_none_or(|at| at > now) {
             return Ok(());
         }
@@ -156,7 +156,7 @@ impl Agent {
 
     /// The groups that may write their images now do.
     pub(super) fn write_in_turn(&mut self, unit: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let waves = &mut work.waves[unit];
         let places = waves
             .writing
@@ -172,7 +172,7 @@ impl Agent {
 
     /// Groups that have not begun to write their images do not: the wave will not be whole.
     pub(super) fn give_up_writing(&mut self, unit: usize, why: &str) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let waves = &mut work.waves[unit];
         let Some(writing) = &mut waves.writing else {
             return Ok(());
@@ -188,7 +188,7 @@ impl Agent {
 
     /// The image of `rank` has been written, or will not be.
     pub(super) fn writing_ended(&mut self, rank: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let unit = work.unit(rank);
         let place = work.waves[unit].place(rank);
         let Some(writing) = &mut work.waves[unit].writing else {

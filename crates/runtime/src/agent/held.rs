@@ -42,7 +42,7 @@ impl Agent {
     /// Ranks that compute go on with what they hold.
     pub(super) fn mind_held(&mut self) -> io::Result<()> {
         let now = Instant::now();
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         if work.looks_at_held().is_none_or(|at| at > now) {
             return Ok(());
         }

@@ -350,7 +350,7 @@ impl Work {
 
 impl Agent {
     pub(super) fn ask_for_image(&mut self, rank: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let phase = work.memory.phase(rank)?;
         let how = work.bit_for_files();
         // The images of a wave must all be there before one counts.
@@ -379,7 +379,7 @@ impl Agent {
     /// How much log an image of each rank would free: what has been delivered to it since its newest one. (With files it is freed
     /// an image later.)
     pub(super) fn measure_logs(&mut self) -> io::Result<()> {
-        let Some(work) = &self.work else { return Ok(()) };
+        let work = &self.work;
         let since_image = |(rank, this): (usize, &Rank)| {
             work.memory
                 .delivered_log(rank)
@@ -397,11 +397,8 @@ impl Agent {
     /// What a running rank says about its image.
     pub(super) fn image_event(&mut self, rank: usize) -> io::Result<()> {
         loop {
-            let Some(socket) = self
-                .work
-                .as_ref()
-                .and_then(|work| work.ranks[rank].life.as_ref()?.image.as_ref())
-            else {
+            let life = self.work.ranks[rank].life.as_ref();
+            let Some(socket) = life.and_then(|life| life.image.as_ref()) else {
                 return Ok(());
             };
             match socket.receive() {
@@ -416,7 +413,7 @@ impl Agent {
     }
 
     fn image_said(&mut self, rank: usize, datagram: Datagram, beside: Vec<OwnedFd>) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         if datagram.kind == Kind::LogGrows {
             let is_scarce = datagram.b != 0;
             // Nobody has asked for images: they must not fill the memory, nor files be written for them.
@@ -456,7 +453,7 @@ impl Agent {
         match (datagram.kind, snapshot) {
             (Kind::Stopped, _) => {
                 let account = self.account_for(rank)?;
-                let Some(work) = &mut self.work else { return Ok(()) };
+                let work = &mut self.work;
                 let answer = if account.is_some() { Kind::Go } else { Kind::Abandon };
                 work.tell(rank, &Datagram::new(answer, datagram.a, 0, 0));
                 let delivered = work.memory.delivered_log(rank)?;
@@ -479,16 +476,15 @@ impl Agent {
 
     /// Where a rank whose threads stand still is in its output, PMI and input; None: in the middle of a PMI command.
     pub(super) fn account_for(&mut self, rank: usize) -> io::Result<Option<Account>> {
-        let position = |work: &Option<Work>| work.as_ref().and_then(|work| work.server.position(rank));
-        let before = position(&self.work);
+        let before = self.work.server.position(rank);
         self.pmi_event(rank)?;
         for stream in Stream::ALL {
             while self.read_output(rank, stream)?.is_some_and(|length| length > 0) {}
         }
-        let Some(pmi) = position(&self.work).filter(|now| Some(*now) == before) else {
+        let Some(pmi) = self.work.server.position(rank).filter(|now| Some(*now) == before) else {
             return Ok(None);
         };
-        let Some(work) = &self.work else { return Ok(None) };
+        let work = &self.work;
         let this = &work.ranks[rank];
         let whole = this
             .life
@@ -508,7 +504,7 @@ impl Agent {
     /// An image is complete: the one before it goes.
     fn keep_image(&mut self, rank: usize, image: Image) -> io::Result<()> {
         self.watch_image(rank, &image)?;
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let (slot, number) = (image.slot, image.number);
         let images = &mut work.ranks[rank].images;
         images.newest = Some(image);
@@ -521,11 +517,7 @@ impl Agent {
     }
 
     pub(super) fn promote_candidate(&mut self, rank: usize) -> io::Result<()> {
-        let candidate = self
-            .work
-            .as_mut()
-            .and_then(|work| work.ranks[rank].images.candidate.take());
-        match candidate {
+        match self.work.ranks[rank].images.candidate.take() {
             Some(image) => self.keep_image(rank, image),
             None => Ok(()),
         }
@@ -543,9 +535,7 @@ impl Agent {
             self.keep_image(rank, image)?;
         } else {
             self.watch_image(rank, &image)?;
-            if let Some(work) = &mut self.work {
-                work.ranks[rank].images.writer = Some(image);
-            }
+            self.work.ranks[rank].images.writer = Some(image);
         }
         self.send(&ToDispatcher::Checkpointed {
             rank,
@@ -560,7 +550,7 @@ impl Agent {
     pub(super) fn snapshot_event(&mut self, rank: usize) -> io::Result<()> {
         self.writer_event(rank)?;
         loop {
-            let Some(work) = &mut self.work else { return Ok(()) };
+            let work = &mut self.work;
             let images = &mut work.ranks[rank].images;
             let Some(image) = &images.newest else { return Ok(()) };
             match image.socket.receive() {
@@ -584,13 +574,12 @@ impl Agent {
     /// The process of a life that a snapshot was asked for is known.
     fn life_woken(&mut self, rank: usize, life: Life, image: u64) -> io::Result<()> {
         let pid = life.pid;
-        match &mut self.work {
-            Some(work) if work.waits_for_ends(rank) => {
-                // Given up before it began. What it does to the node memory is over when it has ended, not before.
-                life.signal(Signal::SIGKILL);
-                work.ranks[rank].life = Some(life);
-            }
-            _ => self.life_begins(rank, life, image)?,
+        if self.work.waits_for_ends(rank) {
+            // Given up before it began. What it does to the node memory is over when it has ended, not before.
+            life.signal(Signal::SIGKILL);
+            self.work.ranks[rank].life = Some(life);
+        } else {
+            self.life_begins(rank, life, image)?;
         }
         match self.unclaimed.iter().position(|(ended, _)| *ended == pid) {
             Some(index) => {
@@ -603,18 +592,14 @@ impl Agent {
 
     /// Some rank's life has been asked for, and its process is not known.
     pub(super) fn anyone_wakes(&self) -> bool {
-        let mut ranks = self.work.iter().flat_map(|work| work.ranks.iter());
+        let mut ranks = self.work.ranks.iter();
         ranks.any(|rank| rank.images.is_waking())
     }
 
     /// Reads what snapshots say that have been asked for a life.
     pub(super) fn hear_snapshots(&mut self) -> io::Result<()> {
-        for rank in 0..self.work.as_ref().map_or(0, |work| work.ranks.len()) {
-            if self
-                .work
-                .as_ref()
-                .is_some_and(|work| work.ranks[rank].images.is_waking())
-            {
+        for rank in 0..self.work.ranks.len() {
+            if self.work.ranks[rank].images.is_waking() {
                 self.snapshot_event(rank)?;
             }
         }
@@ -623,7 +608,7 @@ impl Agent {
 
     /// The newest image cannot be used any more. A life that was to begin from it begins elsewhere.
     pub(super) fn snapshot_lost(&mut self, rank: usize, why: &str) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let images = &mut work.ranks[rank].images;
         let number = images.number();
         images.newest = None;
@@ -646,15 +631,13 @@ impl Agent {
 
     /// The wave that its newest image is part of is lost.
     pub(super) fn forget_newest(&mut self, rank: usize) -> io::Result<()> {
-        if let Some(work) = &mut self.work {
-            work.ranks[rank].images.newest = None;
-        }
+        self.work.ranks[rank].images.newest = None;
         self.stop_writing(rank)
     }
 
     /// A life could not begin from the image chosen for it.
     pub(super) fn begin_elsewhere(&mut self, rank: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let this = &mut work.ranks[rank];
         // That was no life.
         this.number -= 1;
@@ -665,7 +648,7 @@ impl Agent {
     /// The rank has died: an image that it was taking is none.
     pub(super) fn end_images_of_life(&mut self, rank: usize) -> io::Result<()> {
         self.image_event(rank)?;
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         if work.has_waves() {
             return self.drop_wave(rank, "it died meanwhile");
         }

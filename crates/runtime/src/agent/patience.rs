@@ -62,7 +62,7 @@ impl Agent {
     /// Gives up images that nobody has said anything about for long. What is said later comes too late.
     pub(super) fn mind_silence(&mut self) -> io::Result<()> {
         let now = Instant::now();
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         if work.patience_ends().is_none_or(|ends| ends > now) {
             return Ok(());
         }

@@ -23,9 +23,8 @@ impl Agent {
     /// program has not failed yet: only that life is ended.
     fn aborted(&mut self, rank: usize, code: i32) -> io::Result<()> {
         self.tell_undone(rank)?;
-        if let Some(work) = self.work.as_mut()
-            && (can_return_together(work.job.protocol) || work.may_begin_again)
-            && work.memory.phase(rank)? == PHASE_REPLAY
+        let work = &mut self.work;
+        if (can_return_together(work.job.protocol) || work.may_begin_again) && work.memory.phase(rank)? == PHASE_REPLAY
         {
             let this = &mut work.ranks[rank];
             this.aborted = true;
@@ -41,18 +40,14 @@ impl Agent {
     pub(super) fn pmi_event(&mut self, rank: usize) -> io::Result<()> {
         let mut buffer = [0u8; 16 << 10];
         loop {
-            let Some(life) = self
-                .work
-                .as_mut()
-                .and_then(|work| work.ranks.get_mut(rank)?.life.as_mut())
-            else {
+            let Some(life) = self.work.ranks.get_mut(rank).and_then(|this| this.life.as_mut()) else {
                 return Ok(());
             };
             match life.pmi.read(&mut buffer) {
                 Ok(length) if length > 0 => {
                     life.lines.extend(&buffer[..length]);
-                    if let Some(work) = self.work.as_ref().filter(|work| work.job.piggybacks()) {
-                        work.memory.passed_on(rank)?;
+                    if self.work.job.piggybacks() {
+                        self.work.memory.passed_on(rank)?;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -67,12 +62,12 @@ impl Agent {
         if !self.compare_code(rank)? {
             return Ok(());
         }
-        while let Some(command) = self.work.as_mut().and_then(|work| work.next_command(rank)) {
+        while let Some(command) = self.work.next_command(rank) {
             let name = command.as_ref().map_or("", |command| &command.name);
             if ["barrier_in", "finalize"].contains(&name) {
                 self.mind_bypass(rank, name == "finalize")?;
             }
-            let Some(work) = &mut self.work else { break };
+            let work = &mut self.work;
             let (answers, notice) = match command {
                 Ok(command) => work.server.command(rank, &command),
                 Err(error) => work.server.malformed(rank, &error),
@@ -107,9 +102,7 @@ impl Agent {
     /// Compares what the process of `rank` has its code from, once it has come to MPI, with what the first life had. A
     /// difference ends the job; returns whether there is none.
     fn compare_code(&mut self, rank: usize) -> io::Result<bool> {
-        let Some(work) = &mut self.work else {
-            return Ok(true);
-        };
+        let work = &mut self.work;
         let this = &mut work.ranks[rank];
         let Some(life) = this.life.as_ref().filter(|_| !this.is_compared) else {
             return Ok(true);
@@ -136,11 +129,7 @@ impl Agent {
     }
 
     pub(super) fn answer(&mut self, answer: &Output) {
-        let Some(life) = self
-            .work
-            .as_mut()
-            .and_then(|work| work.ranks[answer.rank].life.as_mut())
-        else {
+        let Some(life) = &mut self.work.ranks[answer.rank].life else {
             return;
         };
         life.answers.extend_from_slice(answer.line.as_bytes());

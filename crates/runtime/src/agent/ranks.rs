@@ -186,9 +186,7 @@ impl Work {
 impl Agent {
     /// Starts the next life of `rank`, from its newest image if it has one.
     pub(super) fn start_life(&mut self, rank: usize, fault_at_messages: u64) -> io::Result<()> {
-        let Some(work) = &mut self.work else {
-            return Ok(());
-        };
+        let work = &mut self.work;
         let place = work.server.place(rank);
         let together = work.is_returning(rank);
         // Ranks that return to a wave repeat nothing that would have to be the same, unless others have gone on.
@@ -267,15 +265,11 @@ impl Agent {
             }
             input
         };
-        if let (Some(spool), Some(pipe)) = (self.work.as_mut().and_then(|work| work.spool.as_mut()), input) {
+        if let (Some(spool), Some(pipe)) = (self.work.spool.as_mut(), input) {
             spool.begin_life(pipe, from.read);
         }
-        if let Some(work) = &mut self.work
-            && rank == 0
-        {
-            work.spool_watched = false;
-        }
         if rank == 0 {
+            self.work.spool_watched = false;
             self.feed_stdin()?;
         }
         Ok(())
@@ -299,9 +293,7 @@ impl Agent {
 
     /// The process of a new life runs.
     pub(super) fn life_begins(&mut self, rank: usize, mut life: Life, image: u64) -> io::Result<()> {
-        let Some(work) = &mut self.work else {
-            return Ok(());
-        };
+        let work = &mut self.work;
         let watch = |source: Source| EpollEvent::new(EpollFlags::EPOLLIN, source.token());
         self.epoll.add(&life.pmi, watch(Source::Pmi(rank)))?;
         if let Some(socket) = &life.image {
@@ -344,19 +336,17 @@ impl Agent {
     }
 
     fn rank_of(&self, pid: Pid) -> Option<usize> {
-        let ranks = &self.work.as_ref()?.ranks;
-        ranks
-            .iter()
-            .position(|rank| rank.life.as_ref().is_some_and(|life| life.pid == pid))
+        let mut ranks = self.work.ranks.iter();
+        ranks.position(|rank| rank.life.as_ref().is_some_and(|life| life.pid == pid))
     }
 
     pub(super) fn rank_ended(&mut self, rank: usize, end: End) -> io::Result<()> {
         let noticed_ns = monotonic_ns();
-        if self.work.as_ref().is_some_and(|work| work.is_returning(rank)) {
+        if self.work.is_returning(rank) {
             // What it said before it ended counts.
             self.image_event(rank)?;
         }
-        if self.work.as_ref().is_some_and(|work| work.is_returning(rank)) {
+        if self.work.is_returning(rank) {
             return self.ended_while_returning(rank, end);
         }
         // What it said before it ended counts.
@@ -365,9 +355,7 @@ impl Agent {
         if self.restore_has_failed(rank, end)? {
             return Ok(());
         }
-        let Some(work) = &mut self.work else {
-            return Ok(());
-        };
+        let work = &mut self.work;
         let statistics = work.memory.statistics(rank)?;
         let mut progress = work.server.progress(rank);
         // MPICH says "finalize" to PMI only when the process exits by way of its exit handlers: one that has been through
@@ -434,9 +422,10 @@ impl Agent {
 
     /// A rank comes to a bad end: perhaps for something that a former life has done.
     pub(super) fn tell_undone(&mut self, rank: usize) -> io::Result<()> {
-        let Some(work) = self.work.as_mut().filter(|work| !work.ranks[rank].has_told_undone) else {
+        let work = &mut self.work;
+        if work.ranks[rank].has_told_undone {
             return Ok(());
-        };
+        }
         let Some(text) = work.memory.undone(rank)? else {
             return Ok(());
         };
@@ -445,9 +434,7 @@ impl Agent {
     }
 
     fn tell_output_end(&mut self, rank: usize) -> io::Result<()> {
-        let Some(this) = self.work.as_mut().map(|work| &mut work.ranks[rank]) else {
-            return Ok(());
-        };
+        let this = &mut self.work.ranks[rank];
         if this.life.is_some() || this.outputs.iter().any(Option::is_some) {
             return Ok(());
         }
@@ -460,11 +447,11 @@ impl Agent {
     /// A rank has printed its last, and no life of it follows: what was held back is passed on.
     fn end_taking(&mut self, rank: usize) -> io::Result<()> {
         for stream in Stream::ALL {
-            let Some(work) = &mut self.work else { return Ok(()) };
+            let work = &mut self.work;
             let accepted = work.ranks[rank].taken[index(stream)].end_life();
             self.pass_on(rank, stream, accepted)?;
         }
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let this = &mut work.ranks[rank];
         let bytes = if this.finished { this.taken[0].behind() } else { 0 };
         if bytes == 0 {
@@ -487,9 +474,7 @@ impl Agent {
         if new.is_empty() {
             return Ok(());
         }
-        if let Some(work) = &mut self.work {
-            work.window = work.window.saturating_sub(new.len() as u64);
-        }
+        self.work.window = self.work.window.saturating_sub(new.len() as u64);
         self.send(&ToDispatcher::Output {
             rank,
             stream,
@@ -513,9 +498,7 @@ impl Agent {
     }
 
     fn close_output(&mut self, rank: usize, stream: Stream) -> io::Result<()> {
-        let Some(work) = &mut self.work else {
-            return Ok(());
-        };
+        let work = &mut self.work;
         let this = &mut work.ranks[rank];
         let Some(pipe) = this.outputs[index(stream)].take() else {
             return Ok(());
@@ -530,7 +513,7 @@ impl Agent {
         if self.read_output(rank, stream)? == Some(0) {
             self.close_output(rank, stream)?;
         }
-        if self.work.as_ref().is_some_and(|work| work.window == 0) {
+        if self.work.window == 0 {
             return self.watch_outputs();
         }
         Ok(())
@@ -538,9 +521,7 @@ impl Agent {
 
     /// Reads once from a stream; `Some(0)` at its end, `None` when nothing is there.
     pub(super) fn read_output(&mut self, rank: usize, stream: Stream) -> io::Result<Option<usize>> {
-        let Some(work) = &mut self.work else {
-            return Ok(None);
-        };
+        let work = &mut self.work;
         let Some(this) = work.ranks.get_mut(rank) else {
             return Ok(None);
         };
@@ -571,14 +552,12 @@ impl Agent {
 
     /// Puts the pipes that may be read now into the epoll set and takes the others out.
     pub(super) fn watch_outputs(&mut self) -> io::Result<()> {
-        let size = self.work.as_ref().map_or(0, |work| work.ranks.len());
+        let size = self.work.ranks.len();
         (0..size).try_for_each(|rank| self.watch_output(rank))
     }
 
     fn watch_output(&mut self, rank: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else {
-            return Ok(());
-        };
+        let work = &mut self.work;
         let this = &mut work.ranks[rank];
         for stream in Stream::ALL {
             let i = index(stream);
@@ -598,9 +577,7 @@ impl Agent {
 
     /// Gives rank 0 the input there is and asks for more.
     pub(super) fn feed_stdin(&mut self) -> io::Result<()> {
-        let Some(work) = &mut self.work else {
-            return Ok(());
-        };
+        let work = &mut self.work;
         let Some(spool) = &mut work.spool else {
             return Ok(());
         };
@@ -628,14 +605,15 @@ impl Agent {
 
     /// Looks after replaying ranks and the end of the job.
     pub(super) fn tick(&mut self) -> io::Result<()> {
-        let replaying: Vec<usize> = match &self.work {
-            Some(work) if work.anyone_replays() && !self.paused => (0..work.ranks.len())
-                .filter(|rank| work.ranks[*rank].replaying || work.ranks[*rank].quiet_since.is_some())
-                .collect(),
-            _ => Vec::new(),
+        let replaying: Vec<usize> = if self.work.anyone_replays() && !self.paused {
+            let ranks = self.work.ranks.iter().enumerate();
+            let replaying = ranks.filter(|(_, this)| this.replaying || this.quiet_since.is_some());
+            replaying.map(|(rank, _)| rank).collect()
+        } else {
+            Vec::new()
         };
         for rank in replaying {
-            let Some(work) = &self.work else { break };
+            let work = &self.work;
             let phase = work.memory.phase(rank)?;
             if phase == PHASE_LIVE || phase == PHASE_CLOSED {
                 self.caught_up(rank)?;
@@ -647,10 +625,7 @@ impl Agent {
         self.mind_held()?;
         self.mind_silence()?;
         if let Some(deadline) = self.ending {
-            let running = self
-                .work
-                .as_ref()
-                .is_some_and(|work| work.ranks.iter().any(|rank| rank.life.is_some()));
+            let running = self.work.ranks.iter().any(|rank| rank.life.is_some());
             if !running || Instant::now() >= deadline {
                 self.stop()?;
             }
@@ -659,9 +634,7 @@ impl Agent {
     }
 
     fn caught_up(&mut self, rank: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else {
-            return Ok(());
-        };
+        let work = &mut self.work;
         let this = &mut work.ranks[rank];
         if !std::mem::take(&mut this.replaying) {
             return Ok(());
@@ -675,9 +648,7 @@ impl Agent {
     }
 
     fn mind_missing_output(&mut self, rank: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else {
-            return Ok(());
-        };
+        let work = &mut self.work;
         let this = &mut work.ranks[rank];
         let bytes = this.taken[0].behind();
         if bytes == 0 {

@@ -22,9 +22,7 @@ pub(super) fn appnums(programs: &[Program]) -> Vec<u32> {
 impl Agent {
     /// Starts what rank `by` has asked for, and tells it.
     pub(super) fn spawn(&mut self, by: usize, programs: Vec<Program>, faults: &[(usize, u64)]) -> io::Result<()> {
-        let Some(work) = &mut self.work else {
-            return Ok(());
-        };
+        let work = &mut self.work;
         work.may_begin_again = false;
         let first = work.ranks.len();
         let first_program = work.job.programs.len();
@@ -51,7 +49,7 @@ impl Agent {
 
     /// Tells rank `by` that what it has asked for is not started.
     pub(super) fn refuse_spawn(&mut self, by: usize) {
-        let answer = self.work.as_mut().and_then(|work| work.server.not_spawned(by));
+        let answer = self.work.server.not_spawned(by);
         if let Some(answer) = answer {
             self.answer(&answer);
         }

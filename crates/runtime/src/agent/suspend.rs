@@ -129,7 +129,7 @@ impl Work {
 impl Agent {
     /// Ends the processes of all ranks.
     pub(super) fn halt(&mut self) {
-        let Some(work) = &mut self.work else { return };
+        let work = &mut self.work;
         work.halt = Halt::Ending;
         work.stop_returning();
         for life in work.ranks.iter().filter_map(|rank| rank.life.as_ref()) {
@@ -139,7 +139,7 @@ impl Agent {
 
     /// A rank has been killed by [`Agent::halt`], or has died just then.
     pub(super) fn ended_while_halting(&mut self, rank: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         if let Some(life) = work.ranks[rank].life.take() {
             life.fence(super::PATIENCE);
             work.end_input(rank);
@@ -149,7 +149,7 @@ impl Agent {
 
     /// Tells the dispatcher when no rank has a process any more.
     pub(super) fn mind_halt(&mut self) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let runs = |rank: &Rank| rank.life.is_some() || rank.images.is_waking();
         if work.halt != Halt::Ending || work.ranks.iter().any(runs) {
             return Ok(());
@@ -164,14 +164,14 @@ impl Agent {
 
     /// Writes the file from which the job can be resumed. If that cannot be, the ranks go on.
     pub(super) fn suspend(&mut self, about: Value) -> io::Result<()> {
-        let Some(work) = &self.work else { return Ok(()) };
+        let work = &self.work;
         let Some(store) = &work.store else {
             return self.not_suspended("there is no directory for files".to_string());
         };
         let directory = store.directory().path().to_path_buf();
         let written = self.write_state(about);
         if !matches!(written, Ok(Some(_)))
-            && let Some(store) = self.work.as_ref().and_then(|work| work.store.as_ref())
+            && let Some(store) = self.work.store.as_ref()
         {
             suspended::give_up(store.directory());
         }
@@ -188,7 +188,7 @@ impl Agent {
 
     /// None: somebody has ended the job meanwhile.
     fn write_state(&mut self, about: Value) -> io::Result<Option<u64>> {
-        let Some(work) = &self.work else { return Ok(None) };
+        let work = &self.work;
         let Some(store) = &work.store else { return Ok(None) };
         let mut writer = work.begin_writing(store, about)?;
         while writer.step()? {
@@ -197,17 +197,16 @@ impl Agent {
                 return Ok(None);
             }
         }
-        let Some(store) = self.work.as_ref().and_then(|work| work.store.as_ref()) else {
+        let Some(store) = self.work.store.as_ref() else {
             return Ok(None);
         };
         let (bytes, lock) = writer.finish(store.directory())?;
-        if let Some(work) = &mut self.work {
-            let files = work.ranks.iter().flat_map(|rank| rank.images.files.iter());
-            let files = files.map(|file| (file.number, file.name.clone())).collect();
-            if let Some(store) = &mut work.store {
-                store.pin(files, lock);
-                store.remove_others();
-            }
+        let work = &mut self.work;
+        let files = work.ranks.iter().flat_map(|rank| rank.images.files.iter());
+        let files = files.map(|file| (file.number, file.name.clone())).collect();
+        if let Some(store) = &mut work.store {
+            store.pin(files, lock);
+            store.remove_others();
         }
         Ok(Some(bytes))
     }
@@ -219,7 +218,7 @@ impl Agent {
 
     /// Starts all ranks again that have been halted, or that were when the job was suspended.
     pub(super) fn go_on_after_halt(&mut self) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         work.halt = Halt::No;
         if !work.logs() || work.is_hierarchical() {
             // Where a whole unit has finished nobody needs it any more.
@@ -229,7 +228,7 @@ impl Agent {
             return units.into_iter().try_for_each(|rank| self.return_to_wave(rank));
         }
         for rank in 0..work.ranks.len() {
-            let Some(work) = &self.work else { break };
+            let work = &self.work;
             if !work.ranks[rank].has_finished() {
                 let fault_at_messages = work.ranks[rank].fault_at_messages;
                 self.start_again(rank, fault_at_messages)?;
@@ -238,31 +237,34 @@ impl Agent {
         Ok(())
     }
 
-    /// Goes on with the job that was suspended in `directory`, unless somebody else does.
-    pub(super) fn resume(&mut self, job: Job, directory: &Path, id: &str) -> io::Result<()> {
-        let reader = match Reader::open(directory, id) {
-            Ok(reader) => reader,
-            // It was there when we were told: whoever was faster has it, or has brought it to its end already.
-            Err(error @ (suspended::Error::InUse(_) | suspended::Error::Nothing(_))) => {
-                let reason = error.to_string();
-                return self.send(&ToDispatcher::ResumedElsewhere { reason });
-            }
-            Err(error) => return self.cannot_begin(error.to_string()),
-        };
-        let faults = job.message_faults.clone();
-        let mut work = match load(job, directory, reader) {
-            Ok(work) => work,
-            Err(reason) => return self.cannot_begin(reason),
-        };
-        for (rank, messages) in faults {
-            work.ranks[rank].fault_at_messages = messages;
-        }
-        self.work = Some(work);
+    /// All ranks of a resumed job go on.
+    pub(super) fn go_on_resumed(&mut self) -> io::Result<()> {
         self.send(&ToDispatcher::Resumed)?;
         match self.go_on_after_halt() {
             Ok(()) => Ok(()),
             Err(error) => self.cannot_begin(error.to_string()),
         }
+    }
+}
+
+impl Work {
+    /// What is known of the job that was suspended in `directory`, unless somebody else resumes it: then what the dispatcher is told.
+    pub(super) fn resume(job: Job, directory: &Path, id: &str) -> Result<Work, Box<ToDispatcher>> {
+        let failed = |reason| Box::new(ToDispatcher::Failed { reason });
+        let reader = Reader::open(directory, id).map_err(|error| match error {
+            // It was there when we were told: another run has it, or has brought it to its end already.
+            suspended::Error::InUse(_) | suspended::Error::Nothing(_) => {
+                let reason = error.to_string();
+                Box::new(ToDispatcher::ResumedElsewhere { reason })
+            }
+            error => failed(error.to_string()),
+        })?;
+        let faults = job.message_faults.clone();
+        let mut work = load(job, directory, reader).map_err(failed)?;
+        for (rank, messages) in faults {
+            work.ranks[rank].fault_at_messages = messages;
+        }
+        Ok(work)
     }
 }
 

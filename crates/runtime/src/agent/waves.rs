@@ -303,9 +303,10 @@ impl Work {
 impl Agent {
     /// Tells every rank its group, where that stays the same.
     pub(super) fn tell_groups(&self) -> io::Result<()> {
-        let Some(work) = self.work.as_ref().filter(|work| work.is_hierarchical()) else {
+        let work = &self.work;
+        if !work.is_hierarchical() {
             return Ok(());
-        };
+        }
         let units = (1..).zip(&work.waves);
         let mut groups = units.flat_map(|(group, waves)| waves.members.iter().map(move |rank| (*rank, group)));
         groups.try_for_each(|(rank, group)| work.memory.set_group(rank, group))
@@ -313,7 +314,7 @@ impl Agent {
 
     /// Asks every rank of a unit to stop for a wave.
     pub(super) fn begin_wave(&mut self, unit: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let members = work.waves[unit].members.clone();
         let mut obstacle = None;
         for rank in &members {
@@ -361,7 +362,7 @@ impl Agent {
 
     /// What a rank says in a wave.
     pub(super) fn said_in_wave(&mut self, rank: usize, datagram: Datagram, snapshot: Option<Socket>) -> io::Result<()> {
-        let Some(work) = &self.work else { return Ok(()) };
+        let work = &self.work;
         let unit = work.unit(rank);
         let place = work.waves[unit].place(rank);
         let current = work.waves[unit].current.as_ref();
@@ -369,13 +370,11 @@ impl Agent {
             // About one that has been dropped.
             return Ok(());
         }
-        if let Some(work) = &mut self.work {
-            work.waves[unit].heard = Instant::now();
-        }
+        self.work.waves[unit].heard = Instant::now();
         let step = match (datagram.kind, snapshot) {
             (Kind::Stopped, _) => {
                 let account = self.account_for(rank)?;
-                let Some(work) = &mut self.work else { return Ok(()) };
+                let work = &mut self.work;
                 if account.is_none() {
                     return self.drop_wave(rank, "it is talking to the process manager");
                 }
@@ -387,15 +386,15 @@ impl Agent {
                 work.waves[unit].current.as_mut().map(|(wave, _)| wave.stopped(place))
             }
             (Kind::Drained, _) => {
-                let wave = self.work.as_mut().and_then(|work| work.waves[unit].current.as_mut());
+                let wave = self.work.waves[unit].current.as_mut();
                 wave.map(|(wave, _)| wave.drained(place, datagram.b))
             }
             (Kind::Noticed, _) => {
-                let wave = self.work.as_mut().and_then(|work| work.waves[unit].current.as_mut());
+                let wave = self.work.waves[unit].current.as_mut();
                 wave.map(|(wave, _)| wave.stopped(place))
             }
             (Kind::Taken, Some(socket)) => {
-                let Some(work) = &mut self.work else { return Ok(()) };
+                let work = &mut self.work;
                 let waves = &mut work.waves[unit];
                 waves.longest_ns = waves.longest_ns.max(datagram.c);
                 waves.all_ns += datagram.c;
@@ -405,7 +404,7 @@ impl Agent {
             (Kind::Refused, _) => return self.drop_wave(rank, datagram.text()),
             _ => None,
         };
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let Some((wave, began)) = &work.waves[unit].current else {
             return Ok(());
         };
@@ -443,7 +442,7 @@ impl Agent {
 
     /// Has the wave that has just become complete written to files, if there are to be files.
     fn write_wave(&mut self, unit: usize, number: u64, groups: Groups) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let size = work.ranks.len();
         if let Some(store) = &work.store
             && work.is_non_blocking()
@@ -461,7 +460,7 @@ impl Agent {
 
     /// The current wave of the unit of `rank`, if there is one, cannot become complete because of `rank`.
     pub(super) fn drop_wave(&mut self, rank: usize, why: &str) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let unit = work.unit(rank);
         let Some((mut wave, _)) = work.waves[unit].current.take() else {
             return Ok(());
@@ -480,16 +479,14 @@ impl Agent {
     /// From now on ranks have images alone; those that they have stay good for that.
     pub(super) fn end_waves(&mut self) -> io::Result<()> {
         self.drop_wave(0, "there are no waves any more")?;
-        if let Some(work) = &mut self.work {
-            work.job.protocol = nm::PROTOCOL_PESSIMISTIC;
-            work.may_begin_again = !work.is_resumed;
-        }
+        self.work.job.protocol = nm::PROTOCOL_PESSIMISTIC;
+        self.work.may_begin_again = !self.work.is_resumed;
         Ok(())
     }
 
     /// Undoes [`Agent::end_waves`]. Images of single ranks are no wave, also when they have the same number.
     pub(super) fn have_waves_again(&mut self) {
-        let Some(work) = &mut self.work else { return };
+        let work = &mut self.work;
         work.job.protocol = nm::PROTOCOL_AUTO;
         work.may_begin_again = false;
         work.forget_snapshots(0, |_| false);
@@ -500,7 +497,7 @@ impl Agent {
     /// All ranks of the unit of `rank` return to the last complete wave, or to the beginning if there is none.
     pub(super) fn return_to_wave(&mut self, rank: usize) -> io::Result<()> {
         self.drop_wave(rank, "it has failed")?;
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let unit = work.unit(rank);
         if work.is_returning(rank) {
             return Ok(());
@@ -522,7 +519,7 @@ impl Agent {
 
     /// Ends every process that has a number; what snapshots make has none yet and is ended as soon as it has.
     fn end_all(&mut self, unit: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         for life in work.of_unit(unit).filter_map(|rank| rank.life.as_ref()) {
             life.signal(Signal::SIGKILL);
         }
@@ -532,7 +529,7 @@ impl Agent {
     /// While all ranks return: the end of an old process, or of a new one that has not been let go.
     pub(super) fn ended_while_returning(&mut self, rank: usize, end: End) -> io::Result<()> {
         let lost = self.take_failed_restore(rank, end);
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let Some(life) = work.ranks[rank].life.take() else {
             return Ok(());
         };
@@ -548,7 +545,7 @@ impl Agent {
 
     /// The process of `rank` has ended, or its snapshot will make none.
     fn ended_for_return(&mut self, rank: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let unit = work.unit(rank);
         let place = work.waves[unit].place(rank);
         let Some(returning) = &mut work.waves[unit].returning else {
@@ -568,7 +565,7 @@ impl Agent {
     }
 
     fn begin_again(&mut self, unit: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let size = work.ranks.len();
         let (wave, lost) = work.choose_wave(unit);
         let members = work.waves[unit].members.clone();
@@ -592,7 +589,7 @@ impl Agent {
                 reason,
             })?;
         }
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         if wave == 0 {
             // Others need what a group has sent, and who resumes a job does not want another.
             if (work.is_hierarchical() || work.is_resumed) && work.of_unit(unit).any(|rank| rank.images.begun) {
@@ -606,20 +603,18 @@ impl Agent {
             }
         }
         for rank in members.iter().copied() {
-            if self.work.as_ref().is_some_and(|work| work.waits_for_ends(rank)) {
+            if self.work.waits_for_ends(rank) {
                 // The snapshot of one before it has just died: all begin once more.
                 self.ended_for_return(rank)?;
                 continue;
             }
-            let fault = self.work.as_ref().map_or(0, |work| work.ranks[rank].fault_at_messages);
+            let fault = self.work.ranks[rank].fault_at_messages;
             if let Err(error) = self.start_life(rank, fault) {
                 return self.not_started_again(rank, &error);
             }
         }
-        if wave == 0
-            && let Some(work) = &mut self.work
-        {
-            work.waves[unit].returning = None;
+        if wave == 0 {
+            self.work.waves[unit].returning = None;
             let rank = members[0];
             self.send(&ToDispatcher::Returned { rank, wave: 0 })?;
         }
@@ -628,7 +623,7 @@ impl Agent {
 
     /// A woken rank waits for the others.
     pub(super) fn ready_to_go_on(&mut self, rank: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let unit = work.unit(rank);
         let place = work.waves[unit].place(rank);
         let returning = work.waves[unit].returning.as_mut();
@@ -639,21 +634,19 @@ impl Agent {
     }
 
     fn go_on(&mut self, unit: usize) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         work.waves[unit].returning = None;
         // Images may hold messages that were deferred.
         work.look_at_buffers();
         let (rank, wave) = (work.waves[unit].members[0], work.waves[unit].chosen);
         self.send(&ToDispatcher::Returned { rank, wave })?;
-        if let Some(work) = &self.work {
-            work.tell_all(unit, Kind::Go, 0);
-        }
+        self.work.tell_all(unit, Kind::Go, 0);
         Ok(())
     }
 
     /// The snapshot of `rank` is gone, and with it wave `number` if the rank has no file of it.
     pub(super) fn wave_lost(&mut self, rank: usize, number: u64) -> io::Result<()> {
-        let Some(work) = &mut self.work else { return Ok(()) };
+        let work = &mut self.work;
         let unit = work.unit(rank);
         if !work.is_returning(rank) {
             if work.ranks[rank].images.has_file(number) {

@@ -1,0 +1,169 @@
+//! An agent before it has a job, and what a job needs before its first process starts.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use resurgo_wire::control::{Job, OUTPUT_WINDOW, Stdin, ToAgent, ToDispatcher};
+
+use super::node::{NodeMemory, open_nameless};
+use super::program_file::ProgramFile;
+use super::ranks::Rank;
+use super::spool::Spool;
+use super::store::Store;
+use super::{Agent, Source, Work, held, spawn, suspend, waves};
+use crate::connection::Connection;
+
+/// An agent that has no job yet, or whose job could not begin.
+pub(super) struct Waiting {
+    control: Connection,
+    epoll: Epoll,
+    children: SignalFd,
+}
+
+impl Waiting {
+    /// The control connection is standard input.
+    pub(super) fn start() -> io::Result<Waiting> {
+        prctl::set_child_subreaper(true)?;
+        // For ps and top.
+        prctl::set_name(c"resurgo agent")?;
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        // Every rank costs the agent three descriptors; the program gets back the limit that the user had.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+        let mut mask = SigSet::empty();
+        mask.add(Signal::SIGCHLD);
+        mask.thread_block()?;
+        let children = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
+        let control = Connection::new(UnixStream::from(socket))?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&control, EpollEvent::new(EpollFlags::EPOLLIN, Source::Control.token()))?;
+        let children_event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Children.token());
+        epoll.add(&children, children_event)?;
+        Ok(Waiting {
+            control,
+            epoll,
+            children,
+        })
+    }
+
+    /// Waits for the job and begins it. None: the dispatcher has gone, or has been told why the job cannot begin.
+    pub(super) fn launch(mut self) -> io::Result<Option<Agent>> {
+        loop {
+            let mut ready = [nix::poll::PollFd::new(
+                self.control.as_fd(),
+                nix::poll::PollFlags::POLLIN,
+            )];
+            match nix::poll::poll(&mut ready, nix::poll::PollTimeout::NONE) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let received = self.control.receive::<ToAgent>()?;
+            let mut messages = received.messages.into_iter();
+            while let Some(message) = messages.next() {
+                let (work, is_resumed) = match message {
+                    ToAgent::Launch(job) => {
+                        let launched = Work::launch(*job).map_err(|reason| Box::new(ToDispatcher::Failed { reason }));
+                        (launched, false)
+                    }
+                    ToAgent::Resume { job, directory, id } => (Work::resume(*job, directory.as_ref(), &id), true),
+                    ToAgent::End { .. } => {
+                        let statistics = Vec::new();
+                        self.control.send(&ToDispatcher::Stopped { statistics })?;
+                        self.control.flush_all();
+                        return Ok(None);
+                    }
+                    _ => continue,
+                };
+                match work {
+                    Ok(work) => return self.begin(work, is_resumed, messages.collect()).map(Some),
+                    Err(answer) => self.control.send(&*answer)?,
+                }
+            }
+            if received.closed {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Starts the ranks, and does what else the dispatcher has said with the same breath.
+    fn begin(self, work: Work, is_resumed: bool, messages: Vec<ToAgent>) -> io::Result<Agent> {
+        let mut agent = Agent {
+            control: self.control,
+            epoll: self.epoll,
+            children: self.children,
+            control_full: false,
+            work,
+            unclaimed: Vec::new(),
+            ending: None,
+            paused: false,
+            finished: false,
+            stopped: false,
+        };
+        if is_resumed {
+            agent.go_on_resumed()?;
+        } else if let Err(reason) = agent.start_all() {
+            agent.cannot_begin(reason)?;
+        }
+        messages.into_iter().try_for_each(|message| agent.obey(message))?;
+        Ok(agent)
+    }
+}
+
+impl Work {
+    /// All that a job needs on this node before its first process starts.
+    fn launch(job: Job) -> Result<Work, String> {
+        let appnums = spawn::appnums(&job.programs);
+        let size = appnums.len();
+        let memory = NodeMemory::create(&job, size)
+            .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
+        let spill = match &job.spill_directory {
+            Some(directory) => Some(
+                open_nameless(directory)
+                    .map_err(|error| format!("cannot create a spill file in {}: {error}", directory.display()))?,
+            ),
+            None => None,
+        };
+        let spool = match job.stdin {
+            Stdin::Stream => Some(Spool::new().map_err(|error| format!("cannot keep standard input: {error}"))?),
+            _ => None,
+        };
+        let store = match &job.checkpoint_directory {
+            Some(directory) => Some(
+                Store::create(directory.as_ref(), &job.name, job.checkpoint_keep).map_err(|error| {
+                    format!(
+                        "cannot make a directory for image files in {}: {error}",
+                        directory.display()
+                    )
+                })?,
+            ),
+            None => None,
+        };
+        let waves = waves::Waves::of(&job, size);
+        let server = resurgo_pmi::Server::new(&job.name, appnums.clone());
+        let ranks = appnums.into_iter().map(|program| Rank::new(program as usize)).collect();
+        let program_files = job.programs.iter().map(ProgramFile::hold).collect();
+        Ok(Work {
+            job,
+            program_files,
+            memory,
+            spill,
+            server,
+            ranks,
+            spool,
+            waves,
+            held: held::Held::new(),
+            store,
+            halt: suspend::Halt::No,
+            is_resumed: false,
+            may_begin_again: false,
+            spool_watched: false,
+            window: OUTPUT_WINDOW,
+        })
+    }
+}
