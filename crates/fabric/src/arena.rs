@@ -5,6 +5,7 @@
 //! With retention every segment is kept until the bound of the log memory; then the oldest full ones go to the spill file, if
 //! there is one.
 
+use crate::clock::monotonic_ns;
 use crate::node::{Large, Node};
 use resurgo_wire::counters::Cost;
 use resurgo_wire::node_memory::{self as nm, BLOCK, SEGMENT, arena};
@@ -135,12 +136,12 @@ impl Arena {
             resurgo_image::log_grows((self.grown * SEGMENT) as u64, is_scarce);
         }
         self.grown = 0;
-        self.told_ns = crate::engine::monotonic_ns();
+        self.told_ns = monotonic_ns();
     }
 
     /// There is no room until there are images.
     pub fn call_for_images(&mut self) {
-        if crate::engine::monotonic_ns() - self.told_ns > CALL_AGAIN_NS {
+        if monotonic_ns() - self.told_ns > CALL_AGAIN_NS {
             self.tell_of_growth(true);
         }
     }

@@ -10,8 +10,8 @@
 //! image. What lies in the kernel when a connection breaks is lost, so an image is taken only when all memories have said that they have
 //! everything.
 
-use crate::engine::monotonic_ns;
-use crate::log::{Envelope, KINDS, Message, Pieces};
+use crate::clock::monotonic_ns;
+use crate::message::{Envelope, KINDS, Message, Pieces};
 use crate::node::Node;
 use crate::padding;
 use crate::socket::Socket;

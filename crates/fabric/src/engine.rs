@@ -15,10 +15,13 @@ mod waiting;
 
 use crate::arena::Arena;
 use crate::channel_memories::ChannelMemories;
+use crate::clock::{measure_ticks, monotonic_ns, ticks};
+use crate::completion::{Completion, SendContext};
 use crate::doorbell;
 use crate::event_logger::{EventLogger, Found};
-use crate::log::{Entry, Envelope, HeldMark, Kind, Message, Pieces, Progress, Reader, Writer};
+use crate::log::{Entry, HeldMark, Progress, Reader, Writer};
 use crate::matching::{Matching, Receive, Unexpected};
+use crate::message::{Envelope, Kind, Message, Pieces};
 use crate::node::Node;
 use crate::ofi::*;
 use crate::record::Cursor;
@@ -33,18 +36,8 @@ use resurgo_protocol::{Next, Pessimistic, Recorded, Sending};
 use resurgo_wire::counters::{self, Cost};
 use resurgo_wire::node_memory::{self as nm, control};
 use std::collections::VecDeque;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::sync::atomic::Ordering;
-
-/// A finished operation, as `fi_cq_read` (error 0) or `fi_cq_readerr` reports it.
-#[derive(Clone, Copy)]
-pub struct Completion {
-    pub entry: FiCqTaggedEntry,
-    pub error: c_int,
-    /// Bytes that did not fit (FI_ETRUNC).
-    pub overflow: usize,
-    pub source: u32,
-}
 
 /// Where the pieces of the message being read from a channel go.
 enum Filling {
@@ -95,17 +88,6 @@ struct Waiting {
     deferred_at: u64,
     /// It is in the buffer of deferred messages: its send is over.
     buffered: bool,
-}
-
-/// What a send reports when it is done.
-#[derive(Clone, Copy)]
-pub struct SendContext {
-    pub context: *mut c_void,
-    pub flags: u64,
-    /// False: nobody wants to know.
-    pub completes: bool,
-    /// The memory is the caller's again on return: it cannot wait for room.
-    pub inject: bool,
 }
 
 /// Deliveries one completion-queue read makes at most when none of them completes anything.
@@ -210,29 +192,6 @@ pub struct Engine {
     spin_ticks: u64,
     /// No core is given away before.
     yields_from: u64,
-}
-
-pub fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the struct.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-#[inline]
-fn ticks() -> u64 {
-    // SAFETY: every x86-64 has it.
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
-
-/// Time-stamp counter ticks in a microsecond.
-fn measure_ticks() -> u64 {
-    let (from_ns, from) = (monotonic_ns(), ticks());
-    while monotonic_ns() - from_ns < 50_000 {
-        std::hint::spin_loop();
-    }
-    let (ns, count) = (monotonic_ns() - from_ns, ticks() - from);
-    (count * 1000 / ns).max(1)
 }
 
 /// A life has made or is to repeat `made` deliveries. `found`: what its event logger had of them, where that was asked for.

@@ -4,7 +4,7 @@
 //!
 //! A connection that breaks is made anew, without waiting: the dispatcher starts an event logger again that has died.
 
-use crate::engine::monotonic_ns;
+use crate::clock::monotonic_ns;
 use crate::node::Node;
 use crate::socket::Socket;
 use resurgo_protocol::{Rank, Recorded};

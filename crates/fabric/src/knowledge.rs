@@ -5,7 +5,8 @@
 //! them is stable, what is left is written to the other half, and the word goes over to that. So what the word names is
 //! never written to, and a reader that finds the same generation before and after has read what belongs together.
 
-use crate::log::{Kind, Reader};
+use crate::log::Reader;
+use crate::message::Kind;
 use crate::node::Node;
 use resurgo_protocol::causal::{Contradiction, Event, Gathering, Piggyback, Reduction};
 use resurgo_protocol::{Rank, Recorded};

@@ -6,6 +6,8 @@
 mod arena;
 mod channel_memories;
 mod claim;
+mod clock;
+mod completion;
 mod deeds;
 mod doorbell;
 mod engine;
@@ -17,6 +19,7 @@ mod info;
 mod knowledge;
 mod log;
 mod matching;
+mod message;
 mod node;
 mod ofi;
 mod padding;
@@ -40,7 +43,7 @@ static PROVIDER: Provider = Provider(UnsafeCell::new(FiProvider {
     context: [std::ptr::null_mut(); 4],
     name: c"resurgo".as_ptr(),
     getinfo: Call(info::getinfo as *const ()),
-    fabric: Call(ofi::open_fabric as *const ()),
+    fabric: Call(ofi::fabric::open_fabric as *const ()),
     cleanup: ofi::OK,
 }));
 

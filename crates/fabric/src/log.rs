@@ -24,6 +24,7 @@ mod reader;
 mod writer;
 
 use crate::arena::Arena;
+use crate::message::{Envelope, KINDS, Kind, Message, Pieces};
 use crate::node::Node;
 use resurgo_wire::node_memory::{self as nm, SEGMENT};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -50,73 +51,11 @@ const WARM: usize = 4 * ALIGN;
 /// No payload reaches beyond this: the last 64 bytes of a segment are for the JUMP.
 const PAYLOAD_END: usize = SEGMENT - ALIGN;
 
-/// What an entry is, as far as the receiver's engine is concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// First piece of a tagged message.
-    Tagged = 1,
-    /// First piece of an untagged message.
-    Untagged = 2,
-    /// A further piece of the message before it.
-    More = 3,
-    /// The log goes on in another segment.
-    Jump = 4,
-    /// Asks for `data` bytes at address `tag`, key in the payload (fi_read).
-    ReadRequest = 5,
-    /// Answers a read request; `tag` is the requester's operation.
-    ReadAnswer = 6,
-    /// Bytes for address `tag`, key in the remote data (fi_write).
-    Write = 7,
-    /// Says that a write has been done; `tag` is the requester's operation.
-    WriteDone = 8,
-    /// The beginning of the piggyback of the message that follows.
-    Ahead = 9,
-    /// The messages behind are for endpoint `tag` of the receiver.
-    Endpoint = 10,
-}
-
-/// All kinds, from number 1 on.
-pub const KINDS: [Kind; 10] = [
-    Kind::Tagged,
-    Kind::Untagged,
-    Kind::More,
-    Kind::Jump,
-    Kind::ReadRequest,
-    Kind::ReadAnswer,
-    Kind::Write,
-    Kind::WriteDone,
-    Kind::Ahead,
-    Kind::Endpoint,
-];
-
 /// Most bytes of a piggyback that stand in the message's own entry.
 const INLINE: usize = 1024;
 /// In the mark: bytes of the piggyback in this entry, and that it has begun in AHEAD entries.
 const PIGGYBACK_SHIFT: u32 = 16;
 const BEGAN_AHEAD: u64 = 1 << 31;
-
-/// The message carries remote data.
-pub const HAS_DATA: u8 = 1;
-
-/// What a message is besides its bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Envelope {
-    pub kind: Kind,
-    pub flags: u8,
-    pub tag: u64,
-    pub data: u64,
-}
-
-/// A message to be sent.
-#[derive(Clone, Copy)]
-pub struct Message<'a> {
-    pub envelope: Envelope,
-    pub iov: &'a [libc::iovec],
-    /// Bytes in all of `iov`.
-    pub total: usize,
-    /// What the message carries of others' deliveries, as bytes; nothing under most protocols.
-    pub piggyback: &'a [u8],
-}
 
 /// An entry as the reader sees it; its payload is read with [`Reader::copy_payload`].
 #[derive(Clone, Copy)]
@@ -155,84 +94,6 @@ fn mark(kind: Kind, flags: u8, wave: u16, bytes: usize) -> u64 {
 unsafe fn atomic<'a>(place: *const u8) -> &'a AtomicU64 {
     // SAFETY: aligned, mapped for the life of the process, accessed only as an atomic.
     unsafe { &*place.cast::<AtomicU64>() }
-}
-
-/// Pieces of memory that make up one message.
-pub struct Pieces<'a> {
-    iov: &'a [libc::iovec],
-    index: usize,
-    offset: usize,
-}
-
-impl<'a> Pieces<'a> {
-    pub fn new(iov: &'a [libc::iovec]) -> Self {
-        Pieces {
-            iov,
-            index: 0,
-            offset: 0,
-        }
-    }
-
-    /// Steps over the next `bytes` bytes.
-    pub fn skip(&mut self, bytes: usize) {
-        self.take(bytes, |_, _| ());
-    }
-
-    /// Copies the next bytes to `to`, until that is full.
-    pub fn copy_next(&mut self, to: &mut [u8]) {
-        // SAFETY: the slice is the room.
-        unsafe { self.copy_to(to.as_mut_ptr(), to.len()) };
-    }
-
-    /// Hands the next `bytes` bytes to `each`, run by run.
-    fn take(&mut self, mut bytes: usize, mut each: impl FnMut(*const u8, usize)) {
-        while bytes > 0 {
-            let iov = &self.iov[self.index];
-            let run = bytes.min(iov.iov_len - self.offset);
-            // SAFETY: stays inside the piece the caller of the send gave.
-            each(unsafe { iov.iov_base.cast::<u8>().add(self.offset) }, run);
-            self.offset += run;
-            bytes -= run;
-            if self.offset == iov.iov_len {
-                self.index += 1;
-                self.offset = 0;
-            }
-        }
-    }
-
-    /// Copies the next `bytes` bytes to `to`.
-    #[inline]
-    unsafe fn copy_to(&mut self, to: *mut u8, bytes: usize) {
-        let mut done = 0;
-        self.take(bytes, |from, run| {
-            // SAFETY: the caller gives room for `bytes`.
-            unsafe { std::ptr::copy_nonoverlapping(from, to.add(done), run) };
-            done += run;
-        });
-    }
-
-    /// Calls `differs` with the offset of every one of the next `bytes` bytes that is not as it is at `there`.
-    unsafe fn compare(&mut self, there: *const u8, bytes: usize, mut differs: impl FnMut(usize)) {
-        let mut done = 0;
-        self.take(bytes, |from, run| {
-            // SAFETY: both sides are readable for `run` bytes.
-            let (now, before) = unsafe {
-                (
-                    std::slice::from_raw_parts(from, run),
-                    std::slice::from_raw_parts(there.add(done), run),
-                )
-            };
-            if now != before {
-                let unequal = now
-                    .iter()
-                    .zip(before)
-                    .enumerate()
-                    .filter(|(_, (now, before))| now != before);
-                unequal.for_each(|(at, _)| differs(done + at));
-            }
-            done += run;
-        });
-    }
 }
 
 /// Segments that a message of `bytes` may need when its channel has none.

@@ -3,7 +3,7 @@
 //! Both queues are searched in order, as MPI demands; a receive matches the oldest message that fits and the other way
 //! round (MPI 5.0, §3.5).
 
-use crate::log::{Envelope, HAS_DATA, Kind};
+use crate::message::{Envelope, HAS_DATA, Kind};
 use crate::ofi::*;
 use std::collections::VecDeque;
 use std::ffi::c_void;

@@ -9,12 +9,10 @@ mod counter;
 mod cq;
 mod domain;
 mod endpoint;
-mod fabric;
+pub mod fabric;
 mod mr;
 
 use std::ffi::{c_char, c_int, c_void};
-
-pub use fabric::open_fabric;
 
 pub const FI_MSG: u64 = 1 << 1;
 pub const FI_RMA: u64 = 1 << 2;

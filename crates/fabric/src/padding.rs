@@ -10,7 +10,7 @@
 //! size is compared whole. The structures of 64 bytes and more may be followed by the description of a datatype, which counts
 //! to their size.
 
-use crate::log::{Kind, Message, Pieces};
+use crate::message::{Kind, Message, Pieces};
 
 /// Bytes of the header of an active message.
 pub const HEADER: usize = 24;
@@ -118,7 +118,7 @@ fn unset(header: &[u8]) -> Unset {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::Envelope;
+    use crate::message::Envelope;
 
     fn message(handler: u8, size: u8) -> [u8; HEADER] {
         let mut header = [0; HEADER];

@@ -1,9 +1,10 @@
 //! Remote reads and writes (`fi_read`, `fi_write`), made of messages: the target serves them in its completion-queue
 //! reads, so they are deliveries like any other and replay with them.
 
-use crate::engine::{Completion, Engine, SendContext};
-use crate::log::{Envelope, Kind};
+use crate::completion::{Completion, SendContext};
+use crate::engine::Engine;
 use crate::matching::Room;
+use crate::message::{Envelope, Kind};
 use crate::ofi::*;
 use std::collections::BTreeMap;
 use std::ffi::c_void;

@@ -4,7 +4,8 @@
 use super::{Engine, Reader, Writer};
 use crate::arena::Arena;
 use crate::doorbell;
-use crate::log::{Entry, Envelope, Kind, Message, Pieces, Progress};
+use crate::log::{Entry, Progress};
+use crate::message::{Envelope, Kind, Message, Pieces};
 use crate::node::Node;
 use crate::padding;
 use crate::record::Cursor;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::message::HAS_DATA;
 use crate::node::tests::{pair, set_one_group, set_waves};
 use resurgo_wire::node_memory::{CutTable, arena as fields};
 use std::collections::VecDeque;

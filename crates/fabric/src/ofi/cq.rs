@@ -3,7 +3,8 @@
 use super::av::AddressVector;
 use super::domain::Domain;
 use super::*;
-use crate::engine::{Completion, Engine};
+use crate::completion::Completion;
+use crate::engine::Engine;
 use resurgo_image::Guard;
 use std::ffi::{c_char, c_int, c_void};
 

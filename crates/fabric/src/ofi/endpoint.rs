@@ -8,7 +8,8 @@ use super::av::AddressVector;
 use super::cq::CompletionQueue;
 use super::domain::Domain;
 use super::*;
-use crate::engine::{Engine, SendContext};
+use crate::completion::SendContext;
+use crate::engine::Engine;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 

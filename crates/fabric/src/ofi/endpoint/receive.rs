@@ -1,7 +1,8 @@
 //! Receives: `fi_recv` and `fi_trecv`, each in three ways, and probes.
 
 use super::{Endpoint, iov, pieces};
-use crate::engine::{Completion, Engine};
+use crate::completion::Completion;
+use crate::engine::Engine;
 use crate::matching::{Receive, Room, Unexpected, flags};
 use crate::ofi::*;
 use resurgo_image::Guard;

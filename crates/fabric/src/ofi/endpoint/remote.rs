@@ -1,7 +1,8 @@
 //! Remote memory: `fi_read` and `fi_write`, each in three ways, and `fi_inject_write`.
 
 use super::{Endpoint, NO_COMPLETION, iov, pieces};
-use crate::engine::{Engine, SendContext};
+use crate::completion::SendContext;
+use crate::engine::Engine;
 use crate::ofi::*;
 use crate::rma;
 use std::ffi::c_void;

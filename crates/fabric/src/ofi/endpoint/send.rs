@@ -1,8 +1,8 @@
 //! Sends: `fi_send` and `fi_tsend`, each in six ways.
 
 use super::{Endpoint, NO_COMPLETION, iov, pieces};
-use crate::engine::SendContext;
-use crate::log::{Envelope, HAS_DATA, Kind};
+use crate::completion::SendContext;
+use crate::message::{Envelope, HAS_DATA, Kind};
 use crate::ofi::*;
 use std::ffi::c_void;
 

@@ -1,0 +1,26 @@
+//! The two clocks of a rank: the kernel's, and the processor's counter, which is quicker to read.
+
+/// CLOCK_MONOTONIC, in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the struct.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The time-stamp counter.
+#[inline]
+pub fn ticks() -> u64 {
+    // SAFETY: every x86-64 has it.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// Time-stamp counter ticks in a microsecond.
+pub fn measure_ticks() -> u64 {
+    let (from_ns, from) = (monotonic_ns(), ticks());
+    while monotonic_ns() - from_ns < 50_000 {
+        std::hint::spin_loop();
+    }
+    let (ns, count) = (monotonic_ns() - from_ns, ticks() - from);
+    (count * 1000 / ns).max(1)
+}
