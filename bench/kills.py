@@ -3,6 +3,7 @@
 
 import csv
 import random
+import textwrap
 import time
 from functools import partial
 from statistics import median
@@ -131,17 +132,18 @@ def measure(quick):
                 section.at_most(what, 1.0, by_resurgo, by_plain)
         rows.append(row)
     section.table(head, rows)
-    section.text(
+    note = (
         f"`{' '.join(map(str, program))}`, {RANKS} ranks; every answer was the same. The ranks and the moments of the "
         f"kills come from a seed, are the same for both, and lie in the first {number(span)} s. {plain.name} is the "
         "faster of MPICH's two modes here."
     )
+    section.text(textwrap.fill(note, 120))
     OUT.mkdir(parents=True, exist_ok=True)
     with open(OUT / "kills.csv", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["kills", "seed", "contender", "seconds", "kills_that_struck"])
         writer.writerows([*row[:3], f"{row[3]:.3f}", row[4]] for row in results)
-    (OUT / "kills.md").write_text("\n".join(section.parts) + "\n")
+    (OUT / "kills.md").write_text("\n\n".join(section.parts) + "\n")
     draw(results, plain.name, program)
     section.text("![time to solution](kills.svg)")
     return section
