@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
+use resurgo_protocol::Protocol;
 use resurgo_runtime::own_directory::may_hold;
 use resurgo_runtime::trampoline::addresses_can_be_fixed;
 use resurgo_runtime::{FILES_PER_RANK, OWN_FILES};
-use resurgo_wire::node_memory::{PROTOCOL_NONE, PROTOCOLS, recovers_alone};
 
 /// A reason not to start, and the exit status that goes with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,14 +115,14 @@ pub fn open_files(size: usize) -> Result<(u64, u64), Refusal> {
 
 /// Whether ranks have the same addresses in every life. A rank that recovers alone needs that: others know its addresses from messages,
 /// and what it sends again is compared.
-pub fn fixed_addresses(protocol: u32) -> Result<bool, Refusal> {
-    if protocol == PROTOCOL_NONE || addresses_can_be_fixed() {
-        return Ok(protocol != PROTOCOL_NONE);
+pub fn fixed_addresses(protocol: Protocol) -> Result<bool, Refusal> {
+    if protocol == Protocol::None || addresses_can_be_fixed() {
+        return Ok(protocol != Protocol::None);
     }
-    if !recovers_alone(protocol) {
+    if !protocol.recovers_alone() {
         return Ok(false);
     }
-    let protocol = PROTOCOLS[protocol as usize];
+    let protocol = protocol.name();
     Err(Refusal::new(
         2,
         format!(

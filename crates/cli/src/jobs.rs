@@ -8,7 +8,6 @@ use resurgo_runtime::jobs::{self, Job};
 use resurgo_runtime::suspended::Suspended;
 use resurgo_runtime::units::{one_line, readable_duration};
 use resurgo_wire::console::{Reply, Request, Status};
-use resurgo_wire::node_memory::PROTOCOLS;
 use serde_json::{Value, json};
 
 use crate::suspend;
@@ -137,7 +136,7 @@ fn object_of_suspended(job: &Suspended) -> Value {
 }
 
 fn protocol_of(job: &Suspended) -> &'static str {
-    PROTOCOLS.get(job.header.job.protocol as usize).unwrap_or(&"?")
+    job.header.job.protocol.name()
 }
 
 fn seconds_suspended(job: &Suspended) -> f64 {

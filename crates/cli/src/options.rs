@@ -14,11 +14,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use resurgo_protocol::Protocol;
 use resurgo_runtime::dispatcher::{Order, Period};
 use resurgo_runtime::pattern::Pattern;
 use resurgo_runtime::suspended::Origin;
 use resurgo_runtime::units::{parse_duration, parse_size};
-use resurgo_wire::node_memory::{MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_CHANNEL_MEMORY, SPREAD_MULTICAST, has_images};
+use resurgo_wire::node_memory::{MAX_RANKS, SPREAD_MULTICAST};
 
 use crate::binding::Unit;
 use combinations::check;
@@ -74,7 +75,7 @@ pub struct Options {
     pub print_exit_codes: bool,
     /// When the job is ended, after its start.
     pub timeout: Option<Duration>,
-    pub protocol: u32,
+    pub protocol: Protocol,
     pub tolerate_node: bool,
     /// What `--protocol auto` means for this job, when it was asked for by name or is not what it mostly is.
     pub choice: Option<&'static str>,
@@ -176,7 +177,7 @@ impl Options {
             verbose: false,
             print_exit_codes: false,
             timeout: None,
-            protocol: PROTOCOL_AUTO,
+            protocol: Protocol::Auto,
             tolerate_node: false,
             choice: None,
             reduction: None,
@@ -219,7 +220,7 @@ impl Options {
 
     /// Ranks can have images.
     pub fn has_images(&self) -> bool {
-        has_images(self.protocol)
+        self.protocol.has_images()
     }
 
     /// How many event loggers the job has.
@@ -233,7 +234,7 @@ impl Options {
 
     /// How many channel memories the job has.
     pub fn memories(&self) -> usize {
-        if self.protocol == PROTOCOL_CHANNEL_MEMORY {
+        if self.protocol == Protocol::ChannelMemory {
             self.channel_memories.unwrap_or(1)
         } else {
             0

@@ -4,11 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use resurgo_protocol::Protocol;
 use resurgo_runtime::dispatcher::{self, Limits, Places, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, PROTOCOL_CHANNEL_MEMORY, SEGMENT, only_waves, piggybacks};
+use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, SEGMENT};
 
 use crate::addresses;
 use crate::check::{self, Refusal};
@@ -208,12 +209,12 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         programs.push(program);
     }
     // Under causal logging, what is known of whom is kept for each pair of ranks.
-    let may_spawn = !only_waves(options.protocol) && !piggybacks(options.protocol, options.tolerate_node);
+    let may_spawn = !options.protocol.only_waves() && !options.protocol.piggybacks(options.tolerate_node);
     let mut layout = Layout {
         size,
         log_segments: 0,
         spills: options.spill_directory.is_some(),
-        piggybacks: piggybacks(options.protocol, options.tolerate_node),
+        piggybacks: options.protocol.piggybacks(options.tolerate_node),
     };
     layout.log_segments = match options.log_memory {
         Some(bytes) => (bytes / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize,
@@ -239,7 +240,7 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         None if size <= cores => 50_000,
         None => 3_000,
     };
-    let through_memories = options.protocol == PROTOCOL_CHANNEL_MEMORY;
+    let through_memories = options.protocol == Protocol::ChannelMemory;
     // Nothing is logged in the node's memory then.
     let log_prefault = if through_memories { 0 } else { options.log_prefault };
     let job = Job {

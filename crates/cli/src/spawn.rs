@@ -3,9 +3,9 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use resurgo_protocol::Protocol;
 use resurgo_runtime::suspended::Origin;
 use resurgo_wire::control::{Program, WantedProgram};
-use resurgo_wire::node_memory::{PROTOCOL_NONE, PROTOCOLS, only_waves, piggybacks};
 
 use crate::environment;
 use crate::options::{Options, ProgramOptions};
@@ -15,14 +15,14 @@ use crate::run::prepare_program;
 /// the rank that spawns it. Of the reserved info keys (MPI 5.0, §11.8.4) `wdir` and `path` are followed; there is one
 /// machine only, so `host` and `arch` have nothing to choose from.
 pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Result<Program, String> {
-    if only_waves(options.protocol) {
+    if options.protocol.only_waves() {
         // All ranks would return to a wave that some of them are not in.
-        let protocol = PROTOCOLS[options.protocol as usize];
+        let protocol = options.protocol.name();
         return Err(format!(
             "ranks cannot spawn others under --protocol {protocol}; auto, pessimistic and none allow it"
         ));
     }
-    if piggybacks(options.protocol, options.tolerate_node) {
+    if options.protocol.piggybacks(options.tolerate_node) {
         return Err(
             "ranks cannot spawn others under --protocol causal with --tolerate node; with --tolerate process they can"
                 .to_string(),
@@ -49,7 +49,7 @@ pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Resul
             wanted.name
         ));
     }
-    if options.protocol != PROTOCOL_NONE {
+    if options.protocol != Protocol::None {
         // A spawned rank connects to its parent when it starts, and gives up after three minutes. The parent may have died
         // in between, and need longer than that to come back to the place where it answers.
         environment::set_default(&mut program.environment, "MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT", "0");

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use resurgo_runtime::own_directory::{Directory, Trust};
 use resurgo_runtime::suspended::{Error, FILE, Origin, Suspended};
-use resurgo_wire::node_memory::PROTOCOLS;
 
 use crate::check::Refusal;
 use crate::diagnosis::shim;
@@ -223,8 +222,8 @@ pub fn find_same(options: &Options, origin: &Origin) -> Result<Option<Suspended>
             return Err(refused(format!(
                 "the job that is suspended in {} runs with --protocol {}, and {} is asked for now",
                 job.directory.display(),
-                PROTOCOLS[then.protocol as usize],
-                PROTOCOLS[options.protocol as usize],
+                then.protocol.name(),
+                options.protocol.name(),
             )));
         }
         same.push(job.unless_running().map_err(|error| refused(error.to_string()))?);

@@ -2,6 +2,7 @@
 
 use resurgo_protocol::chandy_lamport::{Place, Waves};
 use resurgo_protocol::group::Turn;
+use resurgo_protocol::{Protocol, kinds};
 use resurgo_wire::counters::Cost;
 use resurgo_wire::node_memory::{self as nm, BLOCK, CutTable, Layout, SEGMENT, arena, control, header};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -77,6 +78,15 @@ fn failed(what: &str) -> AttachError {
     AttachError(format!("{what}: {}", std::io::Error::last_os_error()))
 }
 
+/// The number of this rank, as the agent has told it.
+fn own_rank() -> Result<usize, AttachError> {
+    let rank = std::env::var(nm::ENV_RANK).ok().and_then(|text| text.parse().ok());
+    rank.ok_or_else(|| {
+        let name = nm::ENV_RANK;
+        AttachError(format!("{name} is not set: start the program with `resurgo run`"))
+    })
+}
+
 /// Why the node memory cannot be mapped at `place`, and what the user can do.
 fn not_mapped(place: usize, bytes: usize) -> AttachError {
     let error = std::io::Error::last_os_error();
@@ -106,15 +116,7 @@ fn not_mapped(place: usize, bytes: usize) -> AttachError {
 impl Node {
     /// Maps the node memory inherited as [`nm::NODE_MEMORY_FD`].
     pub fn attach() -> Result<Node, AttachError> {
-        let rank: usize = std::env::var(nm::ENV_RANK)
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .ok_or_else(|| {
-                AttachError(format!(
-                    "{} is not set: start the program with `resurgo run`",
-                    nm::ENV_RANK
-                ))
-            })?;
+        let rank = own_rank()?;
         let mut page = [0u8; header::BYTES];
         // SAFETY: reads at most one page into one page.
         let got = unsafe { libc::pread(nm::NODE_MEMORY_FD, page.as_mut_ptr().cast(), page.len(), 0) };
@@ -128,12 +130,14 @@ impl Node {
                 "the node memory was made by another version of resurgo".into(),
             ));
         }
+        let protocol = Protocol::numbered(half(header::PROTOCOL))
+            .ok_or_else(|| AttachError("the node memory names no protocol that there is".into()))?;
         let size = half(header::SIZE) as usize;
         let layout = Layout {
             size,
             log_segments: word(header::LOG_SEGMENTS) as usize,
             spills: half(header::SPILL) != 0,
-            piggybacks: nm::piggybacks(half(header::PROTOCOL), half(header::TOLERATE_NODE) != 0),
+            piggybacks: protocol.piggybacks(half(header::TOLERATE_NODE) != 0),
         };
         if rank >= size
             || word(header::ARENA_BASE) as usize != layout.arena_base()
@@ -159,10 +163,9 @@ impl Node {
         let base = base.cast::<u8>();
         // SAFETY: aligned words inside the mapping, which the agent has written before this rank was started.
         let group = |of: usize| unsafe { *base.add(layout.control(of) + control::GROUP).cast::<u64>() };
-        let protocol = half(header::PROTOCOL);
-        let waves = nm::waves(protocol);
+        let waves = protocol.waves();
         let inside = match waves {
-            nm::Waves::OfEachGroup => (0..size).map(|other| group(other) == group(rank)).collect(),
+            kinds::Waves::OfEachGroup => (0..size).map(|other| group(other) == group(rank)).collect(),
             _ => Vec::new(),
         };
         let writable = libc::PROT_READ | libc::PROT_WRITE;
@@ -183,11 +186,11 @@ impl Node {
             layout,
             rank,
             size,
-            logs: nm::logs(protocol),
-            waves: nm::has_waves(protocol),
-            returns_together: nm::can_return_together(protocol),
-            chandy_lamport: waves == nm::Waves::Passing,
-            in_groups: waves == nm::Waves::GroupByGroup,
+            logs: protocol.logs(),
+            waves: protocol.has_waves(),
+            returns_together: protocol.can_return_together(),
+            chandy_lamport: waves == kinds::Waves::Passing,
+            in_groups: waves == kinds::Waves::GroupByGroup,
             inside,
             piggybacking: layout.piggybacks,
             reduction: half(header::REDUCTION),

@@ -10,12 +10,14 @@ pub mod channel_memory;
 pub mod event_logger;
 pub mod group;
 pub mod hierarchical;
+pub mod kinds;
 pub mod pessimistic;
 
 pub use blocking::{Return, Step, Turn, Wave};
 pub use causal::Causal;
 pub use channel_memory::ChannelMemory;
 pub use event_logger::EventLogger;
+pub use kinds::Protocol;
 pub use pessimistic::{Arrival, Next, Pessimistic, Sending};
 
 /// Number of an MPI process in its job, from 0.

@@ -29,9 +29,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use resurgo_protocol::group::Groups;
+use resurgo_protocol::{Protocol, kinds};
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, ToAgent, ToDispatcher};
-use resurgo_wire::node_memory::{self as nm, PROTOCOLS};
 
 use crate::children;
 use crate::connection::Connection;
@@ -145,7 +145,7 @@ struct Dispatcher {
     console: Console,
     /// The programs' command lines, for people.
     command: String,
-    protocol: u32,
+    protocol: Protocol,
     /// The ranks that have their waves together: all, or each group of ranks for itself.
     units: Groups,
     /// Per unit: its ranks are being returned to a wave.
@@ -512,7 +512,7 @@ impl Dispatcher {
                 let members = self.members(unit);
                 let mean = Duration::from_nanos(all_stalls_ns / members.len() as u64);
                 let longest = Duration::from_nanos(longest_stall_ns);
-                let groups = (nm::waves(self.protocol) == nm::Waves::GroupByGroup).then_some((groups, is_global));
+                let groups = (self.protocol.waves() == kinds::Waves::GroupByGroup).then_some((groups, is_global));
                 let of = self.is_hierarchical().then_some(&members[..]);
                 self.events.wave_complete(number, total, longest, mean, groups, of);
                 self.wave_for_suspension(&members);
@@ -539,7 +539,7 @@ impl Dispatcher {
                 let asked = self.checkpoints.asked_at(unit).map_or(now, |at| self.start + at);
                 self.checkpoints.answered(unit, self.start.elapsed(), Err(&why));
                 let lasts = self.events.not_checkpointed(rank, &reason, is_expected, (asked, now));
-                if lasts && nm::can_do_without_waves(self.protocol) && !self.together {
+                if lasts && !self.together {
                     // One rank must not keep all others from having images.
                     self.only_logs(&why);
                 }
@@ -734,7 +734,7 @@ impl Dispatcher {
         Status {
             ranks: self.pids.len(),
             running: self.pids.iter().flatten().count(),
-            protocol: PROTOCOLS[self.protocol as usize].to_string(),
+            protocol: self.protocol.name().to_string(),
             seconds: self.start.elapsed().as_secs_f64(),
             restarts: self.events.restarts(),
             images,

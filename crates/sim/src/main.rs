@@ -149,7 +149,11 @@ fn one(seed: u64, arguments: &Arguments) -> bool {
                     report.crashes,
                     report.logger_crashes,
                     report.images,
-                    if setting.has_waves() { "waves" } else { "images" },
+                    if setting.protocol().only_waves() {
+                        "waves"
+                    } else {
+                        "images"
+                    },
                     report.outcome
                 );
             }
@@ -189,7 +193,7 @@ fn many(arguments: &Arguments) -> bool {
             }
         }
         let seconds = start.elapsed().as_secs_f64();
-        if setting.has_waves() {
+        if setting.protocol().only_waves() {
             println!(
                 "{}: {} seeds in {seconds:.1} s ({:.0} a second): {events} events, {deliveries} deliveries, \
                  {crashes} crashes, {images} waves, {fallbacks} dropped, {from_images} returns to one",

@@ -11,9 +11,9 @@ mod checkers;
 mod groups;
 mod rank;
 
-use resurgo_protocol::Rank;
 use resurgo_protocol::chandy_lamport::Waves;
 use resurgo_protocol::group::{Groups, Turn, Writing};
+use resurgo_protocol::{Rank, kinds};
 
 use crate::causal::Piggybacks;
 use crate::checkers::{LIVENESS, MAX_RANKS, Violation, violation};
@@ -22,7 +22,7 @@ use crate::program::Job;
 use crate::queue::Queue;
 use crate::random::Random;
 use crate::trace::Trace;
-use crate::world::{Failure, Options, Outcome, Report, Setting};
+use crate::world::{Failure, Options, Outcome, Report};
 use agent::Agent;
 use channel::Channel;
 use checkers::Checkers;
@@ -173,9 +173,10 @@ impl World {
         let mut random = Random::new(crate::random::mix(seed, 2));
         let size = random.between(2, MAX_RANKS as u64) as usize;
         let job = Job::random(size, &mut random).with_barrier();
-        let non_blocking = options.setting == Setting::ChandyLamport;
+        let waves = options.setting.protocol().waves();
+        let non_blocking = waves == kinds::Waves::Passing;
         let grain = if non_blocking { random.between(1, 4) } else { 0 };
-        let in_groups = options.setting == Setting::Group;
+        let in_groups = waves == kinds::Waves::GroupByGroup;
         Self {
             mutation: options.mutation,
             non_blocking,

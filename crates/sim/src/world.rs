@@ -3,7 +3,7 @@
 use resurgo_protocol::causal::Reduction;
 use resurgo_protocol::group::Groups;
 use resurgo_protocol::hierarchical::Kept;
-use resurgo_protocol::{Causal, EventLogger, Rank, Tolerate};
+use resurgo_protocol::{Causal, EventLogger, Protocol, Rank, Tolerate, kinds};
 
 use crate::auto::Waves;
 use crate::causal::{Flavour, Loggers, Piggybacks};
@@ -83,20 +83,30 @@ impl Setting {
             Self::Gathering(Reduction::Vcausal) => "vcausal-in-place",
             Self::Gathering(Reduction::Manetho) => "manetho-in-place",
             Self::Gathering(Reduction::LogOn) => "logon-in-place",
-            Self::Auto => "auto",
-            Self::Blocking => "blocking",
-            Self::ChandyLamport => "chandy-lamport",
-            Self::Group => "group",
-            Self::Hierarchical => "hierarchical",
-            Self::ChannelMemory => "channel-memory",
+            Self::Auto
+            | Self::Blocking
+            | Self::ChandyLamport
+            | Self::Group
+            | Self::Hierarchical
+            | Self::ChannelMemory => self.protocol().name(),
         }
     }
 
-    /// All ranks return together.
-    pub const fn has_waves(self) -> bool {
-        matches!(self, Self::Blocking | Self::ChandyLamport | Self::Group)
+    /// What is simulated.
+    pub const fn protocol(self) -> Protocol {
+        match self {
+            Self::Process | Self::Node | Self::InPlace => Protocol::Pessimistic,
+            Self::Causal(_) | Self::Gathering(_) => Protocol::Causal,
+            Self::Auto => Protocol::Auto,
+            Self::Blocking => Protocol::Blocking,
+            Self::ChandyLamport => Protocol::ChandyLamport,
+            Self::Group => Protocol::Group,
+            Self::Hierarchical => Protocol::Hierarchical,
+            Self::ChannelMemory => Protocol::ChannelMemory,
+        }
     }
 
+    /// The failure that must be survived.
     const fn tolerate(self) -> Tolerate {
         match self {
             Self::Node | Self::InPlace | Self::Causal(_) | Self::Gathering(_) | Self::ChannelMemory => Tolerate::Node,
@@ -304,11 +314,10 @@ pub(crate) struct World {
 
 /// Runs `seed`. With `trace`, what comes back carries the last events.
 pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Failure> {
-    if options.setting.has_waves() {
-        return crate::waves::simulate(seed, options, trace);
-    }
-    if options.setting == Setting::ChannelMemory {
-        return crate::channel_memory::simulate(seed, options, trace);
+    match options.setting.protocol().kept() {
+        kinds::Kept::Nowhere => return crate::waves::simulate(seed, options, trace),
+        kinds::Kept::InChannelMemory => return crate::channel_memory::simulate(seed, options, trace),
+        kinds::Kept::BySender | kinds::Kept::BetweenGroups => {}
     }
     let mut world = World::new(seed, options, trace);
     world.run().map_err(|violation| Failure {
@@ -356,11 +365,11 @@ impl World {
                 )
             })
             .collect();
-        let groups = match setting {
-            Setting::Auto => Some(Groups::one(size)),
-            Setting::Hierarchical => Some(crate::hierarchical::groups(size, &mut random)),
-            _ => None,
-        };
+        let hierarchical = setting.protocol().waves() == kinds::Waves::OfEachGroup;
+        let groups = setting.protocol().has_waves().then(|| match hierarchical {
+            true => crate::hierarchical::groups(size, &mut random),
+            false => Groups::one(size),
+        });
         let mut world = Self {
             tolerate,
             mutation,
@@ -371,7 +380,7 @@ impl World {
             record_survives,
             causal,
             waves: groups.map(Waves::new),
-            hierarchical: setting == Setting::Hierarchical,
+            hierarchical,
             piggybacks: Piggybacks::default(),
             checkers: Checkers::new(size, tolerate, record_survives, causal.is_some()),
             ranks,

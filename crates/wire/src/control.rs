@@ -11,10 +11,11 @@
 use std::ffi::OsString;
 
 use resurgo_protocol::group::Groups;
+use resurgo_protocol::{Protocol, kinds};
 use serde::{Deserialize, Serialize};
 
 use crate::counters::{Cost, Costs, Sizes};
-use crate::node_memory::{self, Waves};
+use crate::node_memory;
 
 /// Longest frame accepted between processes of one job, in bytes.
 pub const MAX_FRAME: usize = 64 << 20;
@@ -28,8 +29,8 @@ pub struct Job {
     pub programs: Vec<Program>,
     /// Most ranks the job can ever have.
     pub most_ranks: usize,
-    /// [`crate::node_memory::PROTOCOLS`] by number.
-    pub protocol: u32,
+    #[serde(with = "protocol_number")]
+    pub protocol: Protocol,
     pub tolerate_node: bool,
     /// Most segments of log a rank holds in memory.
     pub log_segments: usize,
@@ -98,6 +99,22 @@ fn yes() -> bool {
     true
 }
 
+/// A protocol in messages and files: its number.
+pub mod protocol_number {
+    use resurgo_protocol::Protocol;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub fn serialize<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u32(protocol.number())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Protocol, D::Error> {
+        let number = u32::deserialize(deserializer)?;
+        Protocol::numbered(number).ok_or_else(|| D::Error::custom(format!("there is no protocol {number}")))
+    }
+}
+
 impl Job {
     /// The processors of a rank, as the kernel writes lists; none when it is not bound.
     pub fn cpus_of(&self, rank: usize) -> Option<String> {
@@ -108,7 +125,7 @@ impl Job {
 
     /// Determinants are piggybacked, so what a rank has delivered may be known to others only.
     pub fn piggybacks(&self) -> bool {
-        node_memory::piggybacks(self.protocol, self.tolerate_node)
+        self.protocol.piggybacks(self.tolerate_node)
     }
 
     /// Of the node memory, with room for `ranks` ranks, or as many as there may be.
@@ -123,8 +140,8 @@ impl Job {
 
     /// The ranks of a job of so many that have their waves, or each their images, together.
     pub fn units(&self, ranks: usize) -> Groups {
-        match node_memory::waves(self.protocol) {
-            Waves::OfEachGroup => self.groups.lasting(ranks),
+        match self.protocol.waves() {
+            kinds::Waves::OfEachGroup => self.groups.lasting(ranks),
             _ => Groups::one(ranks),
         }
     }

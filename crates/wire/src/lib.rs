@@ -13,5 +13,4 @@ pub mod node_memory;
 mod output;
 pub mod piggyback;
 pub mod places;
-mod protocols;
 pub mod text;

@@ -52,7 +52,7 @@ pub mod header {
     pub const VERSION: usize = 8;
     /// `u32` number of ranks that there is room for.
     pub const SIZE: usize = 12;
-    /// `u32` protocol: [`super::PROTOCOL_NONE`] and following.
+    /// `u32` number of the protocol ([`resurgo_protocol::Protocol`]).
     pub const PROTOCOL: usize = 16;
     /// `u32` 0: the loss of a process is tolerated; 1: of a node.
     pub const TOLERATE_NODE: usize = 20;
@@ -103,8 +103,6 @@ pub mod header {
     /// Bytes of the header.
     pub const BYTES: usize = 4096;
 }
-
-pub use crate::protocols::*;
 
 /// Names of the ways to keep piggybacks small, by number.
 pub const REDUCTIONS: [&str; 3] = ["vcausal", "manetho", "logon"];

@@ -1,10 +1,8 @@
 //! What cannot be combined, and what follows from what was given.
 
+use resurgo_protocol::Protocol;
 use resurgo_runtime::trampoline::addresses_can_be_fixed;
-use resurgo_wire::node_memory::{
-    MAX_RANKS, PROTOCOL_AUTO, PROTOCOL_BLOCKING, PROTOCOL_CAUSAL, PROTOCOL_CHANNEL_MEMORY, PROTOCOL_GROUP,
-    PROTOCOL_HIERARCHICAL, PROTOCOL_NONE, PROTOCOL_PESSIMISTIC, PROTOCOLS, only_waves, recovers_alone,
-};
+use resurgo_wire::node_memory::MAX_RANKS;
 
 use super::*;
 
@@ -21,21 +19,21 @@ fn choose_protocol(options: &mut Options) -> (&'static str, bool) {
                    does not repeat what it did";
         return (why, false);
     } else {
-        options.protocol = PROTOCOL_BLOCKING;
+        options.protocol = Protocol::Blocking;
         let why = "waves alone, to which all ranks return when one fails: a rank that recovered alone would need the addresses of \
                    its former life, and this container forbids to switch address randomisation off (--security-opt seccomp=unconfined \
                    allows it)";
         return (why, true);
     };
-    options.protocol = PROTOCOL_PESSIMISTIC;
+    options.protocol = Protocol::Pessimistic;
     (why, true)
 }
 
 /// The protocol by name; by the way how it has come about when the user did not choose it.
 fn described(options: &Options) -> String {
-    let name = PROTOCOLS[options.protocol as usize];
+    let name = options.protocol.name();
     match options.choice {
-        Some(_) if options.protocol != PROTOCOL_AUTO => format!("{name} (which auto is here)"),
+        Some(_) if options.protocol != Protocol::Auto => format!("{name} (which auto is here)"),
         _ => name.to_string(),
     }
 }
@@ -43,21 +41,21 @@ fn described(options: &Options) -> String {
 /// Whether the options go together.
 pub(super) fn check(options: &mut Options) -> Result<(), String> {
     let size = options.size();
-    if options.protocol == PROTOCOL_AUTO {
+    if options.protocol == Protocol::Auto {
         let (why, is_unexpected) = choose_protocol(options);
         options.choice = (is_unexpected || options.choice.is_some()).then_some(why);
     }
     if size > MAX_RANKS {
         return Err(format!("{size} ranks: a node can hold at most {MAX_RANKS}"));
     }
-    if options.tolerate_node && options.protocol == PROTOCOL_CHANNEL_MEMORY {
+    if options.tolerate_node && options.protocol == Protocol::ChannelMemory {
         return Err(
             "--tolerate node: under --protocol channel-memory a rank needs nothing of its node in any case; leave --tolerate out"
                 .to_string(),
         );
     }
-    if options.tolerate_node && ![PROTOCOL_PESSIMISTIC, PROTOCOL_CAUSAL].contains(&options.protocol) {
-        let protocol = PROTOCOLS[options.protocol as usize];
+    if options.tolerate_node && ![Protocol::Pessimistic, Protocol::Causal].contains(&options.protocol) {
+        let protocol = options.protocol.name();
         return Err(format!(
             "--tolerate node needs --protocol pessimistic or causal; {protocol} does not tolerate the loss of a node"
         ));
@@ -72,7 +70,7 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
     groups::check(options, size)?;
     check_memories(options, size)?;
     let checkpoints = options.checkpoint_period != Period::Never;
-    if checkpoints && options.protocol == PROTOCOL_NONE {
+    if checkpoints && options.protocol == Protocol::None {
         return Err("--checkpoint-every needs a protocol that recovers; --protocol none uses no images".to_string());
     }
     if let Period::Daly { mtbf } = &mut options.checkpoint_period {
@@ -84,16 +82,16 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
         return Err("--checkpoint-dir is for image files, and --protocol none has no images; leave it out".to_string());
     }
     if options.images_in_flight.is_some() {
-        if only_waves(options.protocol) {
-            let protocol = PROTOCOLS[options.protocol as usize];
-            if options.protocol == PROTOCOL_HIERARCHICAL {
+        if options.protocol.only_waves() {
+            let protocol = options.protocol.name();
+            if options.protocol == Protocol::Hierarchical {
                 return Err(
                     "--checkpoint-in-flight is for images of single ranks; under --protocol hierarchical all ranks of a group \
                      write theirs together; leave it out, or run with --protocol pessimistic"
                         .to_string(),
                 );
             }
-            if options.protocol == PROTOCOL_GROUP {
+            if options.protocol == Protocol::Group {
                 let images = options.images_in_flight.unwrap_or(1);
                 return Err(format!(
                     "--checkpoint-in-flight is for images of single ranks; under --protocol group a whole group writes \
@@ -112,13 +110,13 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
             );
         }
     }
-    if options.spill_directory.is_some() && !recovers_alone(options.protocol) {
+    if options.spill_directory.is_some() && !options.protocol.recovers_alone() {
         return Err(format!(
             "--spill-dir is for message logs, and --protocol {} has none; leave it out",
-            PROTOCOLS[options.protocol as usize]
+            options.protocol.name()
         ));
     }
-    if options.protocol == PROTOCOL_HIERARCHICAL && options.spill_directory.is_some() {
+    if options.protocol == Protocol::Hierarchical && options.spill_directory.is_some() {
         return Err(
             "--spill-dir and --protocol hierarchical cannot be combined: logs inside a group that have been spilled cannot be \
              cut back to a wave. Leave it out and have images taken (--checkpoint-every), which let logs between groups forget, \
@@ -147,7 +145,7 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
         }
     }
     let servers = match options.protocol {
-        PROTOCOL_CHANNEL_MEMORY => Some(("under --protocol channel-memory", "channel memories")),
+        Protocol::ChannelMemory => Some(("under --protocol channel-memory", "channel memories")),
         _ if options.tolerate_node => Some(("with --tolerate node", "event loggers")),
         _ => None,
     };
@@ -176,12 +174,12 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
 
 /// Whether what is said of channel memories goes together with the rest.
 fn check_memories(options: &Options, size: usize) -> Result<(), String> {
-    if options.protocol != PROTOCOL_CHANNEL_MEMORY {
+    if options.protocol != Protocol::ChannelMemory {
         let given = options.channel_memories.is_some() || options.channel_memory.is_some();
         return match given {
             true => Err(format!(
                 "--channel-memories and --channel-memory are for --protocol channel-memory; {} has none",
-                PROTOCOLS[options.protocol as usize]
+                options.protocol.name()
             )),
             false => Ok(()),
         };
@@ -206,7 +204,7 @@ fn check_memories(options: &Options, size: usize) -> Result<(), String> {
 
 /// Whether what is said of event loggers and piggybacks goes together.
 fn check_loggers(options: &Options, size: usize) -> Result<(), String> {
-    let (causal, node) = (options.protocol == PROTOCOL_CAUSAL, options.tolerate_node);
+    let (causal, node) = (options.protocol == Protocol::Causal, options.tolerate_node);
     let protocol = described(options);
     if options.reduction.is_some() && !(causal && node) {
         let missing = match (causal, node) {
@@ -221,7 +219,7 @@ fn check_loggers(options: &Options, size: usize) -> Result<(), String> {
     let logger = options.event_logger != ANY_PORT;
     if options.event_loggers.is_some() || logger {
         let name = if logger { "--event-logger" } else { "--event-loggers" };
-        if ![PROTOCOL_PESSIMISTIC, PROTOCOL_CAUSAL, PROTOCOL_AUTO].contains(&options.protocol) {
+        if ![Protocol::Pessimistic, Protocol::Causal, Protocol::Auto].contains(&options.protocol) {
             return Err(format!(
                 "{name} is for --tolerate node with --protocol pessimistic or causal; {protocol} has no event loggers; leave it out"
             ));

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use resurgo_protocol::Protocol;
 use resurgo_protocol::group::formation;
 use resurgo_wire::control::Grouping;
-use resurgo_wire::node_memory::{PROTOCOL_GROUP, PROTOCOL_HIERARCHICAL, PROTOCOL_NONE, PROTOCOLS, has_waves, logs};
 
 use super::{Options, nearest};
 use crate::text_file;
@@ -19,7 +19,7 @@ pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
         (options.group_size.is_some(), "--group-size"),
         (options.groups_at_once.is_some(), "--groups-at-once"),
     ] {
-        if given && !has_groups(options.protocol) {
+        if given && !options.protocol.has_groups() {
             let with = match name {
                 "--groups-at-once" => "group",
                 _ => "group and hierarchical",
@@ -30,7 +30,7 @@ pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
             ));
         }
     }
-    if options.protocol == PROTOCOL_HIERARCHICAL {
+    if options.protocol == Protocol::Hierarchical {
         if options.groups.as_deref() == Some(DYNAMIC) {
             return Err(
                 "--groups dynamic is for --protocol group; under hierarchical groups stay the same; the nearest is --groups static"
@@ -77,13 +77,9 @@ pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
     }
 }
 
-fn has_groups(protocol: u32) -> bool {
-    matches!(protocol, PROTOCOL_GROUP | PROTOCOL_HIERARCHICAL)
-}
-
 /// How groups are formed, as it would be written.
 fn way(options: &Options) -> &str {
-    let usual = if options.protocol == PROTOCOL_GROUP {
+    let usual = if options.protocol == Protocol::Group {
         DYNAMIC
     } else {
         STATIC
@@ -91,12 +87,12 @@ fn way(options: &Options) -> &str {
     options.groups.as_deref().unwrap_or(usual)
 }
 
-fn without_groups(protocol: u32) -> String {
-    let name = PROTOCOLS[protocol as usize];
+fn without_groups(protocol: Protocol) -> String {
+    let name = protocol.name();
     match protocol {
-        PROTOCOL_NONE => format!("{name} there are no images"),
-        _ if has_waves(protocol) && !logs(protocol) => format!("{name} all ranks have their images together"),
-        _ if has_waves(protocol) => format!("{name} all ranks have their images together, or each alone"),
+        Protocol::None => format!("{name} there are no images"),
+        _ if protocol.has_waves() && !protocol.logs() => format!("{name} all ranks have their images together"),
+        _ if protocol.has_waves() => format!("{name} all ranks have their images together, or each alone"),
         _ => format!("{name} each rank has its images alone"),
     }
 }
@@ -116,7 +112,7 @@ fn size(options: &Options, ranks: usize) -> usize {
 
 /// How groups are formed in a job of `ranks` ranks. Reads the file, if that is how.
 pub fn grouping(options: &Options, ranks: usize) -> Result<Grouping, String> {
-    if !has_groups(options.protocol) {
+    if !options.protocol.has_groups() {
         return Ok(Grouping::One);
     }
     let size = size(options, ranks);

@@ -1,7 +1,7 @@
 //! `--checkpoint-policy`: whose image is taken next.
 
+use resurgo_protocol::Protocol;
 use resurgo_runtime::dispatcher::{Order, Period};
-use resurgo_wire::node_memory::{PROTOCOL_HIERARCHICAL, PROTOCOLS, only_waves};
 
 use super::{Options, nearest};
 
@@ -26,9 +26,9 @@ pub fn check(options: &mut Options, policy: &str) -> Result<(), String> {
                 "--checkpoint-policy {policy} says whose image comes next; --checkpoint-every TIME has to say how often"
             ));
         }
-        (Some(order), _) if order != Order::Periodic && only_waves(options.protocol) => {
-            let protocol = PROTOCOLS[options.protocol as usize];
-            if options.protocol == PROTOCOL_HIERARCHICAL {
+        (Some(order), _) if order != Order::Periodic && options.protocol.only_waves() => {
+            let protocol = options.protocol.name();
+            if options.protocol == Protocol::Hierarchical {
                 return Err(format!(
                     "--checkpoint-policy {policy} chooses single ranks, and under --protocol hierarchical all ranks of a group \
                      have their images together; the nearest is periodic, a wave of each group every time"

@@ -1,5 +1,5 @@
 use super::*;
-use resurgo_wire::node_memory::PROTOCOL_PESSIMISTIC;
+use resurgo_protocol::Protocol;
 
 fn parse_words(line: &str) -> Result<Request, String> {
     parse(line.split_whitespace().map(OsString::from).collect(), |_| None)
@@ -45,7 +45,7 @@ fn options_of_our_own() {
          --spill-dir /var/tmp --fault rank=1,at=3s --fault rank=2,at=4s -q --json-events e.json --tolerate node \
          --event-logger 127.0.0.1:7000 --spin 20 ./a",
     );
-    assert_eq!(options.protocol, PROTOCOL_PESSIMISTIC);
+    assert_eq!(options.protocol, Protocol::Pessimistic);
     assert_eq!((options.max_restarts, options.max_restarts_per_rank), (3, 2));
     assert_eq!((options.log_memory, options.log_prefault), (Some(3 << 29), 0));
     assert_eq!(options.faults, ["rank=1,at=3s", "rank=2,at=4s"]);
@@ -70,7 +70,7 @@ fn the_environment_gives_options_and_the_command_line_wins() {
     let options = parse("--protocol pessimistic ./a");
     assert_eq!(
         (options.log_memory, options.protocol),
-        (Some(64 << 20), PROTOCOL_PESSIMISTIC)
+        (Some(64 << 20), Protocol::Pessimistic)
     );
     assert!(options.quiet);
     assert_eq!(options.faults.len(), 2);

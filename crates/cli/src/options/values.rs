@@ -1,8 +1,8 @@
 //! What options are set to.
 
+use resurgo_protocol::Protocol;
 use resurgo_wire::node_memory::{
-    CLOCK_SPREADS, MAX_CHANNEL_MEMORIES, MAX_EVENT_LOGGERS, MAX_LOG_SEGMENTS, PROTOCOL_AUTO, PROTOCOLS, REDUCTIONS,
-    SEGMENT,
+    CLOCK_SPREADS, MAX_CHANNEL_MEMORIES, MAX_EVENT_LOGGERS, MAX_LOG_SEGMENTS, REDUCTIONS, SEGMENT,
 };
 
 use super::*;
@@ -58,8 +58,8 @@ pub(super) fn set(options: &mut Options, name: &str, value: &str) -> Result<(), 
         },
         "q" | "quiet" => options.quiet = true,
         "protocol" => {
-            options.protocol = choice(value, "protocol", &PROTOCOLS)?;
-            options.choice = (options.protocol == PROTOCOL_AUTO).then_some("");
+            options.protocol = Protocol::ALL[choice(value, "protocol", &Protocol::NAMES)? as usize];
+            options.choice = (options.protocol == Protocol::Auto).then_some("");
         }
         "reduction" => options.reduction = Some(choice(value, "reduction", &REDUCTIONS)?),
         "clock-spread" => options.clock_spread = Some(choice(value, "way to spread clocks", &CLOCK_SPREADS)?),

@@ -7,8 +7,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use resurgo_protocol::Protocol;
 use resurgo_wire::control::ToDispatcher;
-use resurgo_wire::node_memory::PROTOCOL_NONE;
 
 use super::Agent;
 
@@ -74,7 +74,7 @@ impl Agent {
         work.ranks.iter_mut().for_each(|rank| rank.uses_provider = true);
         let cure = "build the program, or the module that it loads, for an MPICH with libfabric \
                     (pip install mpich, in an active virtual environment, gives one)";
-        if leaves || work.job.protocol == PROTOCOL_NONE {
+        if leaves || work.job.protocol == Protocol::None {
             let text = format!("is not protected: {what} and does without Resurgo's provider; {cure}");
             return self.send(&ToDispatcher::PmiTrouble { rank, text });
         }

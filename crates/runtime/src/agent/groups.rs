@@ -4,9 +4,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use resurgo_protocol::Wave;
 use resurgo_protocol::group::formation::{self, Formed};
 use resurgo_protocol::group::{Groups, Turn};
+use resurgo_protocol::{Wave, kinds};
 use resurgo_wire::control::{Grouping, ToDispatcher};
 use resurgo_wire::image::{Datagram, IN_WAVE, Kind};
 use resurgo_wire::node_memory as nm;
@@ -31,7 +31,7 @@ impl Rank {
 
 impl Work {
     pub(super) fn is_in_groups(&self) -> bool {
-        nm::waves(self.job.protocol) == nm::Waves::GroupByGroup
+        self.job.protocol.waves() == kinds::Waves::GroupByGroup
     }
 
     /// The groups of the next wave, which all ranks can see then.

@@ -107,7 +107,7 @@ impl NodeMemory {
         memory.write_u32(header::VERSION, nm::VERSION)?;
         memory.write_u32(header::SIZE, size as u32)?;
         memory.set_ranks(ranks)?;
-        memory.write_u32(header::PROTOCOL, job.protocol)?;
+        memory.write_u32(header::PROTOCOL, job.protocol.number())?;
         memory.write_u32(header::TOLERATE_NODE, u32::from(job.tolerate_node))?;
         memory.write_u64(header::ARENA_BASE, layout.arena_base() as u64)?;
         memory.write_u64(header::ARENA_STRIDE, layout.arena_stride() as u64)?;
@@ -391,6 +391,7 @@ pub fn open_nameless(directory: &OsStr) -> io::Result<File> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use resurgo_protocol::Protocol;
     use resurgo_wire::control::Stdin;
     use resurgo_wire::counters::Cost;
 
@@ -399,7 +400,7 @@ pub(super) mod tests {
             name: "t".into(),
             programs: Vec::new(),
             most_ranks: 8,
-            protocol: nm::PROTOCOL_PESSIMISTIC,
+            protocol: Protocol::Pessimistic,
             tolerate_node: false,
             log_segments: 16,
             prefault_segments: 4,

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpgid};
 use resurgo_pmi::{Command, LineError, Notice, Output};
 use resurgo_wire::control::{ToDispatcher, WantedProgram};
-use resurgo_wire::node_memory::{PHASE_REPLAY, can_return_together};
+use resurgo_wire::node_memory::PHASE_REPLAY;
 
 use super::program_file::Mapped;
 use super::{Agent, Work};
@@ -24,7 +24,7 @@ impl Agent {
     fn aborted(&mut self, rank: usize, code: i32) -> io::Result<()> {
         self.tell_undone(rank)?;
         let work = &mut self.work;
-        if (can_return_together(work.job.protocol) || work.may_begin_again) && work.memory.phase(rank)? == PHASE_REPLAY
+        if (work.job.protocol.can_return_together() || work.may_begin_again) && work.memory.phase(rank)? == PHASE_REPLAY
         {
             let this = &mut work.ranks[rank];
             this.aborted = true;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::unistd::Pid;
 use resurgo_wire::control::{End, Ended, Stream, ToDispatcher};
-use resurgo_wire::node_memory::{self as nm, EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
+use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 
 use super::images::{Images, Restoring};
 use super::life::{Begin, Life, Surroundings};
@@ -257,7 +257,7 @@ impl Agent {
             };
             let (life, input) = Life::start(&around, rank, &place, program, begin)?;
             let replaced = is_replaced.then(|| file.path());
-            this.is_compared = start.file.is_some() || !nm::has_images(work.job.protocol);
+            this.is_compared = start.file.is_some() || !work.job.protocol.has_images();
             this.images.restoring = start.file.is_some().then(|| Restoring::of(start.number));
             self.life_begins(rank, life, start.number)?;
             if let Some(path) = replaced {

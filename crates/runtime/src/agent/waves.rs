@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use resurgo_image::Socket;
 use resurgo_protocol::group::{Groups, Writing};
-use resurgo_protocol::{Return, Step, Turn, Wave};
+use resurgo_protocol::{Return, Step, Turn, Wave, kinds};
 use resurgo_wire::control::{End, Job, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
-use resurgo_wire::node_memory::{self as nm, PHASE_LIVE};
+use resurgo_wire::node_memory::PHASE_LIVE;
 
 use super::files::KEPT;
 use super::images::STILL_FILLING;
@@ -92,22 +92,22 @@ impl Waves {
 impl Work {
     /// Ranks have images together.
     pub(super) fn has_waves(&self) -> bool {
-        nm::has_waves(self.job.protocol)
+        self.job.protocol.has_waves()
     }
 
     /// A rank can recover alone.
     pub(super) fn recovers_alone(&self) -> bool {
-        nm::recovers_alone(self.job.protocol)
+        self.job.protocol.recovers_alone()
     }
 
     /// Messages are logged in the node memory.
     pub(super) fn logs(&self) -> bool {
-        nm::logs(self.job.protocol)
+        self.job.protocol.logs()
     }
 
     /// Nobody waits for others in a wave.
     pub(super) fn is_non_blocking(&self) -> bool {
-        nm::waves(self.job.protocol) == nm::Waves::Passing
+        self.job.protocol.waves() == kinds::Waves::Passing
     }
 
     /// The number of the unit that `rank` belongs to.
@@ -119,7 +119,7 @@ impl Work {
 
     /// Only the failed rank's unit returns, and repeats what it has done.
     pub(super) fn is_hierarchical(&self) -> bool {
-        nm::waves(self.job.protocol) == nm::Waves::OfEachGroup
+        self.job.protocol.waves() == kinds::Waves::OfEachGroup
     }
 
     /// The unit of `rank` returns to a wave: the ends of its processes are no failures.
@@ -479,7 +479,8 @@ impl Agent {
     /// From now on ranks have images alone; those that they have stay good for that.
     pub(super) fn end_waves(&mut self) -> io::Result<()> {
         self.drop_wave(0, "there are no waves any more")?;
-        self.work.job.protocol = nm::PROTOCOL_PESSIMISTIC;
+        let job = &mut self.work.job;
+        job.protocol = job.protocol.without_waves().unwrap_or(job.protocol);
         self.work.may_begin_again = !self.work.is_resumed;
         Ok(())
     }
@@ -487,7 +488,8 @@ impl Agent {
     /// Undoes [`Agent::end_waves`]. Images of single ranks are no wave, also when they have the same number.
     pub(super) fn have_waves_again(&mut self) {
         let work = &mut self.work;
-        work.job.protocol = nm::PROTOCOL_AUTO;
+        let former = work.job.protocol.with_waves_again();
+        work.job.protocol = former.unwrap_or(work.job.protocol);
         work.may_begin_again = false;
         work.forget_snapshots(0, |_| false);
         work.drop_files(0, |_| true);

@@ -6,9 +6,10 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use resurgo_protocol::Protocol;
 use resurgo_wire::control::{End, Ended, LifeStatistics, Stream};
 use resurgo_wire::counters::Cost;
-use resurgo_wire::node_memory::{PROTOCOLS, SEGMENT, has_waves, logs};
+use resurgo_wire::node_memory::SEGMENT;
 use serde_json::{Map, Value, json};
 
 use super::policy::{describe, how_ended, of_rank};
@@ -130,17 +131,16 @@ impl Events {
         }
     }
 
-    pub fn job_started(&mut self, size: usize, protocol: &str) {
-        let known = PROTOCOLS.iter().position(|name| *name == protocol);
-        let coordinated = known.is_some_and(|number| has_waves(number as u32) && !logs(number as u32));
-        self.stats.job_started(protocol, coordinated);
+    pub fn job_started(&mut self, size: usize, protocol: Protocol) {
+        let coordinated = protocol.has_waves() && !protocol.logs();
+        self.stats.job_started(protocol.name(), coordinated);
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .as_secs_f64();
         self.record(
             "job_started",
-            json!({"ranks": size, "protocol": protocol, "unix_time": now}),
+            json!({"ranks": size, "protocol": protocol.name(), "unix_time": now}),
         );
     }
 

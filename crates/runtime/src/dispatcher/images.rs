@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use resurgo_protocol::kinds;
 use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Ended, ToAgent};
-use resurgo_wire::node_memory as nm;
 
 use super::checkpoints::Outcome;
 use super::{Dispatcher, suspend};
@@ -106,14 +106,18 @@ impl Dispatcher {
 
     /// Ranks have images together, in waves.
     pub(super) fn has_waves(&self) -> bool {
-        nm::has_waves(self.protocol)
+        self.protocol.has_waves()
     }
 
-    /// There are to be no more waves, for this reason: from now on ranks have images alone, as long as they recover alone.
+    /// There are to be no more waves, for this reason: from now on ranks have images alone, as long as they recover alone. Where
+    /// they do not, all stays as it is.
     pub(super) fn only_logs(&mut self, why: &str) {
+        let Some(left) = self.protocol.without_waves() else {
+            return;
+        };
         self.may_begin_again = self.suspension.resumed_from.is_none();
-        self.protocol = nm::PROTOCOL_PESSIMISTIC;
-        self.policy.only_logs();
+        self.protocol = left;
+        self.policy.goes_on_with(left);
         self.checkpoints.give_up(0, why);
         self.checkpoints.grow(self.pids.len(), self.start.elapsed());
         self.tell(ToAgent::OnlyLogs);
@@ -122,11 +126,12 @@ impl Dispatcher {
     /// A rank cannot recover alone. Where waves have been given up all begin again, as they would have done if no image had ever been
     /// asked for: images of single ranks are of no use for that. Not with ranks that were spawned, nor in a job that was resumed.
     pub(super) fn have_waves_again(&mut self) {
-        if !std::mem::take(&mut self.may_begin_again) {
+        let former = self.protocol.with_waves_again();
+        let Some(former) = former.filter(|_| std::mem::take(&mut self.may_begin_again)) else {
             return;
-        }
-        self.protocol = nm::PROTOCOL_AUTO;
-        self.policy.waves_again();
+        };
+        self.protocol = former;
+        self.policy.goes_on_with(former);
         for rank in 0..self.pids.len() {
             self.checkpoints.give_up(rank, "all ranks begin again");
         }
@@ -137,7 +142,7 @@ impl Dispatcher {
     /// Whether all ranks (of the unit) return to the last wave because of this failure. Where there are logs that is only so when the
     /// program has turned out not to repeat what it does, from then on.
     pub(super) fn all_return(&mut self, ended: &Ended) -> bool {
-        if self.is_hierarchical() || !self.has_waves() || !nm::logs(self.protocol) {
+        if self.is_hierarchical() || !self.has_waves() || !self.protocol.logs() {
             return self.has_waves();
         }
         if !self.together && (ended.diverged() || !ended.repeats) {
@@ -171,7 +176,7 @@ impl Dispatcher {
 
     /// Each group of ranks has waves of its own, and returns alone.
     pub(super) fn is_hierarchical(&self) -> bool {
-        nm::waves(self.protocol) == nm::Waves::OfEachGroup
+        self.protocol.waves() == kinds::Waves::OfEachGroup
     }
 
     /// What [`Checkpoints`] knows `rank` as: with waves the job, or its group, is one.

@@ -4,8 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use resurgo_protocol::kinds;
 use resurgo_wire::control::Job;
-use resurgo_wire::node_memory::{self as nm, SPREAD_BROADCAST, SPREAD_MULTICAST};
+use resurgo_wire::node_memory::{SPREAD_BROADCAST, SPREAD_MULTICAST};
 
 use super::{Dispatcher, FAILURE};
 use crate::event_logger::{self, Process, Report, Settings};
@@ -102,7 +103,7 @@ impl Dispatcher {
     /// Hears what event loggers have said, and starts those again that have ended.
     pub(super) fn mind_loggers(&mut self) {
         let now = Instant::now();
-        let waits = nm::order(self.protocol) != nm::Order::Piggybacked;
+        let waits = self.protocol.order() != kinds::Order::Piggybacked;
         for number in 0..self.loggers.0.len() {
             let logger = &mut self.loggers.0[number];
             let pid = logger.process.pid();

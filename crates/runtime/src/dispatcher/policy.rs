@@ -1,8 +1,9 @@
 //! What follows from the end of a rank: the failure policy, in one place and without I/O.
 
 use nix::sys::signal::Signal;
-use resurgo_wire::control::{End, Ended};
-use resurgo_wire::node_memory::{self as nm, EXIT_REPORT, PROTOCOL_AUTO, PROTOCOL_PESSIMISTIC};
+use resurgo_protocol::Protocol;
+use resurgo_wire::control::{End, Ended, protocol_number};
+use resurgo_wire::node_memory::EXIT_REPORT;
 use serde::{Deserialize, Serialize};
 
 /// A rank that fails so many times in a row by the same cause at the same place is not started again.
@@ -39,7 +40,8 @@ struct RankRecord {
 /// The state the policy keeps of a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Policy {
-    protocol: u32,
+    #[serde(with = "protocol_number")]
+    protocol: Protocol,
     limits: Limits,
     ranks: Vec<RankRecord>,
     restarts: u64,
@@ -82,7 +84,7 @@ pub fn describe(ended: &Ended) -> String {
 }
 
 impl Policy {
-    pub fn new(size: usize, protocol: u32, limits: Limits) -> Policy {
+    pub fn new(size: usize, protocol: Protocol, limits: Limits) -> Policy {
         let ranks = (0..size).map(|_| RankRecord::default()).collect();
         Policy {
             protocol,
@@ -104,14 +106,9 @@ impl Policy {
         self.has_images = true;
     }
 
-    /// There are no waves any more that all ranks could return to.
-    pub fn only_logs(&mut self) {
-        self.protocol = PROTOCOL_PESSIMISTIC;
-    }
-
-    /// All ranks can return together again.
-    pub fn waves_again(&mut self) {
-        self.protocol = PROTOCOL_AUTO;
+    /// Waves have been given up, or are taken again: the job goes on with this protocol.
+    pub fn goes_on_with(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
     }
 
     /// Restarts so far.
@@ -154,7 +151,7 @@ impl Policy {
         let record = &mut self.ranks[rank];
         record.ever_initialised |= ended.initialised;
         if let Some(report) = &ended.report
-            && !(ended.diverged() && nm::can_return_together(self.protocol))
+            && !(ended.diverged() && self.protocol.can_return_together())
         {
             return Decision::EndJob {
                 code: EXIT_REPORT,
@@ -188,7 +185,7 @@ impl Policy {
             End::Exited(code) => code.max(1),
             End::Signalled(signal) => 128 + signal,
         };
-        if !nm::has_images(self.protocol) {
+        if !self.protocol.has_images() {
             let reason = format!(
                 "{}; with --protocol auto it would have been restarted and the job gone on",
                 of_rank(ended)
@@ -239,7 +236,7 @@ impl Policy {
 mod tests {
     use super::*;
     use resurgo_wire::control::LifeStatistics;
-    use resurgo_wire::node_memory::{EXIT_DIVERGED, PROTOCOL_HIERARCHICAL, PROTOCOL_NONE};
+    use resurgo_wire::node_memory::EXIT_DIVERGED;
 
     const LIMITS: Limits = Limits {
         restarts: 5,
@@ -256,7 +253,7 @@ mod tests {
     }
 
     fn policy() -> Policy {
-        Policy::new(3, PROTOCOL_PESSIMISTIC, LIMITS)
+        Policy::new(3, Protocol::Pessimistic, LIMITS)
     }
 
     #[test]
@@ -338,13 +335,13 @@ mod tests {
 
     #[test]
     fn without_a_protocol_a_failure_ends_the_job_and_says_what_would_have_helped() {
-        let mut p = Policy::new(3, PROTOCOL_NONE, LIMITS);
+        let mut p = Policy::new(3, Protocol::None, LIMITS);
         let Decision::EndJob { code, reason } = p.ended(&ended(2, End::Signalled(11), true, false)) else {
             panic!("the job goes on");
         };
         assert_eq!(code, 139);
         assert!(reason.contains("rank 2 killed by SIGSEGV") && reason.contains("--protocol auto"));
-        let mut p = Policy::new(3, PROTOCOL_NONE, LIMITS);
+        let mut p = Policy::new(3, Protocol::None, LIMITS);
         assert!(matches!(
             p.ended(&ended(0, End::Exited(0), true, false)),
             Decision::EndJob { code: 1, .. }
@@ -413,13 +410,13 @@ mod tests {
             policy().ended(&diverged),
             Decision::EndJob { code: EXIT_REPORT, .. }
         ));
-        let mut auto = Policy::new(3, PROTOCOL_AUTO, LIMITS);
+        let mut auto = Policy::new(3, Protocol::Auto, LIMITS);
         assert_eq!(auto.ended(&diverged), Decision::Restart);
-        let mut groups = Policy::new(3, PROTOCOL_HIERARCHICAL, LIMITS);
+        let mut groups = Policy::new(3, Protocol::Hierarchical, LIMITS);
         assert!(matches!(groups.ended(&diverged), Decision::EndJob { .. }));
-        auto.only_logs();
+        auto.goes_on_with(Protocol::Pessimistic);
         assert!(matches!(auto.ended(&diverged), Decision::EndJob { .. }));
-        auto.waves_again();
+        auto.goes_on_with(Protocol::Auto);
         assert_eq!(auto.ended(&diverged), Decision::Restart);
     }
 }

@@ -1,7 +1,7 @@
 //! What ranks spawn: found, numbered, and handed to the agent; or refused, and the rank lives on.
 
 use resurgo_wire::control::{Program, ToAgent, WantedProgram};
-use resurgo_wire::node_memory::{self as nm, MAX_RANKS};
+use resurgo_wire::node_memory::MAX_RANKS;
 
 use super::Dispatcher;
 use crate::{FILES_PER_RANK, OWN_FILES, leftovers};
@@ -27,10 +27,8 @@ impl Dispatcher {
                 return;
             }
         };
-        if nm::can_do_without_waves(self.protocol) {
-            // All ranks would return to a wave that some of them are not in.
-            self.only_logs("ranks are spawned");
-        }
+        // All ranks would return to a wave that some of them are not in.
+        self.only_logs("ranks are spawned");
         self.may_begin_again = false;
         let first = self.pids.len();
         let ranks = first + programs.iter().map(|program| program.ranks).sum::<usize>();

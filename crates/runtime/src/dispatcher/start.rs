@@ -13,7 +13,6 @@ use std::time::Instant;
 use nix::sys::prctl;
 use resurgo_wire::console::LONGEST_COMMAND;
 use resurgo_wire::control::{Job, ToAgent};
-use resurgo_wire::node_memory::{self as nm, PROTOCOLS};
 
 use super::checkpoints::Checkpoints;
 use super::console::Console;
@@ -87,7 +86,7 @@ impl Dispatcher {
         let connection = Connection::new(ours).map_err(failed("talk to the agent"))?;
 
         let mut events = Events::new(size, settings.quiet, json, statistics, start);
-        events.job_started(size, PROTOCOLS[job.protocol as usize]);
+        events.job_started(size, job.protocol);
         for (number, pid) in memories.pids().enumerate() {
             events.channel_memory_started(number, pid);
         }
@@ -104,7 +103,7 @@ impl Dispatcher {
             checkpoints: Checkpoints::new(
                 settings.checkpoint_period,
                 settings.checkpoint_order,
-                if nm::has_waves(job.protocol) {
+                if job.protocol.has_waves() {
                     units.count() as usize
                 } else {
                     size

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use resurgo_protocol::kinds;
 use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Job, ToAgent};
-use resurgo_wire::node_memory as nm;
 use serde::{Deserialize, Serialize};
 
 use super::checkpoints::Outcome;
@@ -57,7 +57,7 @@ pub(super) fn obstacle(job: &Job) -> Option<&'static str> {
     if let Some(why) = without_images(job) {
         return Some(why);
     }
-    if nm::kept(job.protocol) == nm::Kept::InChannelMemory {
+    if job.protocol.kept() == kinds::Kept::InChannelMemory {
         return Some(
             "what its channel memories hold is in no file; run it with --protocol pessimistic to be able to suspend it",
         );

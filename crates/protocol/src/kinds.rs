@@ -1,0 +1,207 @@
+//! The fault-tolerance protocols: what each is, one line each. Where the rest has to do different things, it asks for one of these
+//! properties and not for a protocol, so that a new one that combines them in another way is a new line here.
+
+/// Where messages are kept for a receiver that fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    Nowhere,
+    /// In their sender's log, in the node memory.
+    BySender,
+    /// The same, for as long as they pass from one group to another; inside a group until its next wave.
+    BetweenGroups,
+    InChannelMemory,
+}
+
+/// What becomes of the order of deliveries, where the loss of a node is tolerated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// It is not kept, or not by the rank.
+    None,
+    /// Sends wait until an event logger has it.
+    Logged,
+    /// Messages carry it until an event logger has it.
+    Piggybacked,
+}
+
+/// Images of several ranks that belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waves {
+    /// Each rank has its images alone.
+    None,
+    /// All stand still, with empty channels.
+    Blocking,
+    /// Nobody waits for others, and what is under way is kept.
+    Passing,
+    /// Of all ranks, one group after another.
+    GroupByGroup,
+    /// Each group has waves of its own, and returns alone.
+    OfEachGroup,
+}
+
+macro_rules! protocols {
+    ($($number:literal $protocol:ident $name:literal $kept:ident $order:ident $waves:ident)*) => {
+        /// A fault-tolerance protocol, with the number that stands for it in node memories and files.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Protocol {
+            $($protocol = $number,)*
+        }
+
+        impl Protocol {
+            pub const ALL: [Self; [$($number),*].len()] = [$(Self::$protocol),*];
+            /// Their names, in the order of [`Protocol::ALL`].
+            pub const NAMES: [&str; Self::ALL.len()] = [$($name),*];
+
+            /// As the user writes it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$protocol => $name,)* }
+            }
+
+            /// Where messages are kept.
+            pub const fn kept(self) -> Kept {
+                match self { $(Self::$protocol => Kept::$kept,)* }
+            }
+
+            /// What becomes of the order of deliveries.
+            pub const fn order(self) -> Order {
+                match self { $(Self::$protocol => Order::$order,)* }
+            }
+
+            /// Which waves there are.
+            pub const fn waves(self) -> Waves {
+                match self { $(Self::$protocol => Waves::$waves,)* }
+            }
+        }
+    };
+}
+
+protocols! {
+    0 None          "none"           Nowhere         None        None
+    1 Pessimistic   "pessimistic"    BySender        Logged      None
+    2 Blocking      "blocking"       Nowhere         None        Blocking
+    3 Auto          "auto"           BySender        Logged      Blocking
+    4 ChandyLamport "chandy-lamport" Nowhere         None        Passing
+    5 Causal        "causal"         BySender        Piggybacked None
+    6 Group         "group"          Nowhere         None        GroupByGroup
+    7 Hierarchical  "hierarchical"   BetweenGroups   Logged      OfEachGroup
+    8 ChannelMemory "channel-memory" InChannelMemory None        None
+}
+
+impl Protocol {
+    /// The number that stands for it where it is stored or sent.
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// The protocol that a number stands for.
+    pub fn numbered(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|protocol| protocol.number() == number)
+    }
+
+    /// The protocol that the user calls so.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|protocol| protocol.name() == name)
+    }
+
+    /// Messages carry the order of deliveries, so what a rank has delivered may be known to others only.
+    pub const fn piggybacks(self, tolerate_node: bool) -> bool {
+        tolerate_node && matches!(self.order(), Order::Piggybacked)
+    }
+
+    /// Messages and the order of their deliveries are logged in the node memory: a rank can recover alone. (With channel memories it
+    /// can, too, and nothing of it is there.)
+    pub const fn logs(self) -> bool {
+        matches!(self.kept(), Kept::BySender | Kept::BetweenGroups)
+    }
+
+    /// A rank that has failed begins again alone, and repeats what it did.
+    pub const fn recovers_alone(self) -> bool {
+        !matches!(self.kept(), Kept::Nowhere)
+    }
+
+    /// Images of all ranks, or of all of a group, are taken in waves.
+    pub const fn has_waves(self) -> bool {
+        !matches!(self.waves(), Waves::None)
+    }
+
+    /// Images are taken in waves only: no rank can have one alone.
+    pub const fn only_waves(self) -> bool {
+        self.has_waves() && (!self.logs() || matches!(self.waves(), Waves::OfEachGroup))
+    }
+
+    /// Ranks are put into groups.
+    pub const fn has_groups(self) -> bool {
+        matches!(self.waves(), Waves::GroupByGroup | Waves::OfEachGroup)
+    }
+
+    /// All ranks can return to a wave, whatever they have done since.
+    pub const fn can_return_together(self) -> bool {
+        self.has_waves() && !matches!(self.waves(), Waves::OfEachGroup)
+    }
+
+    /// Ranks can have images.
+    pub const fn has_images(self) -> bool {
+        self.recovers_alone() || self.has_waves()
+    }
+
+    /// The protocol that is left when the waves of this one are given up: where ranks recover alone while they can, and return
+    /// together when they cannot.
+    pub fn without_waves(self) -> Option<Self> {
+        let same = |left: &Self| !left.has_waves() && (left.kept(), left.order()) == (self.kept(), self.order());
+        let may = self.logs() && self.can_return_together();
+        Self::ALL.into_iter().find(|left| may && same(left))
+    }
+
+    /// The protocol of which this one was left when its waves were given up.
+    pub fn with_waves_again(self) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|former| former.without_waves() == Some(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn those(are: impl Fn(Protocol) -> bool) -> Vec<&'static str> {
+        let all = Protocol::ALL.into_iter().filter(|protocol| are(*protocol));
+        all.map(Protocol::name).collect()
+    }
+
+    #[test]
+    fn what_follows_from_the_lines() {
+        assert_eq!(those(Protocol::logs), ["pessimistic", "auto", "causal", "hierarchical"]);
+        assert_eq!(
+            those(|protocol| protocol.recovers_alone() && !protocol.logs()),
+            ["channel-memory"]
+        );
+        let waves = ["blocking", "auto", "chandy-lamport", "group", "hierarchical"];
+        assert_eq!(those(Protocol::has_waves), waves);
+        assert_eq!(those(Protocol::can_return_together), waves[..4]);
+        assert_eq!(
+            those(Protocol::only_waves),
+            ["blocking", "chandy-lamport", "group", "hierarchical"]
+        );
+        assert_eq!(those(Protocol::has_groups), ["group", "hierarchical"]);
+        assert_eq!(those(|protocol| !protocol.has_images()), ["none"]);
+    }
+
+    #[test]
+    fn waves_are_given_up_and_come_back() {
+        assert_eq!(those(|protocol| protocol.without_waves().is_some()), ["auto"]);
+        assert_eq!(Protocol::Auto.without_waves(), Some(Protocol::Pessimistic));
+        assert_eq!(Protocol::Pessimistic.with_waves_again(), Some(Protocol::Auto));
+        assert_eq!(Protocol::Causal.with_waves_again(), None);
+    }
+
+    #[test]
+    fn a_protocol_is_found_by_its_number_and_its_name() {
+        for protocol in Protocol::ALL {
+            assert_eq!(Protocol::numbered(protocol.number()), Some(protocol));
+            assert_eq!(Protocol::named(protocol.name()), Some(protocol));
+        }
+        assert_eq!(Protocol::numbered(Protocol::ALL.len() as u32), None);
+        assert_eq!(Protocol::named("Auto"), None);
+    }
+}
