@@ -7,78 +7,129 @@
 //! receiver's copy and the sender's. A return cuts logs and records off where the
 //! wave was, before anybody reads them; then every rank begins from its image like any other that has failed.
 //!
-//! Groups of ranks have waves of their own in the setting `hierarchical` ([`crate::hierarchical`]); here all ranks are one.
+//! The real [`Coordinator`](resurgo_protocol::Coordinator) decides all of that; here it is carried out. Groups of ranks have waves of
+//! their own in the setting `hierarchical` ([`crate::hierarchical`]); here all ranks are one.
 
-use resurgo_protocol::Rank;
-use resurgo_protocol::group::Groups;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use crate::checkers::Checkers;
+use resurgo_protocol::coordinator::{From, Manner, State as Condition, Why};
+use resurgo_protocol::{Command, Fact, Rank};
+
+use crate::checkers::{Checkers, KEPT, Violation, violation};
+use crate::kept::{copied, stopped};
+use crate::log::{Log, Record};
 use crate::mutation::Mutation;
 use crate::process::{Process, State};
 use crate::world::{Event, World};
 
-/// The waves of a job.
+/// Waves, as far as they are not the coordinator's.
 #[derive(Debug)]
 pub(crate) struct Waves {
-    pub groups: Groups,
-    /// Per group.
-    of: Vec<OfGroup>,
-    pub returns: u64,
-}
-
-/// The waves of a group.
-#[derive(Debug, Default)]
-struct OfGroup {
-    asked: u64,
-    /// The ranks that stand still for the wave under way.
-    current: Option<Vec<Rank>>,
-    /// All have stood still, and it is not complete yet: what the checkers knew then.
-    stopped: Option<Box<Checkers>>,
-    /// Ranks that still do, until they have been copied.
-    to_copy: Vec<Rank>,
-    /// What they knew at the complete ones, oldest first, with their numbers. Every rank of the group has its image of each.
-    complete: Vec<(u64, Checkers)>,
+    /// What the checkers knew at each wave, when all stood still; by unit and number.
+    known: BTreeMap<(usize, u64), Checkers>,
+    /// Ranks that stand still for a wave, and have not been told to copy themselves.
+    standing: BTreeMap<Rank, u64>,
+    /// Ranks that will be copied soon.
+    to_copy: BTreeMap<Rank, u64>,
+    /// The failed rank, in a variant that returns it alone.
+    pub alone: Option<Rank>,
 }
 
 impl Waves {
-    pub fn new(groups: Groups) -> Self {
+    pub fn new() -> Self {
         Self {
-            of: (0..groups.count()).map(|_| OfGroup::default()).collect(),
-            groups,
-            returns: 0,
+            known: BTreeMap::new(),
+            standing: BTreeMap::new(),
+            to_copy: BTreeMap::new(),
+            alone: None,
         }
-    }
-
-    fn of(&mut self, rank: Rank) -> &mut OfGroup {
-        let group = self.groups.of(rank);
-        &mut self.of[group as usize - 1]
-    }
-
-    /// The last wave that the group of `rank` was asked for.
-    pub fn asked(&mut self, rank: Rank) -> u64 {
-        self.of(rank).asked
-    }
-
-    /// The oldest wave that the group of `rank` may return to; 0: the beginning.
-    pub fn oldest(&mut self, rank: Rank) -> u64 {
-        self.of(rank).complete.first().map_or(0, |(number, _)| *number)
-    }
-
-    /// The last complete wave of the group of `rank`; 0: none.
-    pub fn newest(&mut self, rank: Rank) -> u64 {
-        self.of(rank).complete.last().map_or(0, |(number, _)| *number)
-    }
-
-    /// The ranks that have waves with `rank`.
-    pub fn members(&self, rank: Rank) -> Vec<Rank> {
-        self.groups.members(self.groups.of(rank)).collect()
     }
 }
 
 impl World {
+    /// Tells the coordinator, and does what it wants.
+    pub(crate) fn coordinate(&mut self, fact: Fact) {
+        self.coordinator.handle(fact, Duration::from_millis(self.now));
+        while let Some(command) = self.coordinator.poll() {
+            self.carry_out(&command);
+        }
+    }
+
+    fn carry_out(&mut self, command: &Command) {
+        match *command {
+            Command::Ask {
+                rank,
+                number,
+                manner: Manner::Alone,
+            } => self.coordinate(stopped(rank, number)),
+            Command::Ask { rank, number, .. } => self.ranks[rank as usize].images.asked = Some(number),
+            // What its channels hold stays in the logs.
+            Command::Drain { rank, number } => self.coordinate(Fact::Drained { rank, number, moved: 0 }),
+            Command::Copy { rank, number } if self.waves.is_none() => {
+                match self.ranks[rank as usize].images.late.take() {
+                    Some(image) if self.is(Mutation::LateImage) => {
+                        self.ranks[rank as usize].images.under_way = Some((number, image));
+                    }
+                    _ => self.copy(rank, number),
+                }
+                self.coordinate(copied(rank, number, false));
+            }
+            Command::Copy { rank, number } => self.will_copy(rank, number),
+            Command::Abandon { rank, number } => self.abandon(rank, number),
+            Command::EndCopy { rank, number } => self.end_copy(rank, number),
+            Command::Complete { unit, number, .. } => {
+                let rank = self.coordinator.members(unit)[0];
+                let delay = 1 + self.random.below(self.image_time);
+                self.schedule(delay, Event::WaveComplete { rank, number });
+            }
+            Command::Dropped { ref why, .. } if !matches!(why, Why::Absent | Why::Writing) => {
+                self.counts.fallbacks += 1;
+                self.note(|| "the wave is dropped".into());
+            }
+            Command::Kill { rank, life } => self.kill(rank, life),
+            Command::Reset => self.reset(),
+            Command::Begin {
+                rank,
+                life,
+                from,
+                together,
+            } => {
+                self.ranks[rank as usize].images.carry_out(command);
+                if together {
+                    self.begins_together(rank, life, from);
+                }
+            }
+            Command::Returned { unit, wave } => self.has_returned(unit, wave),
+            Command::Write { rank, .. }
+            | Command::GiveUp { rank, .. }
+            | Command::Collect { rank, .. }
+            | Command::Forget { rank, .. } => self.ranks[rank as usize].images.carry_out(command),
+            Command::Fail(ref cause) => self.failure = Some(cause.to_string()),
+            _ => {}
+        }
+    }
+
+    /// The job cannot go on, if so.
+    pub(crate) fn goes_on(&mut self) -> Result<(), Violation> {
+        match self.failure.take() {
+            Some(why) => violation(KEPT, why),
+            None => Ok(()),
+        }
+    }
+
     /// The ranks that have waves with `rank`.
     pub(crate) fn members(&self, rank: Rank) -> Vec<Rank> {
-        self.waves.as_ref().map_or(vec![rank], |waves| waves.members(rank))
+        match self.waves {
+            Some(_) => self.coordinator.members(self.coordinator.unit(rank)).to_vec(),
+            None => vec![rank],
+        }
+    }
+
+    /// The newest wave of the unit of `rank` that has been complete; 0: none.
+    pub(crate) fn newest_wave(&self, rank: Rank) -> u64 {
+        let complete = &self.ranks[rank as usize].images.complete;
+        complete.last().map_or(0, |(number, _)| *number)
     }
 
     /// Perhaps a wave is asked for. Whether `rank` stands still for one.
@@ -87,95 +138,89 @@ impl World {
         let members = self.members(rank);
         let is_up = |process: &Process| matches!(process.state, State::Up(_)) && !process.finished;
         let all_up = members.iter().all(|rank| is_up(&self.ranks[*rank as usize]));
-        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
+        if asked && all_up && !self.coordinator.is_in_wave(rank) {
+            self.want_wave(rank);
+        }
+        let Some(number) = self.ranks[rank as usize].images.asked else {
             return false;
         };
-        if waves.current.is_none() && waves.stopped.is_none() && asked && all_up {
-            waves.asked += 1;
-            waves.current = Some(Vec::new());
-        }
-        if waves.current.is_none() {
-            return false;
-        }
         let ready = matches!(&self.ranks[rank as usize].state, State::Up(life) if life.subject.may_checkpoint());
         if !ready {
-            self.drop_wave(rank);
+            let reason = "it repeats what it has done".to_string();
+            self.coordinate(Fact::Refused { rank, number, reason });
             return false;
         }
         let at_once = self.is(Mutation::CopyWhenStopped);
-        let is_new = |waves: &mut Waves| {
-            let current = &waves.of(rank).current;
-            current.as_ref().is_some_and(|current| !current.contains(&rank))
-        };
-        if at_once && self.waves.as_mut().is_some_and(is_new) {
-            self.note_cut(rank);
-            self.copy(rank);
+        if at_once {
+            self.note_cut(rank, number);
+            self.copy(rank, number);
         }
-        let Some(current) = self.waves.as_mut().and_then(|waves| waves.of(rank).current.as_mut()) else {
-            return false;
-        };
-        if !current.contains(&rank) {
-            current.push(rank);
-        }
-        if current.len() == members.len() {
-            self.all_stand_still(rank);
-        }
+        self.stand_still(rank, number);
         !at_once
     }
 
-    /// All ranks of the group of `rank` stand still, or have finished: each is copied before long.
-    fn all_stand_still(&mut self, rank: Rank) {
-        let members = self.members(rank);
-        let known = Box::new(self.checkers.clone());
-        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
-            return;
-        };
-        let number = waves.asked;
-        waves.current = None;
-        waves.stopped = Some(known);
-        self.note(|| format!("{members:?} stand still for wave {number}"));
+    fn want_wave(&mut self, rank: Rank) {
+        let unit = self.coordinator.unit(rank);
+        self.coordinate(Fact::Wanted {
+            unit,
+            states: vec![Condition::Live; self.coordinator.members(unit).len()],
+            held: 0,
+            groups: None,
+        });
+    }
+
+    fn stand_still(&mut self, rank: Rank, number: u64) {
+        self.ranks[rank as usize].images.asked = None;
+        let at_once = self.is(Mutation::CopyWhenStopped);
+        if let Some(waves) = self.waves.as_mut().filter(|_| !at_once) {
+            waves.standing.insert(rank, number);
+        }
+        self.coordinate(stopped(rank, number));
+    }
+
+    /// All ranks of the unit of `rank` stand still, or have finished: each is copied before long.
+    fn will_copy(&mut self, rank: Rank, number: u64) {
+        let unit = self.coordinator.unit(rank);
+        let is_copied = self.ranks[rank as usize].images.get(number).is_some();
+        let checkers = &self.checkers;
+        let Some(waves) = &mut self.waves else { return };
+        let mut is_first = false;
+        waves.known.entry((unit, number)).or_insert_with(|| {
+            is_first = true;
+            checkers.clone()
+        });
+        waves.standing.remove(&rank);
+        if !is_copied {
+            waves.to_copy.insert(rank, number);
+        }
+        if is_first {
+            self.note(|| format!("all stand still for wave {number}"));
+        }
         // A broken variant has copied them when they stopped.
-        let is_copied = |rank: &Rank| self.ranks[*rank as usize].images.under_way.is_some();
-        let to_copy: Vec<Rank> = members.into_iter().filter(|rank| !is_copied(rank)).collect();
-        for rank in &to_copy {
-            if !self.is(Mutation::NoteWhenCopied) {
-                self.note_cut(*rank);
-            }
-            let delay = self.random.below(3 * self.latency);
-            self.schedule(delay, Event::CopyForWave { rank: *rank, number });
+        if is_copied {
+            return self.coordinate(copied(rank, number, true));
         }
-        if to_copy.is_empty() {
-            self.all_copied(rank, number);
-        } else if let Some(waves) = &mut self.waves {
-            waves.of(rank).to_copy = to_copy;
+        if !self.is(Mutation::NoteWhenCopied) {
+            self.note_cut(rank, number);
         }
+        let delay = self.random.below(3 * self.latency);
+        self.schedule(delay, Event::CopyForWave { rank, number });
     }
 
     /// `rank`, which stands still for wave `number`, is copied and goes on.
     pub(crate) fn copy_for_wave(&mut self, rank: Rank, number: u64) {
-        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
-            return;
-        };
-        if waves.asked != number || !waves.to_copy.contains(&rank) {
+        let Some(waves) = &mut self.waves else { return };
+        if waves.to_copy.get(&rank) != Some(&number) {
             return;
         }
-        waves.to_copy.retain(|other| *other != rank);
-        let is_last = waves.to_copy.is_empty();
+        waves.to_copy.remove(&rank);
         if self.is(Mutation::NoteWhenCopied) {
-            self.note_cut(rank);
+            self.note_cut(rank, number);
         }
-        self.copy(rank);
+        self.copy(rank, number);
         self.note(|| format!("{rank} is copied for wave {number}"));
         self.go_on(rank);
-        if is_last {
-            self.all_copied(rank, number);
-        }
-    }
-
-    /// The wave is complete when this is known.
-    fn all_copied(&mut self, rank: Rank, number: u64) {
-        let delay = 1 + self.random.below(self.image_time);
-        self.schedule(delay, Event::WaveComplete { rank, number });
+        self.coordinate(copied(rank, number, true));
     }
 
     fn go_on(&mut self, rank: Rank) {
@@ -188,123 +233,155 @@ impl World {
 
     /// Every rank has finished, and the group of `rank` takes a wave more if all are still there.
     pub(crate) fn last_wave(&mut self, rank: Rank) {
-        let has_time = |process: &Process| process.finished && process.images.under_way.is_none();
-        let all = self
-            .members(rank)
-            .iter()
-            .all(|rank| has_time(&self.ranks[*rank as usize]));
-        let waves = self.waves.as_mut().filter(|_| all).map(|waves| waves.of(rank));
-        if let Some(waves) = waves.filter(|waves| waves.stopped.is_none()) {
-            waves.asked += 1;
-            self.all_stand_still(rank);
-        }
-    }
-
-    /// Whoever stands still for a wave of the group of `rank` goes on.
-    fn let_go(&mut self, rank: Rank) {
-        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
-            return;
-        };
-        let mut still = waves.current.take().unwrap_or_default();
-        still.append(&mut waves.to_copy);
-        if !self.is(Mutation::CopyWhenStopped) {
-            still.into_iter().for_each(|rank| self.go_on(rank));
-        }
-    }
-
-    pub(crate) fn complete_wave(&mut self, rank: Rank, number: u64) {
-        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
-            return;
-        };
-        if waves.asked != number {
-            return;
-        }
-        let Some(known) = waves.stopped.take() else { return };
-        waves.complete.push((number, *known));
-        self.members(rank)
-            .into_iter()
-            .for_each(|rank| self.complete_image(rank));
-        let kept = self.ranks[rank as usize].images.complete.len();
-        if let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) {
-            let gone = waves.complete.len().saturating_sub(kept);
-            waves.complete.drain(..gone);
-        }
-    }
-
-    /// The wave under way in the group of `rank` will not become complete.
-    pub(crate) fn drop_wave(&mut self, rank: Rank) {
-        let Some(waves) = self.waves.as_mut().map(|waves| waves.of(rank)) else {
-            return;
-        };
-        if waves.current.is_none() && waves.stopped.is_none() {
-            return;
-        }
-        self.fallbacks += 1;
-        waves.stopped = None;
-        let keeps = self.is(Mutation::DropKeepsACopy);
-        self.let_go(rank);
-        self.note(|| "the wave is dropped".into());
         let members = self.members(rank);
-        for rank in &members {
-            let process = &mut self.ranks[*rank as usize];
-            if let Some(image) = process.images.under_way.take()
-                && keeps
-                && *rank == members[0]
-                && let Some(last) = process.images.complete.last_mut()
-            {
-                *last = *image;
+        let has_time = |rank: &Rank| {
+            let process = &self.ranks[*rank as usize];
+            process.finished && process.images.writing.is_none()
+        };
+        if !members.iter().all(has_time) || self.coordinator.is_in_wave(rank) {
+            return;
+        }
+        self.want_wave(rank);
+        for rank in members {
+            if let Some(number) = self.ranks[rank as usize].images.asked {
+                self.stand_still(rank, number);
             }
         }
     }
 
-    /// The newest image of `rank` is destroyed, and with it the wave.
-    pub(crate) fn lose_newest_wave(&mut self, rank: Rank) {
-        for rank in self.members(rank) {
-            self.ranks[rank as usize].images.complete.pop();
+    /// The wave will not become complete: whoever stands still for it goes on.
+    fn abandon(&mut self, rank: Rank, number: u64) {
+        self.ranks[rank as usize].images.asked = None;
+        let Some(waves) = &mut self.waves else { return };
+        let stood = waves.standing.remove(&rank).is_some() | waves.to_copy.remove(&rank).is_some();
+        let unit = self.coordinator.unit(rank);
+        waves.known.remove(&(unit, number));
+        if stood {
+            self.go_on(rank);
         }
-        if let Some(waves) = &mut self.waves {
-            waves.of(rank).complete.pop();
+    }
+
+    fn end_copy(&mut self, rank: Rank, number: u64) {
+        let images = &mut self.ranks[rank as usize].images;
+        let is_first = self.coordinator.members(self.coordinator.unit(rank))[0] == rank;
+        let is_dropped = number == self.coordinator.asked(rank) && !self.coordinator.is_in_wave(rank);
+        if self.mutation == Some(Mutation::DropKeepsACopy)
+            && is_first
+            && is_dropped
+            && let Some((_, image)) = images.copies.pop_if(|(copy, _)| *copy == number)
+        {
+            images
+                .complete
+                .iter_mut()
+                .last()
+                .into_iter()
+                .for_each(|(_, last)| *last = image.clone());
+            images
+                .copies
+                .iter_mut()
+                .last()
+                .into_iter()
+                .for_each(|(_, last)| *last = image.clone());
+        }
+        images.carry_out(&Command::EndCopy { rank, number });
+    }
+
+    /// All have written their images of the wave, if they still do.
+    pub(crate) fn complete_wave(&mut self, rank: Rank, number: u64) {
+        for rank in self.members(rank) {
+            if self.ranks[rank as usize].images.writing == Some(number) {
+                self.complete_image(rank);
+            }
         }
     }
 
     /// All ranks return to the last complete wave, or to the beginning if there has been none.
     pub(crate) fn return_all(&mut self) {
-        self.drop_wave(0);
-        let Some(waves) = &mut self.waves else { return };
-        let to = waves.of(0).complete.last().map(|(_, known)| known.clone());
-        if to.is_none() && self.ranks.iter().any(|process| process.images.collects) {
-            return;
-        }
-        waves.returns += 1;
         self.note(|| "all return".into());
-        let size = self.ranks.len();
-        (0..size as Rank).for_each(|rank| self.crash(rank));
-        let known = to.unwrap_or_else(|| Checkers::new(size, self.tolerate, self.memory_survives, false));
-        self.checkers.returned(known);
-        let at_once = !self.is(Mutation::CutWhenRestarted);
-        let old_news_counts = self.is(Mutation::RevealLostFuture);
-        for rank in 0..size as Rank {
-            if at_once {
-                self.cut(rank);
+        self.coordinate(Fact::Return { rank: 0 });
+    }
+
+    fn kill(&mut self, rank: Rank, life: u64) {
+        let alone = self.waves.as_ref().and_then(|waves| waves.alone);
+        if alone.is_some_and(|alone| alone != rank) {
+            let orderly = false;
+            return self.coordinate(Fact::Ended { rank, life, orderly });
+        }
+        if !self.ranks[rank as usize].is_down() {
+            return self.end_process(rank);
+        }
+        self.ranks[rank as usize].images.begins = None;
+        self.coordinate(Fact::NotBegun { rank, life });
+    }
+
+    /// Everything that ranks share begins anew.
+    fn reset(&mut self) {
+        for process in &mut self.ranks {
+            process.logs.iter_mut().for_each(|log| *log = Log::default());
+            process.record = Record::new(crate::log::Cursor::beginning(process.logs.len()), Vec::new());
+            process.sent_ever.fill(0);
+            process.consumed.fill(0);
+            process.pushed.fill(0);
+        }
+    }
+
+    /// The rank will begin from this image, and so will all of its unit: it makes its part of what they share what it was.
+    fn begins_together(&mut self, rank: Rank, life: u64, from: From) {
+        if let Some(alone) = self.waves.as_ref().and_then(|waves| waves.alone)
+            && alone != rank
+        {
+            self.ranks[rank as usize].images.begins = None;
+            self.coordinate(Fact::Started { rank, life });
+            return self.coordinate(Fact::Ready { rank, life });
+        }
+        if self.hierarchical {
+            if !self.is_found(rank, from) {
+                return self.coordinate(Fact::NotBegun { rank, life });
             }
-            for to in 0..size {
-                let sent = self.ranks[rank as usize].images.complete.last();
-                let sent = sent.map_or(0, |image| image.life.subject.sent(to as Rank));
-                let wire = &mut self.wires[rank as usize][to];
-                if !old_news_counts {
-                    wire.connection += 1;
-                    wire.revealed = sent;
-                }
+            let number = self.ranks[rank as usize].images.begins.map_or(0, From::number);
+            self.cut_inside(rank, number);
+        } else {
+            self.rewind(rank, from.number());
+        }
+        if from != From::Beginning {
+            self.coordinate(Fact::Ready { rank, life });
+        }
+    }
+
+    /// Everything that the rank has sent after this wave is void, and will not be heard of.
+    fn rewind(&mut self, rank: Rank, number: u64) {
+        if !self.is(Mutation::CutWhenRestarted) {
+            self.cut(rank, number);
+        }
+        let old_news_counts = self.is(Mutation::RevealLostFuture);
+        for to in 0..self.ranks.len() {
+            let sent = self.ranks[rank as usize].images.get(number);
+            let sent = sent.map_or(0, |image| image.life.subject.sent(to as Rank));
+            let wire = &mut self.wires[rank as usize][to];
+            if !old_news_counts {
+                wire.connection += 1;
+                wire.revealed = sent;
             }
         }
     }
 
-    /// What the logs and the record of `rank` hold beyond its newest image is void.
-    pub(crate) fn cut(&mut self, rank: Rank) {
+    fn has_returned(&mut self, unit: usize, wave: u64) {
+        if self.hierarchical {
+            return;
+        }
+        let size = self.ranks.len();
+        let known = self.waves.as_ref().and_then(|waves| waves.known.get(&(unit, wave)));
+        let known = known.cloned();
+        let known = known.unwrap_or_else(|| Checkers::new(size, self.tolerate, self.memory_survives, false));
+        self.checkers.returned(known);
+    }
+
+    /// What the logs and the record of `rank` hold beyond its image of this wave is void.
+    pub(crate) fn cut(&mut self, rank: Rank, number: u64) {
         let size = self.ranks.len();
         let (keep_logs, keep_record) = (self.is(Mutation::LogsKeepFuture), self.is(Mutation::RecordKeepsFuture));
         let process = &mut self.ranks[rank as usize];
-        let image = process.images.complete.last();
+        let image = process.images.get(number);
         let rclock = image.map_or(0, |image| image.cursor().rclock);
         let sent = |to: usize| image.map_or(0, |image| image.life.subject.sent(to as Rank));
         for to in (0..size).filter(|_| !keep_logs) {

@@ -329,7 +329,7 @@ impl World {
             return Ok(());
         };
         let mut record = collection.record(recovery.above.rclock);
-        if let (None, [only]) = (&record, &process.images.complete[..]) {
+        if let (None, [(_, only)]) = (&record, &process.images.complete[..]) {
             // There were two before, and what the older one covered has been dropped.
             recovery.above = only.cursor();
             record = collection.record(recovery.above.rclock);

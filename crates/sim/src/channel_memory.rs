@@ -10,11 +10,13 @@ mod rank;
 use std::collections::VecDeque;
 
 use resurgo_protocol::channel_memory::{Admission, ChannelMemory, Departures, memory_of};
-use resurgo_protocol::{Rank, Tolerate};
+use resurgo_protocol::coordinator::Plan;
+use resurgo_protocol::group::Groups;
+use resurgo_protocol::{Coordinator, Fact, Rank, Tolerate};
 
 use crate::causal::Piggybacks;
-use crate::checkers::{Checkers, LIVENESS, MAX_RANKS, Violation, violation};
-use crate::kept::KeptImages;
+use crate::checkers::{Checkers, KEPT, LIVENESS, MAX_RANKS, Violation, violation};
+use crate::kept::{KeptImages, wanted};
 use crate::mutation::Mutation;
 use crate::program::{Job, Program};
 use crate::queue::Queue;
@@ -129,7 +131,7 @@ struct Process {
 
 impl Process {
     fn image_is_under_way(&self) -> bool {
-        self.to_sync > 0 || self.images.under_way.is_some()
+        self.to_sync > 0 || self.images.writing.is_some()
     }
 
     fn is_cut(&self, incarnation: u64, memory: usize, now: u64) -> bool {
@@ -147,6 +149,9 @@ struct World {
     checkers: Checkers,
     memories: Vec<ChannelMemory<Content>>,
     ranks: Vec<Process>,
+    coordinator: Coordinator,
+    /// Why the job cannot go on, as the coordinator says.
+    failure: Option<String>,
     // How rough the run is; times are in ticks, and each is the longest.
     pace: u64,
     latency: u64,
@@ -209,6 +214,14 @@ impl World {
             checkers: Checkers::new(size, Tolerate::Node, false, false),
             memories: (0..memories).map(|_| ChannelMemory::default()).collect(),
             ranks: (0..size).map(|_| process()).collect(),
+            coordinator: Coordinator::new(Plan {
+                protocol: options.setting.protocol(),
+                units: Groups::one(size),
+                files: true,
+                local_copies: true,
+                groups_at_once: 1,
+            }),
+            failure: None,
             pace: random.pick([1, 3, 10, 30]),
             latency: random.pick([1, 5, 20, 60]),
             repair: random.pick([1, 10, 50, 150]),
@@ -227,6 +240,7 @@ impl World {
             random,
         };
         world.note(|| format!("{size} ranks, {memories} channel memories"));
+        world.coordinate(Fact::Launched);
         (0..size as Rank).for_each(|rank| world.join(rank));
         world
     }
@@ -267,6 +281,9 @@ impl World {
                 _ => None,
             };
             self.happen(event)?;
+            if let Some(why) = self.failure.take() {
+                return violation(KEPT, why);
+            }
             events += 1;
             if self.failures_left > 0 {
                 last_failure = events;
@@ -341,7 +358,11 @@ impl World {
                 Ok(())
             }
             Event::ImageComplete(rank, incarnation) => {
-                if self.is_life(rank, incarnation) || self.is(Mutation::LateImage) {
+                if self.is_life(rank, incarnation) {
+                    self.complete_image(rank);
+                } else if self.is(Mutation::LateImage) && self.ranks[rank as usize].images.late.is_some() {
+                    self.coordinate(wanted(rank));
+                    self.all_stands(rank);
                     self.complete_image(rank);
                 }
                 Ok(())
@@ -391,6 +412,12 @@ impl World {
         self.checkers.crash(rank);
         let after = 1 + self.random.below(self.repair);
         self.schedule(after, Event::Restart(rank));
+        let life = self.ranks[rank as usize].images.life;
+        self.coordinate(Fact::Ended {
+            rank,
+            life,
+            orderly: false,
+        });
     }
 
     /// A new life of `rank` connects to every memory.

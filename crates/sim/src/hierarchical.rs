@@ -4,8 +4,8 @@
 //! Everything is as in `process`, with the waves of `auto`, but for the channels inside a group: of those the log keeps what
 //! [`Kept`](resurgo_protocol::hierarchical::Kept) says, and a return cuts it off where the wave was. Records are not cut.
 
-use resurgo_protocol::Rank;
 use resurgo_protocol::group::Groups;
+use resurgo_protocol::{Fact, Rank};
 
 use crate::image::Image;
 use crate::mutation::Mutation;
@@ -27,12 +27,7 @@ pub(crate) fn groups(size: usize, random: &mut Random) -> Groups {
 impl World {
     /// A channel between ranks that return together.
     pub(crate) fn is_inside(&self, from: Rank, to: Rank) -> bool {
-        let groups = self
-            .waves
-            .as_ref()
-            .filter(|_| self.hierarchical)
-            .map(|waves| &waves.groups);
-        groups.is_some_and(|groups| groups.of(from) == groups.of(to))
+        self.hierarchical && self.coordinator.unit(from) == self.coordinator.unit(to)
     }
 
     /// The other ends of the channels of `rank` inside its group, itself included.
@@ -42,8 +37,7 @@ impl World {
     }
 
     /// What is in transit from `rank` to its group, all of which stands still.
-    pub(crate) fn note_cut(&mut self, rank: Rank) {
-        let wave = self.waves.as_mut().map_or(0, |waves| waves.asked(rank));
+    pub(crate) fn note_cut(&mut self, rank: Rank, wave: u64) {
         for to in self.partners(rank) {
             let reads = self.ranks[to as usize].consumed[rank as usize] + 1;
             if let Some(life) = self.ranks[rank as usize].life() {
@@ -70,10 +64,9 @@ impl World {
 
     /// `from` drops of its log inside the group what is not needed.
     pub(crate) fn tidy(&mut self, from: Rank, to: Rank) {
-        let Some(waves) = &mut self.waves else { return };
         let oldest = match self.mutation {
-            Some(Mutation::KeepOfNewestWave) => waves.newest(from),
-            _ => waves.oldest(from),
+            Some(Mutation::KeepOfNewestWave) => self.newest_wave(from),
+            _ => self.ranks[from as usize].images.forgets(),
         };
         let reads = self.ranks[to as usize].consumed[from as usize] + 1;
         let (forgets, keeps) = (self.is(Mutation::ForgetInTransit), self.is(Mutation::KeepInside));
@@ -98,25 +91,25 @@ impl World {
         if self.ranks[rank as usize].is_down() {
             return;
         }
-        if self.is(Mutation::ReturnAlone) {
-            self.end_process(rank);
-            return self.cut_inside(rank);
+        if let Some(waves) = self
+            .waves
+            .as_mut()
+            .filter(|_| self.mutation == Some(Mutation::ReturnAlone))
+        {
+            waves.alone = Some(rank);
         }
-        let members = self.members(rank);
-        members.iter().for_each(|rank| self.end_process(*rank));
-        let passed_over = self.pass_over(rank);
-        if self.is(Mutation::KeepPassedOver) {
-            self.ranks[rank as usize].images.complete.extend(passed_over);
-        }
-        members.iter().for_each(|rank| self.cut_inside(*rank));
+        self.end_process(rank);
+        self.destroyed = self.is_destroyed(rank).then_some(rank);
+        self.coordinate(Fact::Return { rank });
+        self.destroyed = None;
     }
 
-    /// What the logs of `rank` inside its group hold beyond its newest image is void, and its partners will read from theirs.
-    fn cut_inside(&mut self, rank: Rank) {
+    /// What the logs of `rank` inside its group hold beyond its image of this wave is void, and its partners will read from theirs.
+    pub(crate) fn cut_inside(&mut self, rank: Rank, number: u64) {
         for to in self.partners(rank) {
-            let image = self.ranks[rank as usize].images.complete.last();
+            let image = self.ranks[rank as usize].images.get(number);
             let sent = image.map_or(0, |image| image.life.subject.sent(to));
-            let read = self.ranks[to as usize].images.complete.last().map(Image::cursor);
+            let read = self.ranks[to as usize].images.get(number).map(Image::cursor);
             let read = read.map_or(0, |cursor| cursor.delivered[rank as usize]);
             if !self.is(Mutation::PlacesKeepFuture) {
                 self.ranks[to as usize].consumed[rank as usize] = read;
@@ -136,7 +129,7 @@ impl World {
         }
         if self.is(Mutation::RecordsReturn) {
             let process = &mut self.ranks[rank as usize];
-            let rclock = process.images.complete.last().map_or(0, |image| image.cursor().rclock);
+            let rclock = process.images.get(number).map_or(0, |image| image.cursor().rclock);
             process.record.cut(rclock);
         }
     }

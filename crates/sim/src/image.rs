@@ -12,10 +12,11 @@
 //! Where node memory is lost, the image carries the logs too: the life that is restored from it does not make
 //! those messages again.
 
-use resurgo_protocol::{Causal, Rank};
+use resurgo_protocol::coordinator::{From, KEPT as KEPT_IMAGES};
+use resurgo_protocol::{Causal, Fact, Rank};
 
 use crate::checkers::{KEPT, Standing, Violation, violation};
-use crate::kept::KEPT_IMAGES;
+use crate::kept::wanted;
 use crate::log::{Cursor, Log};
 use crate::logger::ToLogger;
 use crate::mutation::Mutation;
@@ -50,14 +51,14 @@ impl World {
     pub(crate) fn consider_image(&mut self, rank: Rank) {
         let asked = self.image_one_in.is_some_and(|n| self.random.one_in(n));
         let process = &mut self.ranks[rank as usize];
-        if process.images.under_way.is_none() {
+        if process.images.writing.is_none() {
             process.image_wanted |= asked;
             self.take_image(rank);
         }
     }
 
     /// Copies the process for an image.
-    pub(crate) fn copy(&mut self, rank: Rank) {
+    pub(crate) fn copy(&mut self, rank: Rank, number: u64) {
         let standing = self.checkers.standing(rank);
         let process = &mut self.ranks[rank as usize];
         let State::Up(life) = &process.state else { return };
@@ -70,7 +71,11 @@ impl World {
         if self.memory_survives || self.mutation == Some(Mutation::ImageWithoutLogs) {
             logs = vec![Log::default(); logs.len()];
         }
-        process.images.under_way = Some(Box::new(Image { life, logs, standing }));
+        let image = Image { life, logs, standing };
+        match self.waves {
+            Some(_) => process.images.copies.push((number, image)),
+            None => process.images.under_way = Some((number, Box::new(image))),
+        }
     }
 
     fn take_image(&mut self, rank: Rank) {
@@ -81,7 +86,7 @@ impl World {
         }
         process.image_wanted = false;
         let incarnation = process.incarnation;
-        self.copy(rank);
+        self.coordinate(wanted(rank));
         let delay = 1 + self.random.below(self.image_time);
         self.provoked = Some(rank);
         self.note(|| format!("{rank} begins to write an image"));
@@ -93,16 +98,17 @@ impl World {
 
     pub(crate) fn complete_image(&mut self, rank: Rank) {
         let process = &mut self.ranks[rank as usize];
-        if !process.images.complete() {
+        let Some(number) = process.images.complete() else {
             return;
-        }
+        };
         process.images_due = process.images_due.saturating_sub(1);
         let incarnation = process.incarnation;
-        self.images += 1;
+        self.counts.images += 1;
         self.provoked = Some(rank);
         self.note(|| format!("the image of {rank} is complete"));
         let delay = self.random.below(self.image_time);
         self.schedule(delay, Event::Collect { rank, incarnation });
+        self.coordinate(Fact::Written { rank, number });
     }
 
     /// What the older of two images covers is dropped from the record, and the others are told.
@@ -111,7 +117,7 @@ impl World {
         let Some(base) = process.images.covering(self.mutation).map(Image::cursor) else {
             return;
         };
-        let newest = process.images.complete.last();
+        let newest = process.images.newest();
         let newest = newest.map_or(base.rclock, |image| image.cursor().rclock);
         if !self.is(Mutation::KeepRecords) {
             self.checkers.collects(rank, base.rclock);
@@ -192,48 +198,68 @@ impl World {
 
     /// The image that the next life of a crashed rank begins from.
     pub(crate) fn find_image(&mut self, rank: Rank) -> Option<Box<Image>> {
-        let mut passed_over = None;
-        // All of a group begin from images of one wave, which have been chosen already.
+        // All of a group begin from images of one wave, which have been found already.
         if !self.hierarchical {
             if self.random.one_in(3) {
                 self.complete_image(rank);
-            } else if !self.is(Mutation::LateImage) {
-                self.ranks[rank as usize].images.under_way = None;
             }
-            passed_over = self.pass_over(rank);
+            let destroyed = self.is_destroyed(rank);
+            if self.ranks[rank as usize].images.begins.is_none() {
+                self.coordinate(Fact::Restart { rank });
+            }
+            self.destroyed = destroyed.then_some(rank);
+            let images = &self.ranks[rank as usize].images;
+            let life = images.life;
+            if images.begins.is_some_and(|from| !self.is_found(rank, from)) {
+                self.coordinate(Fact::NotBegun { rank, life });
+            }
         }
-        let process = &self.ranks[rank as usize];
-        let image = process.images.complete.last().cloned().map(Box::new);
-        if self.is(Mutation::KeepPassedOver) {
-            self.ranks[rank as usize].images.complete.extend(passed_over);
-        }
+        let (life, image) = self.ranks[rank as usize].images.begin();
+        let image = image.cloned().map(Box::new);
+        self.coordinate(Fact::Started { rank, life });
         if self.closing {
-            self.ranks[rank as usize].images_due = KEPT_IMAGES;
+            let process = &mut self.ranks[rank as usize];
+            process.images_due = KEPT_IMAGES + usize::from(process.images.writing.is_some());
             self.schedule(1, Event::LastImages { rank });
         }
         if let Some(image) = &image {
             let rclock = image.standing.rclock();
-            self.from_images += 1;
+            self.counts.from_images += 1;
             self.note(|| format!("{rank} begins from its image after delivery {rclock}"));
         }
         image
     }
 
-    /// Perhaps the newest image of `rank` is found destroyed, and with it its wave.
-    pub(crate) fn pass_over(&mut self, rank: Rank) -> Option<Image> {
+    /// Perhaps the newest file of `rank` is destroyed, as is found when a life is to begin from it.
+    pub(crate) fn is_destroyed(&mut self, rank: Rank) -> bool {
         let destroyed = self.random.one_in(4);
-        let process = &mut self.ranks[rank as usize];
-        if !destroyed || !process.images.may_lose_newest() {
-            return None;
+        destroyed && self.ranks[rank as usize].images.may_lose_newest()
+    }
+
+    /// Whether the image that a life is to begin from is there. If not it is a file, and gone for good.
+    pub(crate) fn is_found(&mut self, rank: Rank, from: From) -> bool {
+        let is_kept = self.is(Mutation::KeepPassedOver);
+        let is_destroyed = self
+            .destroyed
+            .is_some_and(|destroyed| destroyed == rank || is_kept && self.hierarchical);
+        let images = &mut self.ranks[rank as usize].images;
+        let newest = images.complete.last().map_or(0, |(number, _)| *number);
+        if !is_destroyed || from != From::File(newest) {
+            return true;
         }
-        let passed_over = process.images.complete.last().cloned();
-        match self.waves {
-            Some(_) => self.lose_newest_wave(rank),
-            None => drop(self.ranks[rank as usize].images.complete.pop()),
+        if is_kept {
+            // The one before is taken, and nobody is told.
+            let before = images.complete.iter().rev().nth(1);
+            images.begins = Some(before.map_or(From::Beginning, |(number, _)| From::File(*number)));
+            return true;
         }
-        self.fallbacks += 1;
+        images.complete.pop();
+        images.begins = None;
+        self.destroyed = None;
+        self.counts.fallbacks += 1;
         self.note(|| format!("the newest image of {rank} is destroyed"));
-        passed_over
+        self.coordinate(Fact::FileLost { rank, number: newest });
+        false
     }
 
     /// Every rank has finished: two more images of each, after which nothing should be kept. Failures may go on.
@@ -244,7 +270,7 @@ impl World {
         for rank in 0..self.ranks.len() as Rank {
             let process = &mut self.ranks[rank as usize];
             process.image_wanted = false;
-            process.images_due = KEPT_IMAGES + usize::from(process.images.under_way.is_some());
+            process.images_due = KEPT_IMAGES + usize::from(process.images.writing.is_some());
             self.schedule(0, Event::LastImages { rank });
         }
     }
@@ -256,7 +282,7 @@ impl World {
         }
         if self.waves.is_some() {
             self.last_wave(rank);
-        } else if process.finished && process.images.under_way.is_none() {
+        } else if process.finished && process.images.writing.is_none() {
             process.image_wanted = true;
             self.take_image(rank);
         }

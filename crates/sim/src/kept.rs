@@ -1,17 +1,34 @@
-//! The images of one rank that recoveries may begin from.
+//! The images of one rank, as the real [`Coordinator`](resurgo_protocol::Coordinator) wants them kept.
+
+use std::time::Duration;
+
+use resurgo_protocol::coordinator::{From, KEPT, State};
+use resurgo_protocol::{Command, Fact, Rank};
 
 use crate::mutation::Mutation;
 
-/// Complete images that are kept of each rank.
-pub(crate) const KEPT_IMAGES: usize = 2;
-
 #[derive(Debug, Clone)]
 pub(crate) struct KeptImages<I> {
-    /// The oldest first; they survive everything.
-    pub complete: Vec<I>,
-    pub under_way: Option<Box<I>>,
-    /// There have been enough of them to drop something.
-    pub collects: bool,
+    /// Files that are complete, with their numbers, the oldest first; they survive everything.
+    pub complete: Vec<(u64, I)>,
+    /// One that the rank has alone, and that is being written.
+    pub under_way: Option<(u64, Box<I>)>,
+    /// Copies of waves, which sleep.
+    pub copies: Vec<(u64, I)>,
+    /// The copy that writes its file.
+    pub writing: Option<u64>,
+    /// The rank has been asked for this one.
+    pub asked: Option<u64>,
+    /// What the next life begins from, once that has been said.
+    pub begins: Option<From>,
+    /// The coordinator's number of the last life that it has asked for.
+    pub life: u64,
+    /// What the present life has begun from.
+    pub from: u64,
+    /// What should have been given up, in a variant.
+    pub late: Option<Box<I>>,
+    /// No life begins before this image any more.
+    forgets: Option<u64>,
 }
 
 impl<I> Default for KeptImages<I> {
@@ -19,42 +36,118 @@ impl<I> Default for KeptImages<I> {
         Self {
             complete: Vec::new(),
             under_way: None,
-            collects: false,
+            copies: Vec::new(),
+            writing: None,
+            asked: None,
+            begins: None,
+            life: 0,
+            from: 0,
+            late: None,
+            forgets: None,
         }
     }
 }
 
-impl<I> KeptImages<I> {
-    /// The one under way counts from now on, and the oldest is given up; whether there was one under way.
-    pub fn complete(&mut self) -> bool {
-        let Some(image) = self.under_way.take() else {
-            return false;
-        };
-        self.complete.push(*image);
-        if self.complete.len() > KEPT_IMAGES {
-            self.complete.remove(0);
+impl<I: Clone> KeptImages<I> {
+    /// Does what the coordinator wants, if it is about what is kept.
+    pub fn carry_out(&mut self, command: &Command) {
+        match *command {
+            Command::EndCopy { number, .. } => self.copies.retain(|(copy, _)| *copy != number),
+            Command::Write { number, .. } => self.writing = Some(number),
+            Command::GiveUp { .. } => {
+                self.writing = None;
+                self.late = self.under_way.take().map(|(_, image)| image);
+            }
+            Command::Collect { number, .. } => self.complete.retain(|(file, _)| *file != number),
+            Command::Forget { before, .. } => self.forgets = Some(before),
+            Command::Begin { life, from, .. } => (self.life, self.begins) = (life, Some(from)),
+            _ => {}
         }
-        self.collects |= self.complete.len() == KEPT_IMAGES;
-        true
+    }
+
+    /// The file of the one under way, or of a copy, is complete: its number, if there was one.
+    pub fn complete(&mut self) -> Option<u64> {
+        let number = self.writing.take()?;
+        let image = match self.under_way.take() {
+            Some((_, image)) => *image,
+            None => self.get(number)?.clone(),
+        };
+        self.complete.push((number, image));
+        Some(number)
+    }
+
+    /// The present life begins: its number, and its image.
+    pub fn begin(&mut self) -> (u64, Option<&I>) {
+        self.from = self.begins.take().map_or(0, From::number);
+        (self.life, self.get(self.from))
+    }
+
+    /// Image `number`.
+    pub fn get(&self, number: u64) -> Option<&I> {
+        let images = self.copies.iter().chain(&self.complete);
+        images.rev().find(|(of, _)| *of == number).map(|(_, image)| image)
+    }
+
+    pub fn newest(&self) -> Option<&I> {
+        self.complete.last().map(|(_, image)| image)
+    }
+
+    pub fn oldest(&self) -> Option<&I> {
+        self.complete.first().map(|(_, image)| image)
+    }
+
+    /// Nothing before this image is needed; 0: everything is.
+    pub fn forgets(&self) -> u64 {
+        self.forgets.unwrap_or(0)
     }
 
     /// What this one covers may be dropped: a recovery that finds the newer one destroyed begins from it.
     pub fn covering(&self, mutation: Option<Mutation>) -> Option<&I> {
-        let mut images: Vec<&I> = self.complete.iter().collect();
+        let mut images: Vec<&I> = self.complete.iter().map(|(_, image)| image).collect();
         if mutation == Some(Mutation::CollectBeforeComplete) {
-            images.extend(self.under_way.as_deref());
-            images.drain(..images.len().saturating_sub(KEPT_IMAGES));
+            images.extend(self.under_way.as_ref().map(|(_, image)| &**image));
+            images.drain(..images.len().saturating_sub(KEPT));
         }
         match images[..] {
             [_, newer] if mutation == Some(Mutation::CollectByNewest) => Some(newer),
-            [older, _] => Some(older),
+            [older, _] if mutation == Some(Mutation::CollectBeforeComplete) => Some(older),
             [only] if mutation == Some(Mutation::CollectBySingle) => Some(only),
+            [_, _] => self.get(self.forgets?),
             _ => None,
         }
     }
 
     /// Whether the newest may be lost. The only one there is after older ones were given up is not: that would be more than is tolerated.
     pub fn may_lose_newest(&self) -> bool {
-        self.complete.len() == KEPT_IMAGES || (!self.collects && !self.complete.is_empty())
+        self.complete.len() == KEPT || (self.forgets.is_none() && !self.complete.is_empty())
+    }
+}
+
+/// The copy of `rank` exists.
+pub(crate) fn copied(rank: Rank, number: u64, sleeps: bool) -> Fact {
+    Fact::Copied {
+        rank,
+        number,
+        sleeps,
+        stood: Duration::from_millis(1),
+    }
+}
+
+/// `rank` stands still.
+pub(crate) fn stopped(rank: Rank, number: u64) -> Fact {
+    Fact::Stopped {
+        rank,
+        number,
+        accounted: true,
+    }
+}
+
+/// An image of `rank` alone is wanted, which runs and repeats nothing.
+pub(crate) fn wanted(rank: Rank) -> Fact {
+    Fact::Wanted {
+        unit: rank as usize,
+        states: vec![State::Live],
+        held: 0,
+        groups: None,
     }
 }

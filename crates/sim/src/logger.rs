@@ -432,7 +432,7 @@ impl World {
             }
             (State::Recovering(recovery), FromLogger::Forgotten { kept_from }) if recovery.record_from.is_none() => {
                 // With one image left the rank cannot know whether there were two before.
-                let above = process.images.complete.first().map(|image| image.cursor());
+                let above = process.images.oldest().map(|image| image.cursor());
                 let Some(above) = above.filter(|above| above.rclock > recovery.above.rclock) else {
                     return violation(
                         COLLECTED,

@@ -229,7 +229,8 @@ fn many(arguments: &Arguments) -> bool {
 
 fn mutations(arguments: &Arguments) -> bool {
     let mut good = true;
-    for (mutation, setting) in Mutation::ALL {
+    let those = Mutation::ALL.into_iter();
+    for (mutation, setting) in those.filter(|(_, setting)| arguments.settings.contains(setting)) {
         let seeds = arguments.from..arguments.from + arguments.seeds;
         let caught = seeds.clone().find_map(|seed| {
             Some((

@@ -2,7 +2,7 @@
 
 use resurgo_protocol::causal::Reduction;
 
-use crate::world::Setting;
+use crate::setting::Setting;
 
 /// A way to break the protocol, or what stands around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

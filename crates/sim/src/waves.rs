@@ -1,9 +1,9 @@
 //! The settings `blocking`, `chandy-lamport` and `group`: ranks over channels without retention, coordinated waves by real [`Wave`]s,
 //! [`Cut`](resurgo_protocol::chandy_lamport::Cut)s and [`Turn`]s, and the return of all ranks by real [`Return`]s, with crashes at every step.
 //!
-//! What the agent does around the two is here once more ([`agent`]), without processes and sockets: every process has a
-//! number that the agent may not know yet, datagrams and the news of ends arrive late, and what is killed lives on for a
-//! moment.
+//! What follows from what happens the real [`Coordinator`](resurgo_protocol::Coordinator) decides, and a simulated agent ([`agent`])
+//! carries it out: every process has a number that the agent may not know yet, datagrams and the news of ends arrive late, and what is
+//! killed lives on for a moment.
 
 mod agent;
 mod channel;
@@ -11,9 +11,12 @@ mod checkers;
 mod groups;
 mod rank;
 
+use std::collections::BTreeMap;
+
 use resurgo_protocol::chandy_lamport::Waves;
-use resurgo_protocol::group::{Groups, Turn, Writing};
-use resurgo_protocol::{Rank, kinds};
+use resurgo_protocol::coordinator::Plan;
+use resurgo_protocol::group::{Groups, Turn};
+use resurgo_protocol::{Coordinator, Fact, Rank, kinds};
 
 use crate::causal::Piggybacks;
 use crate::checkers::{LIVENESS, MAX_RANKS, Violation, violation};
@@ -55,6 +58,17 @@ enum ToAgent {
     Ready,
 }
 
+impl ToAgent {
+    /// The wave that it is about; 0: none.
+    fn wave(self) -> u64 {
+        match self {
+            Self::Stopped(wave) | Self::Drained(wave, _) | Self::Taken(wave, _) | Self::Refused(wave) => wave,
+            Self::Noticed(turn) => turn.wave,
+            Self::Ready => 0,
+        }
+    }
+}
+
 /// A copy of a rank's process: it sleeps until its socket is closed.
 #[derive(Debug)]
 struct Snapshot {
@@ -86,12 +100,12 @@ enum Event {
     Dies(usize),
     /// The agent hears that a process has ended, in order or not.
     Ended(usize, bool),
-    /// The agent begins a wave.
+    /// Somebody wants a wave.
     Wave,
-    /// The agent hears what follows from a failure.
-    Return,
-    /// A copy is asked for a process of this generation.
-    Wake(usize, u64),
+    /// The agent hears what follows from the failure of a rank.
+    Return(Rank),
+    /// A copy is asked for a process of this generation and life.
+    Wake(usize, u64, u64),
     /// The agent hears the number of a process that this copy has made.
     Woken(usize, usize),
     /// A new process has a process group of its own.
@@ -122,16 +136,15 @@ struct World {
     groups: [Groups; 2],
     /// Whose turn it is, as all ranks can see.
     turn: Turn,
-    /// Images that are being written into files, if there are files.
-    writing: Option<Writing>,
-    has_files: bool,
     groups_at_once: u32,
     /// How far they have come, as all ranks can see.
     waves: Waves,
     /// `channels[from][to]`.
     channels: Vec<Vec<Channel>>,
-    /// `state[from][to]`: what was in transit when the last complete wave was taken.
-    state: Vec<Vec<Vec<Piece>>>,
+    /// `state[from][to]`: what was in transit in these waves.
+    state: BTreeMap<u64, Vec<Vec<Vec<Piece>>>>,
+    /// What a variant should have put there.
+    checked_state: Option<Vec<Vec<Vec<Piece>>>>,
     /// `announced[from][to]`: messages begun, when the sender stood still.
     announced: Vec<Vec<u64>>,
     /// Most pieces in a channel.
@@ -177,21 +190,32 @@ impl World {
         let non_blocking = waves == kinds::Waves::Passing;
         let grain = if non_blocking { random.between(1, 4) } else { 0 };
         let in_groups = waves == kinds::Waves::GroupByGroup;
+        let has_files = in_groups && random.one_in(2);
+        let groups_at_once = if in_groups { random.between(1, 2) as u32 } else { 1 };
+        let plan = Plan {
+            protocol: options.setting.protocol(),
+            units: Groups::one(size),
+            files: has_files,
+            local_copies: true,
+            groups_at_once: match options.mutation {
+                Some(Mutation::WriteAllAtOnce) => u32::MAX,
+                _ => groups_at_once,
+            },
+        };
         Self {
             mutation: options.mutation,
             non_blocking,
             in_groups,
             groups: [Groups::one(size), Groups::one(size)],
             turn: Turn::default(),
-            writing: None,
-            has_files: in_groups && random.one_in(2),
-            groups_at_once: if in_groups { random.between(1, 2) as u32 } else { 1 },
+            groups_at_once,
             waves: Waves::default(),
-            state: vec![vec![Vec::new(); size]; size],
+            state: BTreeMap::new(),
+            checked_state: None,
             now: 0,
             queue: Queue::new(),
             checkers: Checkers::new(size),
-            agent: Agent::new(size),
+            agent: Agent::new(Coordinator::new(plan), size),
             processes: Vec::new(),
             snapshots: Vec::new(),
             channels: vec![vec![Channel::new(grain); size]; size],
@@ -244,7 +268,7 @@ impl World {
     }
 
     fn run(&mut self) -> Result<(), Violation> {
-        self.begin_anew();
+        self.coordinate(Fact::Launched)?;
         self.schedule(1, Event::Wave);
         let mut last_failure = 0;
         while !self.agent.all_finished() {
@@ -258,6 +282,7 @@ impl World {
             );
             let in_wave = matches!(event, Event::ToRank(..) | Event::ToAgent(..) | Event::Tell(..));
             self.happen(event)?;
+            self.mind_silence()?;
             self.report.events += 1;
             let events = self.report.events;
             if self.failures_left > 0 {
@@ -312,10 +337,10 @@ impl World {
                 Ok(())
             }
             Event::Ended(process, orderly) => self.ended(process, orderly),
-            Event::Wave => self.begin_wave(),
-            Event::Return => self.return_to_wave(),
-            Event::Wake(copy, generation) => {
-                self.wake(copy, generation);
+            Event::Wave => self.want_wave(),
+            Event::Return(rank) => self.return_to_wave(rank),
+            Event::Wake(copy, generation, life) => {
+                self.wake(copy, generation, life);
                 Ok(())
             }
             Event::Woken(copy, _) if self.snapshots[copy].mute => Ok(()),
@@ -359,7 +384,9 @@ impl World {
 
     fn lose_copy(&mut self) {
         let rank = self.random.below(self.size as u64) as usize;
-        let Some(copy) = self.agent.newest[rank] else { return };
+        let Some(copy) = self.agent.newest(rank as Rank) else {
+            return;
+        };
         self.note(|| format!("the copy of {rank} is lost"));
         let soon = self.now + self.soon(self.latency);
         let mute = self.random.one_in(2);

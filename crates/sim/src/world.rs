@@ -1,14 +1,15 @@
 //! The run: events in order of time, failures, and the end.
 
-use resurgo_protocol::causal::Reduction;
+use resurgo_protocol::coordinator::Plan;
 use resurgo_protocol::group::Groups;
 use resurgo_protocol::hierarchical::Kept;
-use resurgo_protocol::{Causal, EventLogger, Protocol, Rank, Tolerate, kinds};
+use resurgo_protocol::{Causal, Coordinator, EventLogger, Fact, Rank, Tolerate, kinds};
 
 use crate::auto::Waves;
 use crate::causal::{Flavour, Loggers, Piggybacks};
 use crate::checkers::{Checkers, LIVENESS, MAX_RANKS, Violation, violation};
 use crate::image::Image;
+use crate::kept::wanted;
 use crate::log::{Cursor, Log};
 use crate::logger::{FromLogger, ToLogger};
 use crate::mutation::Mutation;
@@ -17,103 +18,12 @@ use crate::process::{Life, Process, Recovery, State};
 use crate::program::Job;
 use crate::queue::Queue;
 use crate::random::Random;
+use crate::setting::Setting;
 use crate::subject::Subject;
 use crate::trace::Trace;
 
 /// Events after the last failure by which every rank must have finished.
 const PATIENCE: u64 = 200_000;
-
-/// What is tolerated, and what fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Setting {
-    /// Processes fail, and nothing more is tolerated.
-    Process,
-    /// Nodes fail: a crashed rank loses its logs and its record.
-    Node,
-    /// Nodes may fail, but what fails are processes: the record that survives them can be longer than what the
-    /// event logger has.
-    InPlace,
-    /// Nodes fail, and causal logging with this reduction survives it; with none, one or several event loggers.
-    Causal(Reduction),
-    /// The same where only processes fail, and what they have sent stays: a new life looks at it (see [`crate::gathering`]).
-    Gathering(Reduction),
-    /// Processes fail, images are taken in waves, and sometimes all ranks return to one (see [`crate::auto`]).
-    Auto,
-    /// Processes fail, and all ranks return to the last complete wave, for which all had stopped (see [`crate::waves`]).
-    Blocking,
-    /// The same with waves that stop nobody.
-    ChandyLamport,
-    /// The same with waves that stop one group of ranks after the other.
-    Group,
-    /// Processes fail, every group of ranks has waves of its own, and all ranks of it return to its last one (see
-    /// [`crate::hierarchical`]).
-    Hierarchical,
-    /// Nodes fail; channel memories have everything (see [`crate::channel_memory`]).
-    ChannelMemory,
-}
-
-impl Setting {
-    pub const ALL: [Self; 15] = [
-        Self::Process,
-        Self::Node,
-        Self::InPlace,
-        Self::Causal(Reduction::Vcausal),
-        Self::Causal(Reduction::Manetho),
-        Self::Causal(Reduction::LogOn),
-        Self::Gathering(Reduction::Vcausal),
-        Self::Gathering(Reduction::Manetho),
-        Self::Gathering(Reduction::LogOn),
-        Self::Auto,
-        Self::Blocking,
-        Self::ChandyLamport,
-        Self::Group,
-        Self::Hierarchical,
-        Self::ChannelMemory,
-    ];
-
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Process => "process",
-            Self::Node => "node",
-            Self::InPlace => "node-in-place",
-            Self::Causal(Reduction::Vcausal) => "vcausal",
-            Self::Causal(Reduction::Manetho) => "manetho",
-            Self::Causal(Reduction::LogOn) => "logon",
-            Self::Gathering(Reduction::Vcausal) => "vcausal-in-place",
-            Self::Gathering(Reduction::Manetho) => "manetho-in-place",
-            Self::Gathering(Reduction::LogOn) => "logon-in-place",
-            Self::Auto
-            | Self::Blocking
-            | Self::ChandyLamport
-            | Self::Group
-            | Self::Hierarchical
-            | Self::ChannelMemory => self.protocol().name(),
-        }
-    }
-
-    /// What is simulated.
-    pub const fn protocol(self) -> Protocol {
-        match self {
-            Self::Process | Self::Node | Self::InPlace => Protocol::Pessimistic,
-            Self::Causal(_) | Self::Gathering(_) => Protocol::Causal,
-            Self::Auto => Protocol::Auto,
-            Self::Blocking => Protocol::Blocking,
-            Self::ChandyLamport => Protocol::ChandyLamport,
-            Self::Group => Protocol::Group,
-            Self::Hierarchical => Protocol::Hierarchical,
-            Self::ChannelMemory => Protocol::ChannelMemory,
-        }
-    }
-
-    /// The failure that must be survived.
-    const fn tolerate(self) -> Tolerate {
-        match self {
-            Self::Node | Self::InPlace | Self::Causal(_) | Self::Gathering(_) | Self::ChannelMemory => Tolerate::Node,
-            _ => Tolerate::Process,
-        }
-    }
-}
 
 /// What to run.
 #[derive(Debug, Clone, Copy)]
@@ -256,6 +166,11 @@ pub(crate) struct World {
     /// and its record.
     pub record_survives: bool,
     pub causal: Option<Flavour>,
+    pub coordinator: Coordinator,
+    /// Why the job cannot go on, as the coordinator says.
+    pub failure: Option<String>,
+    /// The newest file of this rank is destroyed.
+    pub destroyed: Option<Rank>,
     /// Images are taken in waves.
     pub waves: Option<Waves>,
     /// Each group by itself, and only its ranks return.
@@ -304,12 +219,32 @@ pub(crate) struct World {
     pub quiet: bool,
     /// The program has ended everywhere; the last images are taken.
     pub closing: bool,
+    pub counts: Counts,
+    trace: Trace,
+}
+
+/// What has happened how often, see [`Report`].
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
     pub images: u64,
     pub from_images: u64,
     pub fallbacks: u64,
     crashes: u64,
     logger_crashes: u64,
-    trace: Trace,
+}
+
+/// What the coordinator is to do.
+fn plan(seed: u64, setting: Setting, size: usize, random: &mut Random) -> Plan {
+    Plan {
+        protocol: setting.protocol(),
+        units: match setting.is_hierarchical() {
+            true => crate::hierarchical::groups(size, random),
+            false => Groups::one(size),
+        },
+        files: true,
+        local_copies: crate::random::mix(seed, 5).is_multiple_of(2),
+        groups_at_once: 1,
+    }
 }
 
 /// Runs `seed`. With `trace`, what comes back carries the last events.
@@ -365,11 +300,7 @@ impl World {
                 )
             })
             .collect();
-        let hierarchical = setting.protocol().waves() == kinds::Waves::OfEachGroup;
-        let groups = setting.protocol().has_waves().then(|| match hierarchical {
-            true => crate::hierarchical::groups(size, &mut random),
-            false => Groups::one(size),
-        });
+        let plan = plan(seed, setting, size, &mut random);
         let mut world = Self {
             tolerate,
             mutation,
@@ -379,8 +310,11 @@ impl World {
             memory_survives,
             record_survives,
             causal,
-            waves: groups.map(Waves::new),
-            hierarchical,
+            waves: setting.protocol().has_waves().then(Waves::new),
+            coordinator: Coordinator::new(plan),
+            failure: None,
+            destroyed: None,
+            hierarchical: setting.is_hierarchical(),
             piggybacks: Piggybacks::default(),
             checkers: Checkers::new(size, tolerate, record_survives, causal.is_some()),
             ranks,
@@ -412,11 +346,7 @@ impl World {
             quiet: false,
             calm: 0,
             closing: false,
-            images: 0,
-            from_images: 0,
-            fallbacks: 0,
-            crashes: 0,
-            logger_crashes: 0,
+            counts: Counts::default(),
             trace: Trace::new(trace),
             random,
         };
@@ -428,7 +358,10 @@ impl World {
             world.calm = world.random.pick([0, 0, 200, 600]);
         }
         world.note(|| format!("{size} ranks"));
+        world.coordinate(Fact::Launched);
         for rank in 0..size as Rank {
+            world.ranks[rank as usize].images.begins = None;
+            world.coordinate(Fact::Started { rank, life: 1 });
             world.schedule(0, Event::Step { rank, incarnation: 1 });
             if tolerate == Tolerate::Node {
                 world.connect_logger(rank);
@@ -511,11 +444,11 @@ impl World {
             ranks: self.ranks.len(),
             events,
             deliveries: self.checkers.deliveries(),
-            crashes: self.crashes,
-            logger_crashes: self.logger_crashes,
-            images: self.images,
-            from_images: self.from_images,
-            fallbacks: self.fallbacks,
+            crashes: self.counts.crashes,
+            logger_crashes: self.counts.logger_crashes,
+            images: self.counts.images,
+            from_images: self.counts.from_images,
+            fallbacks: self.counts.fallbacks,
             piggybacks: self.piggybacks,
             trace: self.trace.take(),
         })
@@ -560,8 +493,10 @@ impl World {
                 }
             }
             Event::ImageComplete { rank, incarnation } => {
-                let late = self.is(Mutation::LateImage);
-                if self.ranks[rank as usize].is_life(incarnation) || late {
+                if self.ranks[rank as usize].is_life(incarnation) {
+                    self.complete_image(rank);
+                } else if self.is(Mutation::LateImage) && self.ranks[rank as usize].images.late.is_some() {
+                    self.coordinate(wanted(rank));
                     self.complete_image(rank);
                 }
             }
@@ -618,7 +553,7 @@ impl World {
                         1 => 0,
                         several => self.random.below(several as u64) as usize,
                     };
-                    self.logger_crashes += u64::from(self.loggers[site].state.is_some());
+                    self.counts.logger_crashes += u64::from(self.loggers[site].state.is_some());
                     self.crash_logger(site);
                 }
             }
@@ -642,8 +577,7 @@ impl World {
             return;
         }
         self.note(|| format!("{rank} crashes"));
-        self.drop_wave(rank);
-        self.crashes += 1;
+        self.counts.crashes += 1;
         self.checkers.crash(rank);
         let cut = self.now + self.random.below(3 * self.latency);
         let pause = 1 + self.random.below(self.repair);
@@ -665,6 +599,12 @@ impl World {
             };
         }
         self.schedule(pause, Event::Restart { rank });
+        let life = self.ranks[rank as usize].images.life;
+        self.coordinate(Fact::Ended {
+            rank,
+            life,
+            orderly: false,
+        });
     }
 
     fn restart(&mut self, rank: Rank) -> Result<(), Violation> {
@@ -678,13 +618,14 @@ impl World {
         self.to_logger[rank as usize] = 0;
         self.from_logger[rank as usize] = 0;
         let image = self.find_image(rank);
+        self.goes_on()?;
         if !self.memory_survives {
             for to in 0..size {
                 self.wires[rank as usize][to].last_arrival = 0;
             }
             let process = &mut self.ranks[rank as usize];
             let mut above = match &process.images.complete[..] {
-                [older, _] => older.cursor(),
+                [(_, older), _] => older.cursor(),
                 // Perhaps nothing has been dropped.
                 _ => Cursor::beginning(size),
             };
@@ -709,7 +650,7 @@ impl World {
             return self.begin_gathering(rank, image);
         }
         if self.is(Mutation::CutWhenRestarted) {
-            self.cut(rank);
+            self.cut(rank, self.ranks[rank as usize].images.from);
         }
         let process = &mut self.ranks[rank as usize];
         // What was held in the log is not part of the history: this life may send something else there.

@@ -1,12 +1,15 @@
 //! Images of ranks, each alone: before one is taken the channel memories must have all that the rank has said. The last two are kept, a
 //! recovery may find the newer one destroyed, and the rank lets its own memory forget what the older one covers.
 
-use resurgo_protocol::Rank;
+use std::time::Duration;
+
 use resurgo_protocol::channel_memory::memory_of;
+use resurgo_protocol::coordinator::{From, KEPT as KEPT_IMAGES};
+use resurgo_protocol::{Command, Fact, Rank};
 
 use super::{Event, Life, Served, ToMemory, World};
 use crate::checkers::{KEPT, Standing, Violation, violation};
-use crate::kept::KEPT_IMAGES;
+use crate::kept::{copied, stopped, wanted};
 use crate::mutation::Mutation;
 
 /// A rank's process as it was.
@@ -20,6 +23,37 @@ pub(super) struct Image {
 }
 
 impl World {
+    /// Tells the coordinator, and does what it wants.
+    pub(super) fn coordinate(&mut self, fact: Fact) {
+        self.coordinator.handle(fact, Duration::from_millis(self.now));
+        while let Some(command) = self.coordinator.poll() {
+            self.carry_out(&command);
+        }
+    }
+
+    fn carry_out(&mut self, command: &Command) {
+        match *command {
+            Command::Ask { rank, number, .. } => self.ranks[rank as usize].images.asked = Some(number),
+            Command::Copy { rank, number } => {
+                match self.ranks[rank as usize].images.late.take() {
+                    Some(image) if self.is(Mutation::LateImage) => {
+                        self.ranks[rank as usize].images.under_way = Some((number, image));
+                    }
+                    _ => self.copy(rank, number),
+                }
+                self.coordinate(copied(rank, number, false));
+            }
+            Command::Dropped { rank, .. } => self.ranks[rank as usize].images.asked = None,
+            Command::Fail(ref cause) => self.failure = Some(cause.to_string()),
+            Command::Write { rank, .. }
+            | Command::GiveUp { rank, .. }
+            | Command::Collect { rank, .. }
+            | Command::Forget { rank, .. }
+            | Command::Begin { rank, .. } => self.ranks[rank as usize].images.carry_out(command),
+            _ => {}
+        }
+    }
+
     /// Perhaps `rank` stands still for an image, until the memories have all that it has said.
     pub(super) fn consider_image(&mut self, rank: Rank) -> bool {
         let asked = self.image_one_in.is_some_and(|n| self.random.one_in(n));
@@ -34,8 +68,9 @@ impl World {
         if !life.subject.may_checkpoint() || life.read.is_some() || !all_has_left || process.image_is_under_way() {
             return false;
         }
+        self.coordinate(wanted(rank));
         if self.is(Mutation::ImageWithoutSync) {
-            self.copy(rank);
+            self.all_stands(rank);
             return false;
         }
         let memories = self.memories.len();
@@ -50,19 +85,26 @@ impl World {
         let process = &mut self.ranks[rank as usize];
         process.to_sync -= 1;
         if process.to_sync == 0 {
-            self.copy(rank);
+            self.all_stands(rank);
         }
     }
 
-    fn copy(&mut self, rank: Rank) {
+    pub(super) fn all_stands(&mut self, rank: Rank) {
+        if let Some(number) = self.ranks[rank as usize].images.asked.take() {
+            self.coordinate(stopped(rank, number));
+        }
+    }
+
+    fn copy(&mut self, rank: Rank, number: u64) {
         let standing = self.checkers.standing(rank);
         let process = &mut self.ranks[rank as usize];
         let Some(life) = &process.life else { return };
-        process.images.under_way = Some(Box::new(Image {
+        let image = Image {
             life: Life::clone(life),
             inbox: process.inbox.iter().copied().collect(),
             standing,
-        }));
+        };
+        process.images.under_way = Some((number, Box::new(image)));
         let incarnation = process.incarnation;
         let delay = 1 + self.random.below(self.image_time);
         self.note(|| format!("{rank} begins to write an image"));
@@ -74,15 +116,16 @@ impl World {
 
     pub(super) fn complete_image(&mut self, rank: Rank) {
         let process = &mut self.ranks[rank as usize];
-        if !process.images.complete() {
+        let Some(number) = process.images.complete() else {
             return;
-        }
+        };
         process.images_due = process.images_due.saturating_sub(1);
         let incarnation = process.incarnation;
         self.images += 1;
         self.note(|| format!("the image of {rank} is complete"));
         let delay = self.random.below(self.image_time);
         self.schedule(delay, Event::Collect(rank, incarnation));
+        self.coordinate(Fact::Written { rank, number });
     }
 
     /// The own memory is told what the older of two images covers.
@@ -105,21 +148,17 @@ impl World {
     pub(super) fn find_image(&mut self, rank: Rank) -> Option<Image> {
         if self.random.one_in(3) {
             self.complete_image(rank);
-        } else if !self.is(Mutation::LateImage) {
-            self.ranks[rank as usize].images.under_way = None;
         }
-        let destroyed = self.random.one_in(4);
-        let process = &mut self.ranks[rank as usize];
-        let lost = destroyed && process.images.may_lose_newest();
-        let passed_over = process.images.complete.pop_if(|_| lost);
-        let image = process.images.complete.last().cloned();
-        if passed_over.is_some() {
-            self.fallbacks += 1;
-            self.note(|| format!("the newest image of {rank} is destroyed"));
+        let destroyed = self.random.one_in(4) && self.ranks[rank as usize].images.may_lose_newest();
+        if self.ranks[rank as usize].images.begins.is_none() {
+            self.coordinate(Fact::Restart { rank });
         }
-        if self.is(Mutation::KeepPassedOver) {
-            self.ranks[rank as usize].images.complete.extend(passed_over);
+        if destroyed {
+            self.find_destroyed(rank);
         }
+        let (life, image) = self.ranks[rank as usize].images.begin();
+        let image = image.cloned();
+        self.coordinate(Fact::Started { rank, life });
         if self.closing {
             self.ranks[rank as usize].images_due = KEPT_IMAGES;
             self.schedule(1, Event::LastImages(rank));
@@ -130,6 +169,25 @@ impl World {
             self.note(|| format!("{rank} begins from its image after delivery {rclock}"));
         }
         image
+    }
+
+    /// The file that the next life of `rank` is to begin from is gone for good.
+    fn find_destroyed(&mut self, rank: Rank) {
+        let is_kept = self.is(Mutation::KeepPassedOver);
+        let images = &mut self.ranks[rank as usize].images;
+        if is_kept {
+            // The one before is taken, and nobody is told.
+            let before = images.complete.iter().rev().nth(1);
+            images.begins = Some(before.map_or(From::Beginning, |(number, _)| From::File(*number)));
+            return;
+        }
+        let (Some((number, _)), life) = (images.complete.pop(), images.life) else {
+            return;
+        };
+        self.fallbacks += 1;
+        self.note(|| format!("the newest image of {rank} is destroyed"));
+        self.coordinate(Fact::FileLost { rank, number });
+        self.coordinate(Fact::NotBegun { rank, life });
     }
 
     /// Every rank has finished: two more images of each, after which nothing should be kept. Failures may go on.

@@ -1,362 +1,501 @@
-//! What the agent does in a wave and while all ranks return to one, around the real [`Wave`] and [`Return`]: what
-//! `agent/waves.rs` of the runtime does, without processes and sockets.
+//! The simulated agent: it tells the real [`Coordinator`] what happens, and carries out what that wants. It decides nothing.
 
-use resurgo_protocol::{Rank, Return, Step, Turn, Wave};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use resurgo_protocol::coordinator::{From, State, Why};
+use resurgo_protocol::group::Turn;
+use resurgo_protocol::{Command, Coordinator, Fact, Rank};
 
 use super::rank::{Memory, Phase, Piece};
 use super::{Event, ToAgent, ToRank, World};
-use crate::checkers::Violation;
+use crate::checkers::{LIVENESS, Violation, violation};
 use crate::mutation::Mutation;
+
+/// A rank, as the agent knows it.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Known {
+    /// The coordinator's number of its present life.
+    life: u64,
+    /// Its process, once the number is known.
+    pub process: Option<usize>,
+    /// A copy has been asked for the process, whose number is not known.
+    waking: Option<usize>,
+    /// It is to end as soon as it is known.
+    doomed: bool,
+    pub finished: bool,
+}
 
 #[derive(Debug)]
 pub(super) struct Agent {
-    pub asked: u64,
-    pub current: Option<Wave>,
-    /// The ranks' processes, as far as their numbers are known.
-    pub lives: Vec<Option<usize>>,
-    finished: Vec<bool>,
-    /// The rank has been asked for its part of the current wave.
-    pub taking: Vec<bool>,
-    /// Copies of the current wave, and of the last complete one.
-    candidates: Vec<Option<usize>>,
-    pub newest: Vec<Option<usize>>,
-    /// A copy has been asked for a process, whose number is not known.
-    waking: Vec<bool>,
-    returning: Option<Return>,
+    pub coordinator: Coordinator,
+    pub ranks: Vec<Known>,
+    /// Copies that have been told of, by rank and wave.
+    pub copies: BTreeMap<(Rank, u64), usize>,
+    /// Images in files, and those that are being written.
+    pub files: BTreeMap<(Rank, u64), Memory>,
+    pub writing: Vec<Option<u64>>,
     /// A failure has been told, and the answer is on its way.
     told: bool,
     /// Of processes: one more whenever all begin.
     generation: u64,
+    /// The wave that all begin from, once the first has.
+    beginning: Option<u64>,
     /// Processes that have ended and were nobody's.
     unclaimed: Vec<(usize, bool)>,
-    /// The last wave that a variant has drained too early.
-    eager: u64,
+    /// Whom the coordinator has asked and made notice in this turn: for variants.
+    turn: Turn,
+    in_turn: Vec<Rank>,
+    outside: Vec<Rank>,
+    /// The last turn that a variant has drained too early, and the wave that one does not hear of.
+    eager: Turn,
+    deaf: u64,
+    /// Copies that a variant has told of before they existed.
+    promised: Vec<(Rank, u64)>,
 }
 
 impl Agent {
-    pub fn new(size: usize) -> Self {
+    pub fn new(coordinator: Coordinator, size: usize) -> Self {
         Self {
-            asked: 0,
-            current: None,
-            lives: vec![None; size],
-            finished: vec![false; size],
-            taking: vec![false; size],
-            candidates: vec![None; size],
-            newest: vec![None; size],
-            waking: vec![false; size],
-            returning: None,
+            coordinator,
+            ranks: vec![Known::default(); size],
+            copies: BTreeMap::new(),
+            files: BTreeMap::new(),
+            writing: vec![None; size],
             told: false,
             generation: 0,
+            beginning: Some(0),
             unclaimed: Vec::new(),
-            eager: 0,
+            turn: Turn::default(),
+            in_turn: Vec::new(),
+            outside: Vec::new(),
+            eager: Turn::default(),
+            deaf: 0,
+            promised: Vec::new(),
         }
     }
 
     pub fn is_returning(&self) -> bool {
-        self.returning.is_some()
+        self.coordinator.is_returning(0)
     }
 
     pub fn all_finished(&self) -> bool {
-        self.finished.iter().all(|finished| *finished)
+        self.ranks.iter().all(|rank| rank.finished)
+    }
+
+    /// The newest copy of `rank` that counts.
+    pub fn newest(&self, rank: Rank) -> Option<usize> {
+        let current = self.coordinator.is_in_wave(rank).then(|| self.coordinator.asked(rank));
+        let copies = self.copies.range((rank, 0)..(rank + 1, 0));
+        let counts = copies.filter(|((_, wave), _)| Some(*wave) != current);
+        counts.map(|(_, copy)| *copy).next_back()
     }
 }
 
 impl World {
-    fn tell_all(&mut self, datagram: ToRank) {
-        for rank in 0..self.size {
-            if let Some(process) = self.agent.lives[rank] {
-                self.tell_rank(process, datagram);
-            }
+    /// Tells the coordinator, and does what it wants.
+    pub(super) fn coordinate(&mut self, fact: Fact) -> Result<(), Violation> {
+        let now = Duration::from_millis(self.now);
+        self.agent.coordinator.handle(fact, now);
+        while let Some(command) = self.agent.coordinator.poll() {
+            self.carry_out(command)?;
         }
-    }
-
-    /// Asks every rank to stop, if all are there.
-    pub(super) fn begin_wave(&mut self) -> Result<(), Violation> {
-        let after = self.soon(self.between_waves);
-        self.schedule(after, Event::Wave);
-        let live = |process: &usize| {
-            let phase = self.processes[*process].phase;
-            matches!(phase, Phase::Running | Phase::Standing(_) | Phase::Ready)
-        };
-        let there = self.agent.lives.iter().all(|life| life.as_ref().is_some_and(live));
-        if !there
-            || self.agent.taking.contains(&true)
-            || self.agent.current.is_some()
-            || self.agent.returning.is_some()
-            || self.writing.is_some()
-        {
-            return Ok(());
-        }
-        self.agent.asked += 1;
-        let number = self.agent.asked;
-        self.note(|| format!("wave {number} is asked for"));
-        self.waves.asked = number;
-        if self.in_groups {
-            return self.begin_groups(number);
-        }
-        self.agent.current = Some(if self.non_blocking {
-            Wave::non_blocking(number, self.size)
-        } else {
-            Wave::new(number, self.size)
-        });
-        self.agent.taking.fill(true);
-        self.tell_all(ToRank::Checkpoint(number));
         Ok(())
     }
 
-    /// Tells the ranks that are to be copied now.
-    fn tell_in_turn(&mut self, datagram: ToRank) {
-        for rank in 0..self.size as Rank {
-            let current = self.agent.current.as_ref();
-            if current.is_some_and(|wave| wave.is_in_turn(rank))
-                && let Some(process) = self.agent.lives[rank as usize]
-            {
-                self.tell_rank(process, datagram);
-            }
+    /// The coordinator waits for nobody for long, as nobody is ever silent here.
+    pub(super) fn mind_silence(&self) -> Result<(), Violation> {
+        let due = self.agent.coordinator.due();
+        if due.is_some_and(|due| due <= Duration::from_millis(self.now)) {
+            return violation(LIVENESS, format!("nobody says anything about a wave: {:?}", self.agent));
         }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, command: Command) -> Result<(), Violation> {
+        match command {
+            Command::Waves { asked, over } => {
+                self.waves.asked = asked;
+                if asked != over {
+                    self.note(|| format!("wave {asked} is asked for"));
+                } else if !self.is(Mutation::DropSilently) {
+                    self.waves.over = over;
+                }
+            }
+            Command::Groups(groups) => {
+                let of = (0..self.size as Rank).map(|rank| groups.of(rank)).collect();
+                self.checkers.begin_groups(self.waves.asked, of);
+                self.groups.swap(0, 1);
+                self.groups[0] = groups;
+            }
+            Command::Turn(turn) => self.turn_is(turn),
+            Command::Ask { .. }
+            | Command::Notice { .. }
+            | Command::Drain { .. }
+            | Command::Copy { .. }
+            | Command::Abandon { .. } => return self.tell_of_wave(command),
+            Command::TakeTransit { number } => return self.take_transit(number),
+            Command::PutTransit { number } => self.refill(number),
+            Command::ForgetTransit { before } => self.state.retain(|wave, _| *wave >= before),
+            Command::EndCopy { rank, number } => self.end_copy(rank, number),
+            Command::Write { rank, number } => return self.write(rank, number),
+            Command::GiveUp { rank, .. } => return self.stop_writing(rank),
+            Command::Collect { rank, number } => drop(self.agent.files.remove(&(rank, number))),
+            Command::Kill { rank, .. } => return self.kill_rank(rank),
+            Command::Reset => self.reset(),
+            Command::EmptyLogs => {
+                self.agent.generation += 1;
+                self.agent.beginning = None;
+            }
+            Command::Begin { rank, life, from, .. } => return self.begin_life(rank, life, from),
+            Command::Go { rank } => self.tell(rank, ToRank::Go(0)),
+            Command::Complete { number, .. } => return self.completed(number),
+            Command::Dropped { why, .. } => return self.dropped(&why),
+            Command::Returned { wave, .. } => {
+                self.note(|| format!("all go on from wave {wave}"));
+                if wave > 0 {
+                    self.report.from_images += 1;
+                    self.checkers.all_go_on()?;
+                }
+            }
+            Command::Fail(cause) => return violation(LIVENESS, format!("the job cannot go on: {cause}")),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What ranks are told in a wave.
+    fn tell_of_wave(&mut self, command: Command) -> Result<(), Violation> {
+        match command {
+            Command::Ask { rank, number, .. } => {
+                if self.turn_of(number) {
+                    self.agent.in_turn.clear();
+                    self.agent.outside.clear();
+                }
+                self.agent.in_turn.push(rank);
+                if self.answers_itself() {
+                    return self.report(rank, ToAgent::Stopped(number));
+                }
+                self.tell(rank, ToRank::Checkpoint(number));
+            }
+            Command::Notice { rank, turn } => {
+                self.agent.outside.push(rank);
+                if !self.answers_itself() {
+                    self.tell(rank, ToRank::Notice(turn));
+                }
+                if self.answers_itself() || self.is(Mutation::NoNotice) {
+                    return self.report(rank, ToAgent::Noticed(turn));
+                }
+            }
+            Command::Drain { rank, number } => {
+                if self.is(Mutation::TurnTooEarly) {
+                    self.turn.group = self.agent.turn.group + 1;
+                }
+                if self.answers_itself() || self.is(Mutation::CopyUndrained) {
+                    return self.report(rank, ToAgent::Drained(number, 0));
+                }
+                self.tell(rank, ToRank::Drain(number));
+            }
+            Command::Copy { .. } if self.non_blocking => {}
+            Command::Copy { rank, number } if self.answers_itself() => return self.report_copy(rank, number),
+            Command::Copy { rank, number } => self.tell(rank, ToRank::Go(number)),
+            Command::Abandon { .. } if self.is(Mutation::DropSilently) => {}
+            Command::Abandon { rank, number } => self.tell(rank, ToRank::Abandon(number)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, rank: Rank, datagram: ToRank) {
+        if let Some(process) = self.agent.ranks[rank as usize].process {
+            self.tell_rank(process, datagram);
+        }
+    }
+
+    /// Whether this is the first word of a new turn. Where there are none, each wave is one.
+    fn turn_of(&mut self, number: u64) -> bool {
+        if self.in_groups {
+            return self.agent.in_turn.is_empty() && self.agent.outside.is_empty();
+        }
+        let turn = Turn { wave: number, group: 1 };
+        std::mem::replace(&mut self.agent.turn, turn) != turn
+    }
+
+    fn turn_is(&mut self, turn: Turn) {
+        let is_over = turn.group == 0;
+        self.agent.turn = turn;
+        self.agent.in_turn.clear();
+        self.agent.outside.clear();
+        self.note(|| format!("group {} has its turn in wave {}", turn.group, turn.wave));
+        if !is_over || !self.is(Mutation::DropSilently) && !self.is(Mutation::KeepDeferring) {
+            self.turn = turn;
+        }
+    }
+
+    /// A variant says for all groups but the first that they have done what they were asked for.
+    fn answers_itself(&self) -> bool {
+        self.is(Mutation::CompleteAfterFirstGroup) && self.agent.turn.group > 1
+    }
+
+    /// Images of all ranks are wanted.
+    pub(super) fn want_wave(&mut self) -> Result<(), Violation> {
+        let after = self.soon(self.between_waves);
+        self.schedule(after, Event::Wave);
+        let state = |rank: &Known| match rank.process.map(|process| self.processes[process].phase) {
+            Some(Phase::Running | Phase::Standing(_) | Phase::Ready) => State::Live,
+            Some(Phase::Closed) => State::Closed,
+            _ => State::NotOpened,
+        };
+        let states = self.agent.ranks.iter().map(state).collect();
+        let groups = self.in_groups.then(|| self.form());
+        self.coordinate(Fact::Wanted {
+            unit: 0,
+            states,
+            held: 0,
+            groups,
+        })
     }
 
     /// The agent reads what a process has said.
     pub(super) fn said(&mut self, process: usize, datagram: ToAgent) -> Result<(), Violation> {
-        let rank = self.processes[process].rank as usize;
-        if self.agent.lives[rank] != Some(process) {
-            if self.agent.waking[rank] && self.processes[process].generation == self.agent.generation {
-                self.processes[process].unread.push(datagram);
-            } else {
-                self.lose(datagram);
-            }
+        let (rank, life) = (self.processes[process].rank, self.processes[process].life);
+        let known = &self.agent.ranks[rank as usize];
+        if known.process != Some(process) && known.waking.is_some() && known.life == life {
+            self.processes[process].unread.push(datagram);
             return Ok(());
         }
-        let number = match datagram {
-            ToAgent::Ready => {
-                let turn = self.agent.returning.as_mut().map(|back| back.ready(rank as Rank));
-                let turn = match turn {
-                    Some(Turn::Wait) if self.is(Mutation::GoWhenOneIsReady) => Some(Turn::Go),
-                    turn => turn,
-                };
-                return self.take_turn(turn.unwrap_or(Turn::Wait));
-            }
-            ToAgent::Stopped(number)
-            | ToAgent::Drained(number, _)
-            | ToAgent::Taken(number, _)
-            | ToAgent::Refused(number) => number,
-            ToAgent::Noticed(turn) => turn.wave,
-        };
-        let others = matches!(datagram, ToAgent::Drained(..) | ToAgent::Noticed(_))
-            || self.in_groups && matches!(datagram, ToAgent::Refused(_));
-        if !self.agent.taking[rank] && !others || number != self.agent.asked {
+        if matches!(datagram, ToAgent::Ready) {
+            return self.is_ready(rank, life);
+        }
+        if known.process != Some(process) || datagram.wave() == self.agent.deaf {
             self.lose(datagram);
             return Ok(());
         }
-        let Some(wave) = &mut self.agent.current else {
-            self.lose(datagram);
-            return Ok(());
-        };
-        let own = rank as Rank;
-        let all = 0..self.size as Rank;
-        let step = match datagram {
-            ToAgent::Stopped(_) if self.mutation == Some(Mutation::DrainBeforeAllStand) => {
-                let turn = number << 16 | u64::from(wave.turn());
-                if std::mem::replace(&mut self.agent.eager, turn) == turn {
-                    return Ok(());
-                }
-                all.clone().map(|rank| wave.stopped(rank)).last().unwrap_or(Step::Wait)
+        match datagram {
+            ToAgent::Stopped(_) | ToAgent::Noticed(_) if self.is(Mutation::DrainBeforeAllStand) => {
+                self.say_that_all_stand(datagram)
             }
-            ToAgent::Noticed(turn)
-                if turn.group != wave.turn()
-                    || matches!(self.mutation, Some(Mutation::DrainBeforeAllStand | Mutation::NoNotice)) =>
-            {
-                return Ok(());
+            ToAgent::Noticed(_) if self.is(Mutation::NoNotice) => Ok(()),
+            ToAgent::Drained(number, _) if self.is(Mutation::DrainOnce) => {
+                self.report(rank, ToAgent::Drained(number, 0))
             }
-            ToAgent::Stopped(_) | ToAgent::Noticed(_) => wave.stopped(own),
-            ToAgent::Drained(_, moved) => wave.drained(own, moved),
-            ToAgent::Taken(_, copy) => {
-                self.agent.taking[rank] = false;
-                self.agent.candidates[rank] = Some(copy);
+            ToAgent::Taken(number, copy) => {
                 self.snapshots[copy].under_way = false;
-                if self.mutation == Some(Mutation::LetGoEarly) {
+                self.agent.copies.insert((rank, number), copy);
+                if self.is(Mutation::LetGoEarly) {
                     self.waves.over = number;
                 }
-                wave.copied(own)
-            }
-            _ => return self.drop_wave(),
-        };
-        let step = match (datagram, step, self.mutation) {
-            (ToAgent::Drained(..), Step::Drain, Some(Mutation::DrainOnce))
-            | (ToAgent::Stopped(_), Step::Drain, Some(Mutation::CopyUndrained)) => {
-                let in_turn: Vec<Rank> = all.filter(|rank| wave.is_in_turn(*rank)).collect();
-                let steps = in_turn.into_iter().map(|rank| wave.drained(rank, 0));
-                steps.last().unwrap_or(Step::Wait)
-            }
-            (ToAgent::Taken(..), Step::Wait, Some(Mutation::PromoteIncomplete))
-            | (_, Step::Turn, Some(Mutation::CompleteAfterFirstGroup)) => Step::Complete,
-            (_, step, _) => step,
-        };
-        match step {
-            Step::Drain => {
-                if self.is(Mutation::TurnTooEarly) {
-                    self.turn.group = self.agent.current.as_ref().map_or(0, |wave| wave.turn() + 1);
+                if self.is(Mutation::PromoteIncomplete) {
+                    if self.agent.promised.contains(&(rank, number)) {
+                        return Ok(());
+                    }
+                    let mut others = std::mem::take(&mut self.agent.in_turn);
+                    others.retain(|other| *other != rank);
+                    self.agent.promised.extend(others.iter().map(|other| (*other, number)));
+                    for other in others {
+                        self.report_copy(other, number)?;
+                    }
                 }
-                self.tell_in_turn(ToRank::Drain(number));
+                self.report(rank, datagram)
             }
-            Step::Copy => self.tell_in_turn(ToRank::Go(number)),
-            Step::Turn => return self.ask_in_turn(),
-            Step::Complete => return self.promote(number),
-            Step::Wait | Step::Drop => {}
+            _ => self.report(rank, datagram),
+        }
+    }
+
+    /// What a rank says is a fact.
+    fn report(&mut self, rank: Rank, datagram: ToAgent) -> Result<(), Violation> {
+        let fact = match datagram {
+            ToAgent::Stopped(number) => Fact::Stopped {
+                rank,
+                number,
+                accounted: true,
+            },
+            ToAgent::Noticed(turn) => Fact::Noticed { rank, turn },
+            ToAgent::Drained(number, moved) => Fact::Drained { rank, number, moved },
+            ToAgent::Taken(number, _) => return self.report_copy(rank, number),
+            ToAgent::Refused(number) => Fact::Refused {
+                rank,
+                number,
+                reason: "it does not want to".to_string(),
+            },
+            ToAgent::Ready => return Ok(()),
+        };
+        self.coordinate(fact)
+    }
+
+    fn report_copy(&mut self, rank: Rank, number: u64) -> Result<(), Violation> {
+        self.coordinate(Fact::Copied {
+            rank,
+            number,
+            sleeps: true,
+            stood: Duration::from_millis(1),
+        })
+    }
+
+    /// In a variant, when the first stands still.
+    fn say_that_all_stand(&mut self, datagram: ToAgent) -> Result<(), Violation> {
+        let turn = self.agent.turn;
+        if matches!(datagram, ToAgent::Noticed(_)) || self.agent.eager == turn || datagram.wave() != turn.wave {
+            return Ok(());
+        }
+        self.agent.eager = turn;
+        let outside = std::mem::take(&mut self.agent.outside);
+        for rank in outside {
+            self.report(rank, ToAgent::Noticed(turn))?;
+        }
+        for rank in std::mem::take(&mut self.agent.in_turn) {
+            self.report(rank, datagram)?;
         }
         Ok(())
     }
 
-    /// The wave is complete: the one before it goes.
-    fn promote(&mut self, number: u64) -> Result<(), Violation> {
-        self.note(|| format!("wave {number} is complete"));
-        let groups = self.agent.current.take().map(|wave| wave.groups().clone());
-        self.report.images += 1;
+    fn is_ready(&mut self, rank: Rank, life: u64) -> Result<(), Violation> {
+        let ready = match self.is(Mutation::GoWhenOneIsReady) {
+            true => (0..self.size as Rank).collect(),
+            false => vec![rank],
+        };
+        for other in ready {
+            let life = match other == rank {
+                true => life,
+                false => self.agent.ranks[other as usize].life,
+            };
+            self.coordinate(Fact::Ready { rank: other, life })?;
+        }
+        Ok(())
+    }
+
+    fn take_transit(&mut self, number: u64) -> Result<(), Violation> {
         let state = self.channels.iter().map(|channels| {
             let channels = channels.iter();
             channels.map(|channel| channel.state(self.mutation)).collect()
         });
         let state: Vec<Vec<Vec<Piece>>> = state.collect();
-        self.checkers.complete(number, |from, to| {
-            state[from][to].iter().map(|piece| (piece.id, piece.index)).collect()
-        })?;
-        if !self.is(Mutation::StateOfWaveBefore) || self.agent.newest.contains(&None) {
-            self.state = state;
+        let former = self.state.values().next().cloned();
+        match former.filter(|_| self.is(Mutation::StateOfWaveBefore)) {
+            Some(former) => {
+                self.checked_state = Some(state);
+                self.state.insert(number, former);
+            }
+            None => drop(self.state.insert(number, state)),
         }
-        self.waves.over = number;
-        if !self.is(Mutation::KeepDeferring) {
+        self.coordinate(Fact::TransitKnown { number })
+    }
+
+    /// The wave is complete.
+    fn completed(&mut self, number: u64) -> Result<(), Violation> {
+        self.note(|| format!("wave {number} is complete"));
+        self.report.images += 1;
+        let state = self.checked_state.take().or_else(|| self.state.get(&number).cloned());
+        let oldest = self.agent.files.keys().map(|(_, wave)| *wave).min();
+        self.checkers.complete(number, oldest.unwrap_or(number), |from, to| {
+            let state = state.iter().flat_map(|state| state[from][to].iter());
+            state.map(|piece| (piece.id, piece.index)).collect()
+        })?;
+        if self.is(Mutation::DropSilently) {
+            (self.waves.over, self.turn.group) = (number, 0);
+        }
+        self.nothing_else_is_kept()
+    }
+
+    /// There is no wave now.
+    fn dropped(&mut self, why: &Why) -> Result<(), Violation> {
+        if matches!(why, Why::Absent | Why::Writing | Why::Filling) {
+            return Ok(());
+        }
+        self.report.fallbacks += 1;
+        self.note(|| format!("the wave is dropped: {why}"));
+        if self.is(Mutation::KeepDeferring) {
             self.turn.group = 0;
         }
-        for rank in 0..self.size {
-            if rank == 0 && self.is(Mutation::MixWaves) && self.agent.newest[0].is_some() {
-                let late = self.agent.candidates[0].take();
-                self.close(late);
-            } else if let Some(copy) = self.agent.candidates[rank].take() {
-                let former = self.agent.newest[rank].replace(copy);
-                self.close(former);
-            }
+        if !self.is(Mutation::DropSilently) {
+            self.checkers.end_groups();
         }
-        self.nothing_else_is_kept()?;
-        match groups.filter(|_| self.has_files) {
-            Some(groups) => self.write_groups(number, groups),
-            None => Ok(()),
-        }
+        self.nothing_else_is_kept()
     }
 
     /// Closes the socket of a copy.
-    fn close(&mut self, copy: Option<usize>) {
-        if let Some(copy) = copy {
-            self.snapshots[copy].alive = false;
+    fn end_copy(&mut self, rank: Rank, number: u64) {
+        let later = self.agent.copies.range((rank, number + 1)..(rank + 1, 0)).next_back();
+        let later = later.map(|(key, copy)| (*key, *copy));
+        if rank == 0
+            && self.is(Mutation::DropKeepsACopy)
+            && self.agent.coordinator.asked(0) == number
+            && later.is_none()
+        {
+            return;
         }
-    }
-
-    /// The current wave, if there is one, cannot become complete.
-    fn drop_wave(&mut self) -> Result<(), Violation> {
-        let Some(mut wave) = self.agent.current.take() else {
-            return Ok(());
+        let Some(copy) = self.agent.copies.remove(&(rank, number)) else {
+            return;
         };
-        self.report.fallbacks += 1;
-        self.note(|| format!("wave {} is dropped", wave.number()));
-        let step = wave.failed();
-        assert_eq!(step, Step::Drop, "a wave that was current was not over");
-        if !self.is(Mutation::DropSilently) {
-            self.waves.over = wave.number();
-            self.turn.group = 0;
-            self.checkers.end_groups();
-            self.tell_all(ToRank::Abandon(wave.number()));
+        if rank == 0
+            && self.is(Mutation::MixWaves)
+            && let Some((key, late)) = later
+        {
+            self.agent.copies.insert(key, copy);
+            self.snapshots[late].alive = false;
+            return;
         }
-        self.agent.taking.fill(false);
-        let kept = usize::from(self.is(Mutation::DropKeepsACopy));
-        for rank in kept..self.size {
-            let copy = self.agent.candidates[rank].take();
-            self.close(copy);
-        }
-        self.nothing_else_is_kept()
+        self.snapshots[copy].alive = false;
     }
 
     /// What copies there are: those of the last complete wave and of the current one, and some that the agent has yet to
     /// be told of.
     fn nothing_else_is_kept(&self) -> Result<(), Violation> {
-        let current = self.agent.current.as_ref().map(Wave::number);
+        let coordinator = &self.agent.coordinator;
+        let current = coordinator.is_in_wave(0).then(|| coordinator.asked(0));
         let kept = self.snapshots.iter().filter(|copy| copy.alive && !copy.under_way);
         self.checkers.kept(kept.map(|copy| (copy.rank, copy.wave)), current)
     }
 
     /// The agent hears that a process has ended.
     pub(super) fn ended(&mut self, process: usize, orderly: bool) -> Result<(), Violation> {
-        match self.agent.lives.iter().position(|life| *life == Some(process)) {
-            Some(rank) => self.rank_ended(rank, orderly)?,
+        let known = self.agent.ranks.iter().position(|rank| rank.process == Some(process));
+        match known {
+            Some(rank) => self.rank_ended(rank as Rank, orderly)?,
             None if self.is(Mutation::ForgetUnclaimedEnds) => {}
             // Perhaps a life whose number a copy has yet to tell.
             None => self.agent.unclaimed.push((process, orderly)),
         }
-        if !self.agent.waking.contains(&true) {
+        if self.agent.ranks.iter().all(|rank| rank.waking.is_none()) {
             self.agent.unclaimed.clear();
         }
         Ok(())
     }
 
-    fn rank_ended(&mut self, rank: usize, orderly: bool) -> Result<(), Violation> {
-        if self.agent.returning.is_some() {
-            self.agent.lives[rank] = None;
-            return self.ended_for_return(rank);
-        }
-        self.drop_wave()?;
-        self.agent.lives[rank] = None;
-        self.agent.finished[rank] = orderly;
-        if !orderly && !std::mem::replace(&mut self.agent.told, true) {
+    fn rank_ended(&mut self, rank: Rank, orderly: bool) -> Result<(), Violation> {
+        let returning = self.agent.is_returning();
+        let known = &mut self.agent.ranks[rank as usize];
+        known.process = None;
+        known.finished = orderly && !returning;
+        let life = known.life;
+        self.coordinate(Fact::Ended { rank, life, orderly })?;
+        if !returning && !orderly && !std::mem::replace(&mut self.agent.told, true) {
             let after = self.soon(self.latency);
-            self.schedule(after, Event::Return);
+            self.schedule(after, Event::Return(rank));
         }
         Ok(())
     }
 
-    pub(super) fn return_to_wave(&mut self) -> Result<(), Violation> {
+    /// What follows from a failure: all ranks return.
+    pub(super) fn return_to_wave(&mut self, rank: Rank) -> Result<(), Violation> {
         self.note(|| "all ranks return".into());
         self.agent.told = false;
-        self.drop_wave()?;
-        // Snapshots that are woken write no more, and are asked for no more.
-        self.stop_writing();
-        self.agent.finished.fill(false);
-        let ranks = self.agent.lives.iter().zip(&self.agent.waking);
-        let alive = ranks.map(|(life, waking)| life.is_some() || *waking).collect();
-        let (returning, turn) = Return::new(alive);
-        self.agent.returning = Some(returning);
-        self.take_turn(turn)
+        self.coordinate(Fact::Return { rank })
     }
 
-    fn ended_for_return(&mut self, rank: usize) -> Result<(), Violation> {
-        let turn = self.agent.returning.as_mut().map(|back| back.ended(rank as Rank));
-        self.take_turn(turn.unwrap_or(Turn::Wait))
-    }
-
-    fn take_turn(&mut self, turn: Turn) -> Result<(), Violation> {
-        match turn {
-            Turn::Wait => Ok(()),
-            Turn::End => {
-                for rank in 0..self.size {
-                    if let Some(process) = self.agent.lives[rank] {
-                        self.kill(process);
-                    }
-                }
-                if self.is(Mutation::BeginBesideUnknown) {
-                    let unknown = std::mem::replace(&mut self.agent.waking, vec![false; self.size]);
-                    for rank in (0..self.size).filter(|rank| unknown[*rank]) {
-                        self.ended_for_return(rank)?;
-                    }
-                }
-                Ok(())
-            }
-            Turn::Begin => self.begin_again(),
-            Turn::Go => {
-                self.note(|| "all go on".into());
-                self.agent.returning = None;
-                self.report.from_images += 1;
-                self.checkers.all_go_on()?;
-                self.tell_all(ToRank::Go(0));
-                Ok(())
+    fn kill_rank(&mut self, rank: Rank) -> Result<(), Violation> {
+        let known = &mut self.agent.ranks[rank as usize];
+        if let Some(process) = known.process {
+            self.kill(process);
+        } else if known.waking.is_some() {
+            known.doomed = true;
+            let life = known.life;
+            if self.mutation == Some(Mutation::BeginBesideUnknown) {
+                known.waking = None;
+                return self.coordinate(Fact::NotBegun { rank, life });
             }
         }
+        Ok(())
     }
 
     fn kill(&mut self, process: usize) {
@@ -368,39 +507,13 @@ impl World {
         self.schedule(after, Event::Dies(process));
     }
 
-    fn begin_again(&mut self) -> Result<(), Violation> {
-        let copies: Option<Vec<usize>> = self.agent.newest.iter().copied().collect();
-        let same = |copies: &Vec<usize>| {
-            let wave = self.snapshots[copies[0]].wave;
-            copies.iter().all(|copy| self.snapshots[*copy].wave == wave)
-        };
-        let Some(copies) = copies.filter(same) else {
-            self.forget_newest();
-            self.begin_anew();
-            self.agent.returning = None;
-            return Ok(());
-        };
-        self.agent.generation += 1;
-        let generation = self.agent.generation;
-        self.checkers.begin(generation, self.snapshots[copies[0]].wave)?;
-        self.agent.waking.fill(true);
-        if self.non_blocking {
-            self.refill();
-        }
-        for copy in copies {
-            let after = self.soon(self.latency);
-            self.schedule(after, Event::Wake(copy, generation));
-        }
-        Ok(())
-    }
-
     /// Puts into the channels what was in transit at the wave.
-    fn refill(&mut self) {
+    fn refill(&mut self, wave: u64) {
         for from in 0..self.size {
             for to in 0..self.size {
                 if !self.is(Mutation::KeepLostFuture) {
-                    let state = self.state[from][to].clone();
-                    self.channels[from][to].restart(state);
+                    let state = self.state.get(&wave).map(|state| state[from][to].clone());
+                    self.channels[from][to].restart(state.unwrap_or_default());
                 }
                 if self.is(Mutation::RefillLate) {
                     self.channels[from][to].delay();
@@ -409,44 +522,79 @@ impl World {
         }
     }
 
-    fn forget_newest(&mut self) {
-        self.stop_writing();
-        for rank in 0..self.size {
-            let copy = self.agent.newest[rank].take();
-            self.close(copy);
-        }
-    }
-
-    /// All ranks begin their programs, over empty channels.
-    pub(super) fn begin_anew(&mut self) {
+    /// All ranks are about to begin their programs, over empty channels.
+    fn reset(&mut self) {
         self.note(|| "all begin".into());
         self.agent.generation += 1;
-        let generation = self.agent.generation;
-        self.checkers.begin_anew(generation);
+        self.agent.beginning = Some(0);
+        self.checkers.begin_anew(self.agent.generation);
         self.channels
             .iter_mut()
             .flatten()
             .for_each(|channel| channel.restart(Vec::new()));
         self.announced.iter_mut().for_each(|counts| counts.fill(0));
-        for rank in 0..self.size {
-            let memory = Memory::new(self.job.start(rank as Rank), self.size);
-            let process = self.new_process(rank as Rank, generation, Phase::Starting, memory);
-            self.agent.lives[rank] = Some(process);
-            let after = self.soon(self.pace * 3);
-            self.schedule(after, Event::Step(process));
+    }
+
+    /// A rank gets a process.
+    fn begin_life(&mut self, rank: Rank, life: u64, from: From) -> Result<(), Violation> {
+        let generation = self.agent.generation;
+        self.agent.ranks[rank as usize] = Known {
+            life,
+            ..Known::default()
+        };
+        let wave = from.number();
+        if self.agent.beginning.is_none() {
+            self.agent.beginning = Some(wave);
+            self.checkers.begin(generation, wave)?;
+        }
+        self.checkers.begins_from(rank, wave, self.agent.beginning)?;
+        match from {
+            From::Beginning => {
+                let memory = Memory::new(self.job.start(rank), self.size);
+                let process = self.new_process(rank, generation, Phase::Starting, memory);
+                self.processes[process].life = life;
+                self.agent.ranks[rank as usize].process = Some(process);
+                let after = self.soon(self.pace * 3);
+                self.schedule(after, Event::Step(process));
+                self.coordinate(Fact::Started { rank, life })
+            }
+            From::Copy(number) => {
+                let Some(copy) = self.agent.copies.get(&(rank, number)).copied() else {
+                    return self.coordinate(Fact::NotBegun { rank, life });
+                };
+                self.agent.ranks[rank as usize].waking = Some(copy);
+                let after = self.soon(self.latency);
+                self.schedule(after, Event::Wake(copy, generation, life));
+                Ok(())
+            }
+            From::File(number) => {
+                let Some(memory) = self.agent.files.get(&(rank, number)).cloned() else {
+                    return self.coordinate(Fact::NotBegun { rank, life });
+                };
+                let process = self.new_process(rank, generation, Phase::Waking, memory);
+                self.note(|| format!("{rank} is rebuilt from its file as process {process}"));
+                self.processes[process].life = life;
+                self.processes[process].grouped = true;
+                self.agent.ranks[rank as usize].process = Some(process);
+                let after = self.soon(self.latency);
+                self.schedule(after, Event::Rewind(process));
+                self.coordinate(Fact::Started { rank, life })
+            }
         }
     }
 
     /// The number of a process that a copy has made.
     pub(super) fn woken(&mut self, rank: Rank, process: usize) -> Result<(), Violation> {
-        let rank = rank as usize;
-        if !std::mem::take(&mut self.agent.waking[rank]) {
+        let life = self.processes[process].life;
+        let known = &mut self.agent.ranks[rank as usize];
+        if known.life != life || known.waking.take().is_none() {
             return Ok(());
         }
-        self.agent.lives[rank] = Some(process);
-        if self.agent.returning.as_ref().is_some_and(Return::is_ending) {
+        known.process = Some(process);
+        if known.doomed {
             self.kill(process);
         }
+        self.coordinate(Fact::Started { rank, life })?;
         for datagram in std::mem::take(&mut self.processes[process].unread) {
             self.said(process, datagram)?;
         }
@@ -460,36 +608,39 @@ impl World {
         }
     }
 
-    /// A copy is gone, and with it the wave.
+    /// A copy is gone.
     pub(super) fn copy_gone(&mut self, rank: Rank, copy: usize) -> Result<(), Violation> {
-        let rank = rank as usize;
-        if self.agent.newest[rank] != Some(copy) {
+        let number = self.snapshots[copy].wave;
+        if self.agent.copies.get(&(rank, number)) != Some(&copy) {
             return Ok(());
         }
-        self.agent.newest[rank] = None;
-        let waking = std::mem::take(&mut self.agent.waking[rank]);
-        if self.agent.returning.is_none() {
-            self.forget_newest();
-            if self.is(Mutation::LoseTwoWaves) {
-                self.agent.taking.fill(false);
-            }
-        } else if waking {
-            // A process that it has made, and whose number nobody knows, sees the end of its own socket when it reads from
-            // there.
-            let generation = self.agent.generation;
-            let of_rank = |process: &usize| {
-                let this = &self.processes[*process];
-                this.alive && this.rank as usize == rank && this.generation == generation
-            };
-            if let Some(process) = (0..self.processes.len()).find(of_rank) {
-                self.processes[process].given_up = true;
-                if self.processes[process].phase == Phase::Ready {
-                    let after = self.soon(self.latency);
-                    self.schedule(after, Event::Dies(process));
-                }
-            }
-            return self.ended_for_return(rank);
+        self.agent.copies.remove(&(rank, number));
+        if self.is(Mutation::LoseTwoWaves) && !self.agent.is_returning() {
+            self.agent.deaf = self.agent.coordinator.asked(rank);
         }
-        Ok(())
+        self.coordinate(Fact::CopyLost {
+            rank,
+            number,
+            stored: false,
+        })?;
+        let known = &mut self.agent.ranks[rank as usize];
+        if known.waking.take_if(|waking| *waking == copy).is_none() {
+            return Ok(());
+        }
+        // A process that it has made, and whose number nobody knows, sees the end of its own socket when it reads from
+        // there.
+        let life = known.life;
+        let of_rank = |process: &usize| {
+            let this = &self.processes[*process];
+            this.alive && this.rank == rank && this.life == life
+        };
+        if let Some(process) = (0..self.processes.len()).find(of_rank) {
+            self.processes[process].given_up = true;
+            if self.processes[process].phase == Phase::Ready {
+                let after = self.soon(self.latency);
+                self.schedule(after, Event::Dies(process));
+            }
+        }
+        self.coordinate(Fact::NotBegun { rank, life })
     }
 }

@@ -56,6 +56,8 @@ pub(super) struct Checkers {
     copied: HashMap<(u64, Rank), Copied>,
     /// The last complete wave; 0: the beginning.
     complete: u64,
+    /// Waves that have been complete, and that all may return to.
+    waves: Vec<u64>,
     /// The wave of groups that is under way, and each rank's group.
     in_groups: Option<(u64, Vec<u32>)>,
     /// Ranks whose images are being written.
@@ -74,6 +76,7 @@ impl Checkers {
             channels: vec![vec![Channel::default(); size]; size],
             copied: HashMap::new(),
             complete: 0,
+            waves: Vec::new(),
             in_groups: None,
             writing: vec![false; size],
             generation: 0,
@@ -158,10 +161,6 @@ impl Checkers {
         Ok(())
     }
 
-    pub fn nobody_writes(&mut self) {
-        self.writing.fill(false);
-    }
-
     pub fn publish(&mut self, from: Rank, to: Rank, generation: u64, id: u64, index: u64) -> Result<(), Violation> {
         self.acts(from, generation)?;
         self.passes(from, to)?;
@@ -220,8 +219,14 @@ impl Checkers {
         self.copied.insert((wave, rank), copied);
     }
 
-    /// The wave counts. `state` from one rank to another: the pieces that it says were in transit.
-    pub fn complete(&mut self, wave: u64, state: impl Fn(usize, usize) -> Vec<(u64, u64)>) -> Result<(), Violation> {
+    /// The wave counts. `state` from one rank to another: the pieces that it says were in transit. Nobody returns to a wave before
+    /// `oldest` any more.
+    pub fn complete(
+        &mut self,
+        wave: u64,
+        oldest: u64,
+        state: impl Fn(usize, usize) -> Vec<(u64, u64)>,
+    ) -> Result<(), Violation> {
         for from in 0..self.size as Rank {
             let Some(sender) = self.copied.get(&(wave, from)) else {
                 return violation(COMPLETE, format!("wave {wave} counts without a copy of {from}"));
@@ -245,7 +250,11 @@ impl Checkers {
         }
         self.complete = wave;
         self.in_groups = None;
-        self.copied.retain(|(number, _), _| *number >= wave);
+        self.waves.push(wave);
+        self.waves.retain(|number| *number >= oldest);
+        let waves = &self.waves;
+        self.copied
+            .retain(|(number, _), _| *number >= wave || waves.contains(number));
         Ok(())
     }
 
@@ -273,14 +282,27 @@ impl Checkers {
 
     /// All ranks get new processes that are to return to `wave`.
     pub fn begin(&mut self, generation: u64, wave: u64) -> Result<(), Violation> {
-        if wave != self.complete || wave == 0 {
-            let what = format!("all return to wave {wave}; the last complete one is {}", self.complete);
+        if !self.waves.contains(&wave) {
+            let what = format!("all return to wave {wave}; complete are {:?}", self.waves);
             return violation(TOGETHER, what);
         }
+        self.complete = wave;
+        self.waves.retain(|number| *number <= wave);
         self.generation = generation;
         self.returning.fill(true);
         self.gone_on = false;
         Ok(())
+    }
+
+    /// `rank` begins from its image of `wave`, and the first did from that of `first`.
+    pub fn begins_from(&self, rank: Rank, wave: u64, first: Option<u64>) -> Result<(), Violation> {
+        match first {
+            Some(first) if first != wave => violation(
+                TOGETHER,
+                format!("{rank} begins from wave {wave}, and others from {first}"),
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// `rank` has made its part of what ranks share what it was.

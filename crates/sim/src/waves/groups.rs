@@ -1,7 +1,7 @@
 //! Waves of groups that have their turns one after the other: what must not pass is deferred, and who computes is made to look.
 
-use resurgo_protocol::group::{Buffer, Groups, Turn, Writing};
-use resurgo_protocol::{Rank, Step, Wave};
+use resurgo_protocol::group::{Buffer, Groups, Turn};
+use resurgo_protocol::{Fact, Rank};
 
 use super::checkers::FORCED;
 use super::rank::{Phase, Waiting};
@@ -10,19 +10,8 @@ use crate::checkers::Violation;
 use crate::mutation::Mutation;
 
 impl World {
-    /// Forms groups, and begins wave `number` with the first.
-    pub(super) fn begin_groups(&mut self, number: u64) -> Result<(), Violation> {
-        let groups = self.form();
-        let of = (0..self.size as Rank).map(|rank| groups.of(rank)).collect();
-        self.checkers.begin_groups(number, of);
-        self.groups.swap(0, 1);
-        self.groups[0] = groups.clone();
-        self.agent.current = Some(Wave::in_groups(number, groups));
-        self.ask_in_turn()
-    }
-
-    /// By size, or in any other way.
-    fn form(&mut self) -> Groups {
+    /// The groups of a wave: by size, or in any other way.
+    pub(super) fn form(&mut self) -> Groups {
         if self.random.one_in(2) {
             let size = self.random.between(1, self.size as u64);
             return Groups::consecutive(self.size, size as usize);
@@ -38,32 +27,6 @@ impl World {
                 + 1
         });
         Groups::new(of.collect())
-    }
-
-    /// The next group has its turn.
-    pub(super) fn ask_in_turn(&mut self) -> Result<(), Violation> {
-        let Some(wave) = &self.agent.current else { return Ok(()) };
-        let (wave, group) = (wave.number(), wave.turn());
-        self.turn = Turn { wave, group };
-        self.note(|| format!("group {group} has its turn in wave {wave}"));
-        for rank in 0..self.size {
-            let Some(current) = &mut self.agent.current else { break };
-            let in_turn = current.is_in_turn(rank as Rank);
-            if !in_turn && self.mutation == Some(Mutation::NoNotice) {
-                let step = current.stopped(rank as Rank);
-                assert_eq!(step, Step::Wait, "the group has not stopped");
-            }
-            let Some(process) = self.agent.lives[rank] else {
-                continue;
-            };
-            if in_turn {
-                self.agent.taking[rank] = true;
-                self.tell_rank(process, ToRank::Checkpoint(wave));
-            } else {
-                self.tell_rank(process, ToRank::Notice(self.turn));
-            }
-        }
-        Ok(())
     }
 
     /// Whether messages from one rank to another may leave, as the first sees it.
@@ -168,26 +131,12 @@ impl World {
         Ok(())
     }
 
-    /// The wave is complete: its groups write their images.
-    pub(super) fn write_groups(&mut self, number: u64, groups: Groups) -> Result<(), Violation> {
-        let at_once = match self.is(Mutation::WriteAllAtOnce) {
-            true => groups.count(),
-            false => self.groups_at_once,
-        };
-        self.writing = Some(Writing::new(number, groups, at_once));
-        self.write_next()
-    }
-
-    fn write_next(&mut self) -> Result<(), Violation> {
-        let Some(writing) = &mut self.writing else {
-            return Ok(());
-        };
-        let number = writing.number();
-        for rank in writing.begin() {
-            self.check_writing(rank, true)?;
-            let after = self.soon(self.latency * 4);
-            self.schedule(after, Event::Written(rank, number));
-        }
+    /// The copy of a rank writes its file.
+    pub(super) fn write(&mut self, rank: Rank, number: u64) -> Result<(), Violation> {
+        self.agent.writing[rank as usize] = Some(number);
+        self.check_writing(rank, true)?;
+        let after = self.soon(self.latency * 4);
+        self.schedule(after, Event::Written(rank, number));
         Ok(())
     }
 
@@ -196,21 +145,21 @@ impl World {
         self.checkers.writes(rank, begins, &groups, self.groups_at_once)
     }
 
-    pub(super) fn written(&mut self, rank: Rank, wave: u64) -> Result<(), Violation> {
-        let Some(writing) = self.writing.as_mut().filter(|writing| writing.number() == wave) else {
+    pub(super) fn written(&mut self, rank: Rank, number: u64) -> Result<(), Violation> {
+        let writing = &mut self.agent.writing[rank as usize];
+        let copy = self.agent.copies.get(&(rank, number));
+        let (Some(copy), true) = (copy, *writing == Some(number)) else {
             return Ok(());
         };
-        writing.ended(rank);
-        let over = writing.is_over();
+        *writing = None;
+        let memory = self.snapshots[*copy].memory.clone();
+        self.agent.files.insert((rank, number), memory);
         self.check_writing(rank, false)?;
-        if over {
-            self.writing = None;
-        }
-        self.write_next()
+        self.coordinate(Fact::Written { rank, number })
     }
 
-    pub(super) fn stop_writing(&mut self) {
-        self.writing = None;
-        self.checkers.nobody_writes();
+    pub(super) fn stop_writing(&mut self, rank: Rank) -> Result<(), Violation> {
+        self.agent.writing[rank as usize] = None;
+        self.check_writing(rank, false)
     }
 }

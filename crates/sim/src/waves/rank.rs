@@ -100,6 +100,8 @@ pub(super) enum Phase {
 pub(super) struct Process {
     pub rank: Rank,
     pub generation: u64,
+    /// The coordinator's number of this life.
+    pub life: u64,
     pub alive: bool,
     pub phase: Phase,
     pub memory: Memory,
@@ -128,6 +130,7 @@ impl Process {
         Self {
             rank,
             generation,
+            life: 0,
             alive: true,
             phase,
             memory,
@@ -532,14 +535,14 @@ impl World {
     }
 
     /// A copy makes a process.
-    pub(super) fn wake(&mut self, copy: usize, generation: u64) {
+    pub(super) fn wake(&mut self, copy: usize, generation: u64, life: u64) {
         let Snapshot { rank, alive, .. } = self.snapshots[copy];
         if !alive {
             return;
         }
         let memory = self.snapshots[copy].memory.clone();
         let process = self.new_process(rank, generation, Phase::Waking, memory);
-        self.processes[process].inbox.clear();
+        self.processes[process].life = life;
         self.note(|| format!("{rank} is made again as process {process}"));
         let (told, grouped) = (self.soon(self.latency), self.soon(self.latency));
         let rewound = grouped + self.soon(self.latency);

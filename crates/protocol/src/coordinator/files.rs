@@ -1,0 +1,221 @@
+//! Files of images: what is written, which stay, and what may be forgotten because of them.
+
+use super::state::Process;
+use super::{Command, Coordinator, KEPT};
+use crate::Rank;
+use crate::group::{Groups, Writing};
+
+impl Coordinator {
+    /// The copy writes its file.
+    pub(super) fn write(&mut self, rank: Rank, number: u64) {
+        self.images(rank).writing = Some(number);
+        self.tell(Command::Write { rank, number });
+    }
+
+    /// The wave that has just become complete is written.
+    pub(super) fn write_wave(&mut self, unit: usize, number: u64, groups: Groups) {
+        if self.is_passing() {
+            self.transit_files.insert(number);
+            self.tell(Command::WriteTransit { number });
+        }
+        let at_once = self.plan.groups_at_once.max(1);
+        self.units[unit].writing = Some(Writing::new(number, groups, at_once));
+        self.write_in_turn(unit);
+    }
+
+    /// The groups that may write their images now do.
+    fn write_in_turn(&mut self, unit: usize) {
+        let this = &mut self.units[unit];
+        let Some(writing) = &mut this.writing else { return };
+        let number = writing.number();
+        let places = writing.begin();
+        let ranks: Vec<Rank> = places.iter().map(|place| this.members[*place as usize]).collect();
+        ranks.into_iter().for_each(|rank| self.write(rank, number));
+    }
+
+    /// Groups that have not begun to write their images do not: the wave will not be whole.
+    pub(super) fn give_up_turns(&mut self, unit: usize, why: &str) {
+        let this = &mut self.units[unit];
+        let Some(writing) = &mut this.writing else { return };
+        let (number, places) = (writing.number(), writing.give_up());
+        let ranks: Vec<Rank> = places.iter().map(|place| this.members[*place as usize]).collect();
+        for rank in ranks {
+            let reason = why.to_string();
+            self.tell(Command::NotWritten { rank, number, reason });
+        }
+    }
+
+    /// The image of `rank` has been written, or will not be.
+    fn writing_ended(&mut self, rank: Rank) {
+        let unit = self.unit(rank);
+        let this = &mut self.units[unit];
+        let place = this.place(rank);
+        let Some(writing) = &mut this.writing else { return };
+        writing.ended(place);
+        if writing.is_over() {
+            this.writing = None;
+        }
+        self.write_in_turn(unit);
+    }
+
+    /// What was in transit could not be written, so the wave will be in no file.
+    pub(super) fn transit_not_written(&mut self, number: u64, reason: &str) {
+        self.transit_files.remove(&number);
+        let reason = format!("what was in transit cannot be written: {reason}");
+        self.give_up_turns(0, &reason);
+        self.commands
+            .retain(|command| !matches!(command, Command::Write { number: of, .. } if *of == number));
+        for rank in self.units[0].members.clone() {
+            if self.images(rank).writing == Some(number) {
+                self.not_written(rank, number, reason.clone());
+            }
+        }
+    }
+
+    /// The file is complete.
+    pub(super) fn written(&mut self, rank: Rank, number: u64) {
+        let images = self.images(rank);
+        if images.writing.take_if(|writing| *writing == number).is_none() {
+            return;
+        }
+        images.files.push(number);
+        // Without a copy that sleeps the image takes the place of the one before.
+        if images.writer.take().is_some() {
+            self.tell(Command::EndCopy { rank, number });
+            self.end_copy_up_to(rank, number);
+        }
+        if self.has_waves() {
+            let unit = self.unit(rank);
+            self.tidy_waves(unit);
+            self.forget_before_waves(unit);
+            self.end_copies_in_files(rank);
+            return self.writing_ended(rank);
+        }
+        while self.images(rank).files.len() > KEPT {
+            let number = self.images(rank).files.remove(0);
+            self.tell(Command::Collect { rank, number });
+        }
+        if self.images(rank).files.len() == KEPT {
+            let oldest = self.images(rank).files[0];
+            self.forget_before(rank, oldest);
+        }
+        self.end_copies_in_files(rank);
+    }
+
+    pub(super) fn not_written(&mut self, rank: Rank, number: u64, reason: String) {
+        let images = self.images(rank);
+        if images.writing.take_if(|writing| *writing == number).is_none() {
+            return;
+        }
+        let writer = images.writer.take();
+        self.tell(Command::GiveUp { rank, number });
+        if let Some(number) = writer {
+            self.tell(Command::EndCopy { rank, number });
+        }
+        let unit = self.unit(rank);
+        if self.has_waves() {
+            self.tidy_waves(unit);
+        }
+        self.tell(Command::NotWritten { rank, number, reason });
+        self.give_up_turns(unit, &format!("that of rank {rank} could not be written"));
+        self.writing_ended(rank);
+    }
+
+    /// The waves of a unit of which every rank has its image in a file, the newest first.
+    pub(super) fn waves_in_files(&self, unit: usize) -> Vec<u64> {
+        let members = &self.units[unit].members;
+        let has = |number: &u64| {
+            let mut members = members.iter();
+            members.all(|rank| self.ranks[*rank as usize].images.has_file(*number))
+                && (!self.is_passing() || self.transit_files.contains(number))
+        };
+        let first = members.iter().take(1);
+        let numbers = first.flat_map(|rank| self.ranks[*rank as usize].images.files.iter().rev());
+        numbers.copied().filter(has).collect()
+    }
+
+    /// Of images in files, the last waves that all ranks have written stay, and the next one while all may come to write it.
+    fn tidy_waves(&mut self, unit: usize) {
+        let mut stay = self.waves_in_files(unit);
+        stay.truncate(KEPT);
+        let this = &self.units[unit];
+        let next = this.asked;
+        let will_write = |rank: Rank| {
+            let writing = this.writing.as_ref().filter(|writing| writing.number() == next);
+            writing.is_some_and(|writing| !writing.has_begun(this.place(rank)))
+        };
+        let may_be = |rank: &Rank| {
+            let images = &self.ranks[*rank as usize].images;
+            images.has_file(next) || images.writing == Some(next) || will_write(*rank)
+        };
+        if this.members.iter().all(may_be) {
+            stay.push(next);
+        }
+        self.collect_files(unit, |number| !stay.contains(&number));
+        if self.is_passing() {
+            self.transit_files.retain(|number| stay.contains(number));
+            self.tell(Command::CollectTransit { keep: stay });
+        }
+    }
+
+    /// With logs, once there are enough waves in files: what is before the oldest will not be asked for again.
+    fn forget_before_waves(&mut self, unit: usize) {
+        let waves = self.waves_in_files(unit);
+        let Some(oldest) = waves.get(KEPT - 1).filter(|_| self.plan.protocol.logs()) else {
+            return;
+        };
+        for rank in self.units[unit].members.clone() {
+            self.forget_before(rank, *oldest);
+        }
+    }
+
+    pub(super) fn collect_files(&mut self, unit: usize, goes: impl Fn(u64) -> bool) {
+        for rank in self.units[unit].members.clone() {
+            let files = std::mem::take(&mut self.images(rank).files);
+            let (gone, stay) = files.into_iter().partition(|number| goes(*number));
+            self.images(rank).files = stay;
+            let gone: Vec<u64> = gone;
+            gone.into_iter()
+                .for_each(|number| self.tell(Command::Collect { rank, number }));
+        }
+    }
+
+    /// Ends all copies of a unit but those of waves that stay, and what they write.
+    pub(super) fn forget_copies(&mut self, unit: usize, stays: impl Fn(u64) -> bool) {
+        for rank in self.units[unit].members.clone() {
+            if !self.images(rank).copy.is_some_and(&stays) {
+                self.end_copies(rank);
+            }
+        }
+    }
+
+    /// Without local copies: a copy ends when it has been written, those of a wave when all have written theirs, since a wave of
+    /// which one cannot be written is none in files.
+    pub(super) fn end_copies_in_files(&mut self, rank: Rank) {
+        if self.plan.local_copies {
+            return;
+        }
+        let (ranks, in_files) = if self.has_waves() {
+            let unit = self.unit(rank);
+            (
+                self.units[unit].members.clone(),
+                self.waves_in_files(unit).first().copied(),
+            )
+        } else {
+            (vec![rank], self.images(rank).files.last().copied())
+        };
+        for rank in ranks {
+            self.end_copy_up_to(rank, in_files.unwrap_or(0));
+        }
+    }
+
+    /// The copy ends if it is of image `number` or an older one, and is not about to become a life.
+    fn end_copy_up_to(&mut self, rank: Rank, number: u64) {
+        if self.ranks[rank as usize].process == Process::Asked {
+            return;
+        }
+        if let Some(number) = self.images(rank).copy.take_if(|copy| *copy <= number) {
+            self.tell(Command::EndCopy { rank, number });
+        }
+    }
+}

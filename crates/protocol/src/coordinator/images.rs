@@ -1,0 +1,113 @@
+//! The images of one rank, and those that ranks have alone.
+
+use std::time::Duration;
+
+use super::state::{Process, patience_for};
+use super::{Command, Coordinator, Manner, State, Why};
+use crate::Rank;
+
+impl Coordinator {
+    /// Asks `rank` for an image of it alone.
+    pub(super) fn begin_image(&mut self, rank: Rank, state: State, held: u64, now: Duration) {
+        let member = &self.ranks[rank as usize];
+        let why = match state {
+            _ if member.images.taking.is_some() => Why::Taking,
+            _ if member.images.writing.is_some() => Why::Writing,
+            _ if member.process != Process::Known => Why::NotRunning,
+            State::Filling => Why::Filling,
+            State::Closed => Why::Closed,
+            State::NotOpened => Why::NotOpened,
+            State::Repeats => Why::Repeats,
+            State::Live => {
+                let images = self.images(rank);
+                images.asked += 1;
+                images.taking = Some(now + patience_for(held));
+                let number = images.asked;
+                let manner = Manner::Alone;
+                return self.tell(Command::Ask { rank, number, manner });
+            }
+        };
+        self.tell(Command::Dropped { rank, why });
+    }
+
+    pub(super) fn stopped_alone(&mut self, rank: Rank, number: u64, accounted: bool) {
+        match accounted {
+            true => self.tell(Command::Copy { rank, number }),
+            // It says that there is none.
+            false => self.tell(Command::Abandon { rank, number }),
+        }
+    }
+
+    pub(super) fn copied_alone(&mut self, rank: Rank, number: u64, sleeps: bool, stood: Duration) {
+        self.images(rank).taking = None;
+        if sleeps {
+            self.keep_copy(rank, number);
+        } else {
+            self.images(rank).writer = Some(number);
+        }
+        self.tell(Command::Taken {
+            rank,
+            number,
+            stood,
+            sleeps,
+        });
+        if self.plan.files {
+            self.write(rank, number);
+        }
+    }
+
+    /// The copy counts: the one before it goes.
+    pub(super) fn keep_copy(&mut self, rank: Rank, number: u64) {
+        if let Some(former) = self.images(rank).copy.replace(number) {
+            self.tell(Command::EndCopy { rank, number: former });
+        }
+        // With files, what is needed is what they need.
+        if self.plan.protocol.recovers_alone() && !self.plan.files {
+            self.forget_before(rank, number);
+        }
+    }
+
+    pub(super) fn forget_before(&mut self, rank: Rank, before: u64) {
+        self.images(rank).begun = true;
+        self.tell(Command::Forget { rank, before });
+    }
+
+    /// A life of the rank ends, or nobody needs an image of it: the one that it is taking is none.
+    pub(super) fn end_taking(&mut self, rank: Rank, why: Why) {
+        if self.images(rank).taking.take().is_some() {
+            self.tell(Command::Dropped { rank, why });
+        }
+    }
+
+    /// All copies of the rank end, and what they write.
+    pub(super) fn end_copies(&mut self, rank: Rank) {
+        let images = self.images(rank);
+        images.taking = None;
+        let copies = [images.copy.take(), images.writer.take(), images.candidate.take()];
+        if let Some(number) = images.writing.take() {
+            self.tell(Command::GiveUp { rank, number });
+        }
+        for number in copies.into_iter().flatten() {
+            self.tell(Command::EndCopy { rank, number });
+        }
+    }
+
+    /// A copy of the rank has gone. `stored`: all of the file that it wrote is there.
+    pub(super) fn copy_lost(&mut self, rank: Rank, number: u64, stored: bool) {
+        let images = self.images(rank);
+        let wrote = images.writing == Some(number);
+        if images.candidate == Some(number) {
+            return self.drop_wave(rank, Why::CopyLost);
+        }
+        let was_newest = images.copy.take_if(|copy| *copy == number).is_some();
+        if wrote {
+            match stored {
+                true => self.written(rank, number),
+                false => self.not_written(rank, number, "the process that wrote it has ended".to_string()),
+            }
+        }
+        if was_newest && (!self.plan.protocol.recovers_alone() || self.is_hierarchical()) {
+            self.wave_lost(rank, number);
+        }
+    }
+}

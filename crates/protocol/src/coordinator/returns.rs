@@ -1,0 +1,224 @@
+//! Lives: what each begins from, alone or with all ranks of its unit that return to a wave.
+
+use super::state::{From, Process};
+use super::{Cause, Command, Coordinator, Why};
+use crate::{Rank, Return, Turn};
+
+/// Attempts to return to a wave before the job is given up.
+const ATTEMPTS: u32 = 10;
+
+impl Coordinator {
+    /// The rank gets a process.
+    pub(super) fn begin(&mut self, rank: Rank, from: From, together: bool) {
+        // An image that is not complete when a life begins never is: this life may do something else.
+        let late = self.images(rank).writing.filter(|number| *number > from.number());
+        if let Some(number) = late {
+            let reason = "its rank has begun again from an older image".to_string();
+            self.not_written(rank, number, reason);
+        }
+        let member = &mut self.ranks[rank as usize];
+        member.life += 1;
+        member.process = Process::Asked;
+        member.finished = false;
+        let life = member.life;
+        self.tell(Command::Begin {
+            rank,
+            life,
+            from,
+            together,
+        });
+    }
+
+    /// A rank that has failed begins again from its newest image.
+    pub(super) fn begin_alone(&mut self, rank: Rank) {
+        if self.ranks[rank as usize].is_alive() || self.is_halted {
+            return;
+        }
+        match self.images(rank).choose() {
+            Some(from) => self.begin(rank, from, false),
+            None if self.has_waves() && !self.is_hierarchical() => self.tell(Command::CannotRecoverAlone { rank }),
+            None => self.tell(Command::Fail(Cause::NoImage(rank))),
+        }
+    }
+
+    /// The process of a life is known.
+    pub(super) fn started(&mut self, rank: Rank, life: u64) {
+        let member = &mut self.ranks[rank as usize];
+        if member.life == life && member.process == Process::Asked {
+            member.process = Process::Known;
+            self.end_copies_in_files(rank);
+        }
+    }
+
+    /// A life will not come to be.
+    pub(super) fn not_begun(&mut self, rank: Rank, life: u64) {
+        let member = &mut self.ranks[rank as usize];
+        if member.life != life || !member.is_alive() {
+            return;
+        }
+        member.process = Process::None;
+        match self.is_returning(rank) {
+            true => self.ended_for_return(rank),
+            false => self.begin_alone(rank),
+        }
+    }
+
+    pub(super) fn ended(&mut self, rank: Rank, life: u64, orderly: bool) {
+        let member = &mut self.ranks[rank as usize];
+        if member.life != life || !member.is_alive() {
+            return;
+        }
+        member.process = Process::None;
+        if self.is_returning(rank) {
+            return self.ended_for_return(rank);
+        }
+        self.ranks[rank as usize].finished = orderly;
+        if self.has_waves() {
+            return self.drop_wave(rank, Why::Died);
+        }
+        self.end_taking(rank, Why::Died);
+        if orderly {
+            // Nobody needs an image of it.
+            self.end_copies(rank);
+        }
+    }
+
+    /// All ranks of the unit of `rank` return to the last complete wave, or to the beginning if there is none.
+    pub(super) fn return_unit(&mut self, rank: Rank) {
+        self.drop_wave(rank, Why::Failed);
+        let unit = self.unit(rank);
+        if self.units[unit].returning.is_some() || self.is_halted {
+            return;
+        }
+        let members = self.units[unit].members.iter();
+        let alive = members.map(|rank| self.ranks[*rank as usize].is_alive()).collect();
+        let (returning, turn) = Return::new(alive);
+        self.units[unit].returning = Some(returning);
+        self.take_turn(unit, turn);
+    }
+
+    fn take_turn(&mut self, unit: usize, turn: Turn) {
+        match turn {
+            Turn::Wait => {}
+            Turn::End => {
+                for rank in self.units[unit].members.clone() {
+                    self.kill(rank);
+                }
+            }
+            Turn::Begin => self.choose_wave(unit),
+            Turn::Go => self.go_on(unit),
+        }
+    }
+
+    fn ended_for_return(&mut self, rank: Rank) {
+        let unit = self.unit(rank);
+        let place = self.units[unit].place(rank);
+        let Some(returning) = &mut self.units[unit].returning else {
+            return;
+        };
+        let before = returning.attempts();
+        let turn = returning.ended(place);
+        if returning.attempts() <= ATTEMPTS {
+            return self.take_turn(unit, turn);
+        }
+        // Once, not for every rank that ends now.
+        if before <= ATTEMPTS {
+            self.tell(Command::Fail(Cause::NotBroughtBack));
+        }
+    }
+
+    pub(super) fn ready(&mut self, rank: Rank, life: u64) {
+        let unit = self.unit(rank);
+        let place = self.units[unit].place(rank);
+        let is_present = self.ranks[rank as usize].life == life && self.ranks[rank as usize].is_alive();
+        let returning = self.units[unit].returning.as_mut().filter(|_| is_present);
+        if let Some(turn) = returning.map(|returning| returning.ready(place)) {
+            self.take_turn(unit, turn);
+        }
+    }
+
+    /// The newest wave of a unit of which every rank has its image, asleep or in a file, and what was in transit is known or in one.
+    fn newest_wave(&self, unit: usize) -> Option<u64> {
+        let members = &self.units[unit].members;
+        let all_have = |number: &u64| {
+            let has_transit = self.transit.contains(number) || self.transit_files.contains(number);
+            let mut members = members.iter();
+            members.all(|rank| self.ranks[*rank as usize].images.has(*number)) && (has_transit || !self.is_passing())
+        };
+        let first = &self.ranks[*members.first()? as usize].images;
+        let numbers = first.files.iter().copied().chain(first.copy);
+        numbers.filter(all_have).max()
+    }
+
+    /// Chooses the wave that all ranks of a unit begin from: the last one, of which those begin from their files whose copies do not
+    /// sleep any more; without one, the beginning. What was in transit may have to be read first.
+    pub(super) fn choose_wave(&mut self, unit: usize) {
+        let wave = self.newest_wave(unit).unwrap_or(0);
+        if wave > 0 && self.is_passing() && !self.transit.contains(&wave) {
+            self.units[unit].reading = Some(wave);
+            return self.tell(Command::ReadTransit { number: wave });
+        }
+        self.begin_from(unit, wave);
+    }
+
+    /// All ranks of a unit begin from this wave. What they do not begin from is forgotten.
+    pub(super) fn begin_from(&mut self, unit: usize, wave: u64) {
+        // What comes after it may be something else this time.
+        self.collect_files(unit, |number| number > wave);
+        self.forget_copies(unit, |number| number == wave);
+        let this = &mut self.units[unit];
+        this.writing.take_if(|writing| writing.number() != wave);
+        this.chosen = wave;
+        let members = this.members.clone();
+        if wave == 0 && !self.prepare_beginning(unit) {
+            return;
+        }
+        // Where there are logs each rank cuts its own off where it was.
+        if wave > 0 && !self.plan.protocol.logs() {
+            let asked = self.units[unit].asked;
+            self.tell(Command::EmptyLogs);
+            self.tell(Command::Waves { asked, over: asked });
+        }
+        if wave > 0 && self.is_passing() {
+            self.tell(Command::PutTransit { number: wave });
+        }
+        for rank in members {
+            let from = self.images(rank).choose().unwrap_or(From::Beginning);
+            self.begin(rank, from, true);
+        }
+        if wave == 0 {
+            self.units[unit].returning = None;
+            self.tell(Command::Returned { unit, wave });
+        }
+    }
+
+    /// All ranks of a unit are to begin at the beginning. False: they must not.
+    fn prepare_beginning(&mut self, unit: usize) -> bool {
+        let members = self.units[unit].members.clone();
+        let has_begun = members.iter().any(|rank| self.ranks[*rank as usize].images.begun);
+        // Others need what a group has sent, and a resumed job must stay the same job.
+        if (self.is_hierarchical() || self.is_resumed) && has_begun {
+            self.tell(Command::Fail(Cause::NoWave));
+            return false;
+        }
+        if self.is_hierarchical() {
+            self.tell(Command::CutInside { unit });
+            return true;
+        }
+        let asked = self.units[unit].asked;
+        self.tell(Command::Reset);
+        self.tell(Command::Waves { asked, over: asked });
+        // The logs are empty again, and may not be shortened before there are other images.
+        members.into_iter().for_each(|rank| self.images(rank).begun = false);
+        true
+    }
+
+    /// All are ready: they go on.
+    fn go_on(&mut self, unit: usize) {
+        let this = &mut self.units[unit];
+        this.returning = None;
+        let (wave, members) = (this.chosen, this.members.clone());
+        self.tell(Command::Returned { unit, wave });
+        members.into_iter().for_each(|rank| self.tell(Command::Go { rank }));
+    }
+}

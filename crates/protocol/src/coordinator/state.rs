@@ -1,0 +1,183 @@
+//! What the coordinator knows of ranks, their images, and the units that have waves together.
+
+use std::time::Duration;
+
+use crate::group::Writing;
+use crate::{Rank, Return, Wave};
+
+/// What a life begins from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// The beginning of its program.
+    Beginning,
+    Copy(u64),
+    File(u64),
+}
+
+impl From {
+    /// Of the image; 0: the beginning.
+    pub fn number(self) -> u64 {
+        match self {
+            From::Beginning => 0,
+            From::Copy(number) | From::File(number) => number,
+        }
+    }
+}
+
+/// What is known of a rank of a job that was suspended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Former {
+    /// Images asked for so far.
+    pub asked: u64,
+    /// What came before some image has been forgotten.
+    pub begun: bool,
+    /// Its complete files, the older one first.
+    pub files: Vec<u64>,
+    pub finished: bool,
+}
+
+/// The present life of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Process {
+    #[default]
+    None,
+    /// It has been asked for, and its process is not known.
+    Asked,
+    Known,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Member {
+    pub life: u64,
+    pub process: Process,
+    /// The last life has ended as programs should.
+    pub finished: bool,
+    pub images: Images,
+}
+
+impl Member {
+    /// There is a process, or will be.
+    pub fn is_alive(&self) -> bool {
+        self.process != Process::None
+    }
+}
+
+/// Images of one rank over all its lives, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Images {
+    /// The last that has been asked for.
+    pub asked: u64,
+    /// The present life is taking image `asked`; until when an answer is waited for.
+    pub taking: Option<Duration>,
+    /// The newest copy that can be woken.
+    pub copy: Option<u64>,
+    /// A copy that can do nothing but write: it counts when its file is complete.
+    pub writer: Option<u64>,
+    /// Part of a wave that is not complete.
+    pub candidate: Option<u64>,
+    /// Files that are complete, the older one first.
+    pub files: Vec<u64>,
+    /// A file that is being written.
+    pub writing: Option<u64>,
+    /// What came before some image may have been forgotten.
+    pub begun: bool,
+}
+
+impl Images {
+    pub fn resumed(former: Former) -> Images {
+        Images {
+            asked: former.asked,
+            // A program that has been changed must not begin again where its image cannot be used.
+            begun: former.begun || !former.files.is_empty(),
+            files: former.files,
+            ..Images::default()
+        }
+    }
+
+    pub fn has_file(&self, number: u64) -> bool {
+        self.files.contains(&number)
+    }
+
+    /// A life can begin from image `number`.
+    pub fn has(&self, number: u64) -> bool {
+        self.copy == Some(number) || self.has_file(number)
+    }
+
+    /// What the next life begins from: the copy, or the newest file if that is newer or there is none, or else the beginning. None:
+    /// from nowhere, as what came before the lost images is forgotten.
+    pub fn choose(&self) -> Option<From> {
+        let in_file = self.files.last().copied();
+        match self.copy {
+            Some(number) if in_file.is_none_or(|file| number >= file) => Some(From::Copy(number)),
+            _ => match in_file {
+                Some(number) => Some(From::File(number)),
+                None => (!self.begun).then_some(From::Beginning),
+            },
+        }
+    }
+}
+
+/// How long nobody may say anything about an image that is being taken. Ranks stop within milliseconds, or refuse after 2 s.
+pub(super) const LEAST: Duration = Duration::from_secs(10);
+/// What comes to that for each GiB that the ranks hold: a fork takes some 20 ms.
+const FOR_EACH_GIB: Duration = Duration::from_millis(100);
+
+/// How long ranks that hold so many bytes may be silent while images are taken of them.
+pub(super) fn patience_for(held: u64) -> Duration {
+    LEAST + FOR_EACH_GIB * u32::try_from(held >> 30).unwrap_or(u32::MAX / 100)
+}
+
+/// A wave that is under way.
+#[derive(Debug)]
+pub(super) struct Current {
+    pub wave: Wave,
+    pub began: Duration,
+    /// When a rank has last said something about it.
+    pub heard: Duration,
+    pub patience: Duration,
+    /// Of the rank that stood still for longest, and of all.
+    pub longest: Duration,
+    pub all: Duration,
+}
+
+/// The waves of a unit.
+#[derive(Debug)]
+pub(super) struct Unit {
+    /// Its ranks, in order. [`Wave`], [`Return`] and [`Writing`] know them by their places here.
+    pub members: Vec<Rank>,
+    /// The last wave that has been begun.
+    pub asked: u64,
+    pub current: Option<Current>,
+    pub returning: Option<Return>,
+    /// The wave that the ranks return to, or did last; 0: the beginning.
+    pub chosen: u64,
+    /// What was in transit in this wave is being read.
+    pub reading: Option<u64>,
+    /// Groups of the last complete wave write their images one after the other.
+    pub writing: Option<Writing>,
+}
+
+impl Unit {
+    pub fn new(members: Vec<Rank>) -> Unit {
+        Unit {
+            members,
+            asked: 0,
+            current: None,
+            returning: None,
+            chosen: 0,
+            reading: None,
+            writing: None,
+        }
+    }
+
+    /// The place of `rank`.
+    pub fn place(&self, rank: Rank) -> u32 {
+        self.members.binary_search(&rank).unwrap_or(0) as u32
+    }
+
+    /// When nobody has said anything about the current wave for too long.
+    pub fn silent_at(&self) -> Duration {
+        let current = self.current.as_ref();
+        current.map_or(Duration::MAX, |current| current.heard + current.patience)
+    }
+}

@@ -1,0 +1,348 @@
+use std::time::Duration;
+
+use super::*;
+
+const NOW: Duration = Duration::from_secs(100);
+
+fn plan(protocol: Protocol, ranks: usize, files: bool) -> Plan {
+    Plan {
+        protocol,
+        units: Groups::one(ranks),
+        files,
+        local_copies: true,
+        groups_at_once: 1,
+    }
+}
+
+/// A job of which every rank runs.
+fn launched(plan: Plan) -> Coordinator {
+    let ranks = plan.units.ranks() as Rank;
+    let mut coordinator = Coordinator::new(plan);
+    after(&mut coordinator, Fact::Launched);
+    (0..ranks).for_each(|rank| drop(after(&mut coordinator, Fact::Started { rank, life: 1 })));
+    coordinator
+}
+
+/// What is to be done after this.
+fn after(coordinator: &mut Coordinator, fact: Fact) -> Vec<Command> {
+    coordinator.handle(fact, NOW);
+    std::iter::from_fn(|| coordinator.poll()).collect()
+}
+
+fn wanted(unit: usize, ranks: usize) -> Fact {
+    Fact::Wanted {
+        unit,
+        states: vec![State::Live; ranks],
+        held: 0,
+        groups: None,
+    }
+}
+
+fn stopped(rank: Rank, number: u64) -> Fact {
+    Fact::Stopped {
+        rank,
+        number,
+        accounted: true,
+    }
+}
+
+fn copied(rank: Rank, number: u64) -> Fact {
+    Fact::Copied {
+        rank,
+        number,
+        sleeps: true,
+        stood: Duration::from_millis(1),
+    }
+}
+
+fn ended(rank: Rank, life: u64) -> Fact {
+    Fact::Ended {
+        rank,
+        life,
+        orderly: false,
+    }
+}
+
+/// A wave of two ranks under `blocking`, up to its last copy.
+fn wave(coordinator: &mut Coordinator, number: u64) -> Vec<Command> {
+    after(coordinator, wanted(0, 2));
+    (0..2).for_each(|rank| drop(after(coordinator, stopped(rank, number))));
+    for rank in 0..2 {
+        let drained = Fact::Drained { rank, number, moved: 0 };
+        after(coordinator, drained);
+    }
+    after(coordinator, copied(0, number));
+    after(coordinator, copied(1, number))
+}
+
+/// A rank's own image, up to its file.
+fn image(coordinator: &mut Coordinator, rank: Rank, number: u64) -> Vec<Command> {
+    after(coordinator, wanted(rank as usize, 1));
+    after(coordinator, stopped(rank, number));
+    after(coordinator, copied(rank, number));
+    after(coordinator, Fact::Written { rank, number })
+}
+
+fn begins(commands: &[Command]) -> Vec<(Rank, From)> {
+    let begins = commands.iter().filter_map(|command| match command {
+        Command::Begin { rank, from, .. } => Some((*rank, *from)),
+        _ => None,
+    });
+    begins.collect()
+}
+
+#[test]
+fn nothing_is_forgotten_before_two_files_are_complete() {
+    let mut job = launched(plan(Protocol::Pessimistic, 1, true));
+    assert_eq!(image(&mut job, 0, 1), []);
+    let forgets = Command::Forget { rank: 0, before: 1 };
+    assert_eq!(image(&mut job, 0, 2), [forgets]);
+    let collects = Command::Collect { rank: 0, number: 1 };
+    let forgets = Command::Forget { rank: 0, before: 2 };
+    assert_eq!(image(&mut job, 0, 3), [collects, forgets]);
+}
+
+#[test]
+fn a_life_begins_from_its_copy_then_from_its_files_and_never_from_before_them() {
+    let mut job = launched(plan(Protocol::Pessimistic, 1, true));
+    (1..=2).for_each(|number| drop(image(&mut job, 0, number)));
+    after(&mut job, ended(0, 1));
+    let copy = after(&mut job, Fact::Restart { rank: 0 });
+    assert_eq!(begins(&copy), [(0, From::Copy(2))]);
+    let lost = Fact::CopyLost {
+        rank: 0,
+        number: 2,
+        stored: false,
+    };
+    after(&mut job, lost);
+    let file = after(&mut job, Fact::NotBegun { rank: 0, life: 2 });
+    assert_eq!(begins(&file), [(0, From::File(2))]);
+    after(&mut job, Fact::FileLost { rank: 0, number: 2 });
+    let older = after(&mut job, Fact::NotBegun { rank: 0, life: 3 });
+    assert_eq!(begins(&older), [(0, From::File(1))]);
+    after(&mut job, Fact::FileLost { rank: 0, number: 1 });
+    let nothing = after(&mut job, Fact::NotBegun { rank: 0, life: 4 });
+    assert_eq!(nothing, [Command::Fail(Cause::NoImage(0))]);
+}
+
+#[test]
+fn an_image_that_is_not_complete_when_the_next_life_begins_never_is() {
+    let mut job = launched(plan(Protocol::Pessimistic, 1, true));
+    after(&mut job, wanted(0, 1));
+    after(&mut job, stopped(0, 1));
+    let writes = Fact::Copied {
+        rank: 0,
+        number: 1,
+        sleeps: false,
+        stood: Duration::ZERO,
+    };
+    after(&mut job, writes);
+    after(&mut job, ended(0, 1));
+    let again = after(&mut job, Fact::Restart { rank: 0 });
+    assert!(again.contains(&Command::GiveUp { rank: 0, number: 1 }));
+    assert_eq!(begins(&again), [(0, From::Beginning)]);
+    assert_eq!(after(&mut job, Fact::Written { rank: 0, number: 1 }), []);
+}
+
+#[test]
+fn what_is_told_of_a_former_life_changes_nothing() {
+    let mut job = launched(plan(Protocol::Blocking, 2, false));
+    wave(&mut job, 1);
+    after(&mut job, ended(0, 1));
+    after(&mut job, Fact::Return { rank: 0 });
+    assert_eq!(after(&mut job, ended(0, 1)), [], "it has been told");
+    let all = after(&mut job, ended(1, 1));
+    assert_eq!(begins(&all), [(0, From::Copy(1)), (1, From::Copy(1))]);
+    after(&mut job, Fact::Ready { rank: 0, life: 2 });
+    assert_eq!(after(&mut job, Fact::Ready { rank: 1, life: 1 }), []);
+    let go = after(&mut job, Fact::Ready { rank: 1, life: 2 });
+    let returned = Command::Returned { unit: 0, wave: 1 };
+    assert_eq!(go, [returned, Command::Go { rank: 0 }, Command::Go { rank: 1 }]);
+}
+
+#[test]
+fn there_are_never_two_waves_at_once() {
+    let mut job = launched(plan(Protocol::Blocking, 2, false));
+    assert_eq!(after(&mut job, wanted(0, 2)).len(), 3);
+    let second = after(&mut job, wanted(0, 2));
+    assert!(matches!(second[..], [Command::Dropped { why: Why::Absent, .. }]));
+}
+
+#[test]
+fn the_wave_before_goes_when_the_next_is_complete() {
+    let mut job = launched(plan(Protocol::Blocking, 2, false));
+    let first = wave(&mut job, 1);
+    assert!(!first.iter().any(|command| matches!(command, Command::EndCopy { .. })));
+    let second = wave(&mut job, 2);
+    for rank in 0..2 {
+        assert!(second.contains(&Command::EndCopy { rank, number: 1 }));
+    }
+}
+
+#[test]
+fn a_rank_that_ends_drops_the_wave_and_what_was_not_yet_told_of_it() {
+    let mut job = launched(plan(Protocol::Blocking, 2, false));
+    job.handle(wanted(0, 2), NOW);
+    let refused = Fact::Refused {
+        rank: 0,
+        number: 1,
+        reason: "no".to_string(),
+    };
+    assert!(matches!(job.poll(), Some(Command::Waves { .. })));
+    assert!(matches!(job.poll(), Some(Command::Ask { rank: 0, .. })));
+    let dropped = after(&mut job, refused);
+    assert!(!dropped.iter().any(|command| matches!(command, Command::Ask { .. })));
+    assert!(dropped.contains(&Command::Abandon { rank: 1, number: 1 }));
+    assert_eq!(after(&mut job, copied(1, 1)), [Command::EndCopy { rank: 1, number: 1 }]);
+}
+
+#[test]
+fn nobody_waits_longer_for_a_rank_than_patience_lasts() {
+    let mut job = launched(plan(Protocol::Blocking, 2, false));
+    assert_eq!(job.due(), None);
+    after(&mut job, wanted(0, 2));
+    after(&mut job, stopped(0, 1));
+    let due = job.due().expect("a wave is awaited");
+    job.handle(Fact::Due, due);
+    let dropped = std::iter::from_fn(|| job.poll()).find(|command| matches!(command, Command::Dropped { .. }));
+    let why = Why::Silent(Duration::from_secs(10));
+    assert_eq!(dropped, Some(Command::Dropped { rank: 1, why }));
+    assert_eq!(job.due(), None);
+}
+
+#[test]
+fn all_begin_from_the_newest_wave_of_which_all_have_their_images() {
+    let mut job = launched(plan(Protocol::Blocking, 2, true));
+    wave(&mut job, 1);
+    (0..2).for_each(|rank| drop(after(&mut job, Fact::Written { rank, number: 1 })));
+    wave(&mut job, 2);
+    after(&mut job, Fact::Written { rank: 0, number: 2 });
+    after(&mut job, ended(0, 1));
+    after(&mut job, Fact::Return { rank: 0 });
+    let lost = Fact::CopyLost {
+        rank: 1,
+        number: 2,
+        stored: false,
+    };
+    after(&mut job, lost);
+    let all = after(&mut job, ended(1, 1));
+    assert_eq!(begins(&all), [(0, From::File(1)), (1, From::File(1))]);
+    assert!(all.contains(&Command::EndCopy { rank: 0, number: 2 }));
+}
+
+#[test]
+fn a_wave_whose_transit_cannot_be_read_is_none() {
+    let former = |files: Vec<u64>| Former {
+        asked: 4,
+        begun: false,
+        files,
+        finished: false,
+    };
+    let ranks = vec![former(vec![3, 4]), former(vec![3, 4])];
+    let mut job = Coordinator::resume(plan(Protocol::ChandyLamport, 2, true), ranks, [3, 4]);
+    assert_eq!(after(&mut job, Fact::GoOn), [Command::ReadTransit { number: 4 }]);
+    let lost = |number| Fact::TransitLost {
+        number,
+        reason: "damaged".to_string(),
+    };
+    let older = after(&mut job, lost(4));
+    assert!(older.contains(&Command::Collect { rank: 1, number: 4 }));
+    assert!(older.contains(&Command::ReadTransit { number: 3 }));
+    let none = after(&mut job, lost(3));
+    assert_eq!(
+        none.last(),
+        Some(&Command::Fail(Cause::NoWave)),
+        "it begins nowhere else"
+    );
+}
+
+#[test]
+fn a_wave_that_one_rank_cannot_write_is_in_no_file_and_the_one_before_stays() {
+    let mut job = launched(plan(Protocol::Blocking, 2, true));
+    wave(&mut job, 1);
+    (0..2).for_each(|rank| drop(after(&mut job, Fact::Written { rank, number: 1 })));
+    wave(&mut job, 2);
+    after(&mut job, Fact::Written { rank: 0, number: 2 });
+    let full = Fact::NotWritten {
+        rank: 1,
+        number: 2,
+        reason: "no space".to_string(),
+    };
+    let commands = after(&mut job, full);
+    assert!(commands.contains(&Command::Collect { rank: 0, number: 2 }));
+    assert_eq!(job.former(0).files, [1]);
+}
+
+#[test]
+fn copies_of_a_wave_end_when_all_are_in_files_where_none_are_to_stay() {
+    let plan = Plan {
+        local_copies: false,
+        ..plan(Protocol::Blocking, 2, true)
+    };
+    let mut job = launched(plan);
+    wave(&mut job, 1);
+    assert_eq!(after(&mut job, Fact::Written { rank: 0, number: 1 }), []);
+    let ends = |rank| Command::EndCopy { rank, number: 1 };
+    assert_eq!(
+        after(&mut job, Fact::Written { rank: 1, number: 1 }),
+        [ends(0), ends(1)]
+    );
+}
+
+#[test]
+fn only_the_failed_ranks_unit_returns() {
+    let plan = Plan {
+        units: Groups::consecutive(4, 2),
+        ..plan(Protocol::Hierarchical, 4, false)
+    };
+    let mut job = launched(plan);
+    after(&mut job, ended(3, 1));
+    assert_eq!(
+        after(&mut job, Fact::Return { rank: 3 }),
+        [Command::Kill { rank: 2, life: 1 }]
+    );
+    let all = after(&mut job, ended(2, 1));
+    assert_eq!(all[0], Command::CutInside { unit: 1 });
+    assert_eq!(begins(&all), [(2, From::Beginning), (3, From::Beginning)]);
+    assert!(!job.is_returning(0));
+}
+
+#[test]
+fn a_return_that_fails_again_and_again_ends_the_job_once() {
+    let mut job = launched(plan(Protocol::Blocking, 1, false));
+    after(&mut job, wanted(0, 1));
+    after(&mut job, stopped(0, 1));
+    let drained = Fact::Drained {
+        rank: 0,
+        number: 1,
+        moved: 0,
+    };
+    after(&mut job, drained);
+    after(&mut job, copied(0, 1));
+    after(&mut job, ended(0, 1));
+    after(&mut job, Fact::Return { rank: 0 });
+    let failed: Vec<Command> = (2..20)
+        .flat_map(|life| after(&mut job, Fact::NotBegun { rank: 0, life }))
+        .filter(|command| matches!(command, Command::Fail(_)))
+        .collect();
+    assert_eq!(failed, [Command::Fail(Cause::NotBroughtBack)]);
+}
+
+#[test]
+fn waves_that_are_given_up_and_come_back_have_lost_their_images() {
+    let mut job = launched(plan(Protocol::Auto, 2, false));
+    wave(&mut job, 1);
+    after(&mut job, Fact::OnlyLogs);
+    assert!(job.may_begin_again() && !job.has_waves());
+    after(&mut job, wanted(1, 1));
+    after(&mut job, stopped(1, 2));
+    after(&mut job, copied(1, 2));
+    let again = after(&mut job, Fact::WavesAgain);
+    assert!(again.contains(&Command::EndCopy { rank: 1, number: 2 }));
+    after(&mut job, ended(0, 1));
+    after(&mut job, Fact::Return { rank: 0 });
+    let all = after(&mut job, ended(1, 1));
+    assert!(all.contains(&Command::Reset));
+    assert_eq!(begins(&all), [(0, From::Beginning), (1, From::Beginning)]);
+    assert_eq!(job.asked(0), 2);
+}

@@ -1,0 +1,359 @@
+//! Waves: images of all ranks of a unit, at one moment or while others go on, or of one group after the other.
+
+use std::time::Duration;
+
+use super::state::{Current, LEAST, Process, patience_for};
+use super::{Command, Coordinator, Manner, State, Why};
+use crate::group::{Groups, Turn};
+use crate::{Rank, Step, Wave};
+
+impl Coordinator {
+    /// Asks every rank of a unit to stop for a wave, if all can.
+    pub(super) fn begin_wave(
+        &mut self,
+        unit: usize,
+        states: &[State],
+        held: u64,
+        groups: Option<Groups>,
+        now: Duration,
+    ) {
+        if let Some((rank, why)) = self.obstacle(unit, states) {
+            return self.tell(Command::Dropped { rank, why });
+        }
+        let this = &mut self.units[unit];
+        this.asked += 1;
+        let (number, size) = (this.asked, this.members.len());
+        self.tell(Command::Waves {
+            asked: number,
+            over: number - 1,
+        });
+        let wave = if self.is_passing() {
+            Wave::non_blocking(number, size)
+        } else if let Some(groups) = groups.filter(|_| self.is_in_groups()) {
+            self.tell(Command::Groups(groups.clone()));
+            Wave::in_groups(number, groups)
+        } else {
+            Wave::new(number, size)
+        };
+        self.units[unit].current = Some(Current {
+            wave,
+            began: now,
+            heard: now,
+            patience: patience_for(held),
+            longest: Duration::ZERO,
+            all: Duration::ZERO,
+        });
+        self.ask_in_turn(unit);
+    }
+
+    /// Why there can be no wave of the unit now, and because of whom.
+    fn obstacle(&self, unit: usize, states: &[State]) -> Option<(Rank, Why)> {
+        let this = &self.units[unit];
+        let of = |rank: Rank| &self.ranks[rank as usize];
+        let mut members = this.members.iter().copied();
+        let writes = |rank: &Rank| this.writing.is_some() || of(*rank).images.writing.is_some();
+        if let Some(rank) = members.clone().find(writes) {
+            return Some((rank, Why::Writing));
+        }
+        let filling = states.iter().position(|state| *state == State::Filling);
+        if let Some(place) = filling {
+            return Some((this.members[place], Why::Filling));
+        }
+        if this.current.is_some() || this.returning.is_some() {
+            return Some((this.members[0], Why::Absent));
+        }
+        let is_live = |rank: Rank| states[this.place(rank) as usize] == State::Live;
+        let absent = |rank: &Rank| {
+            let member = of(*rank);
+            member.process != Process::Known || member.images.taking.is_some() || !is_live(*rank)
+        };
+        members.find(absent).map(|rank| (rank, Why::Absent))
+    }
+
+    /// Asks the ranks whose turn it is for their images, and has all others hold back what must not pass.
+    fn ask_in_turn(&mut self, unit: usize) {
+        let Some(Current { wave, .. }) = &self.units[unit].current else {
+            return;
+        };
+        let turn = Turn {
+            wave: wave.number(),
+            group: wave.turn(),
+        };
+        let manner = match self.is_passing() {
+            true => Manner::Passing,
+            false => Manner::Together,
+        };
+        let places = 0..self.units[unit].members.len() as Rank;
+        let in_turn: Vec<bool> = places.map(|place| wave.is_in_turn(place)).collect();
+        if self.is_in_groups() {
+            self.tell(Command::Turn(turn));
+        }
+        let until = self.units[unit].silent_at();
+        for (place, in_turn) in in_turn.into_iter().enumerate() {
+            let rank = self.units[unit].members[place];
+            if in_turn {
+                let images = self.images(rank);
+                images.asked = turn.wave;
+                images.taking = Some(until);
+                self.tell(Command::Ask {
+                    rank,
+                    number: turn.wave,
+                    manner,
+                });
+            } else {
+                self.tell(Command::Notice { rank, turn });
+            }
+        }
+    }
+
+    /// The wave under way in the unit of `rank`, if that is wave `number`: somebody has said something about it.
+    fn current(&mut self, rank: Rank, number: u64, now: Duration) -> Option<(u32, &mut Wave)> {
+        let unit = self.unit(rank);
+        let place = self.units[unit].place(rank);
+        let current = self.units[unit].current.as_mut();
+        let current = current.filter(|current| current.wave.number() == number)?;
+        current.heard = now;
+        Some((place, &mut current.wave))
+    }
+
+    pub(super) fn stopped(&mut self, rank: Rank, number: u64, accounted: bool, now: Duration) {
+        let images = self.images(rank);
+        if images.taking.is_none() || images.asked != number {
+            return;
+        }
+        if !self.has_waves() {
+            return self.stopped_alone(rank, number, accounted);
+        }
+        let is_passing = self.is_passing();
+        let Some((place, wave)) = self.current(rank, number, now) else {
+            return;
+        };
+        if !accounted {
+            return self.drop_wave(rank, Why::Talking);
+        }
+        if is_passing {
+            return self.tell(Command::Copy { rank, number });
+        }
+        let step = wave.stopped(place);
+        self.take_step(rank, step, now);
+    }
+
+    pub(super) fn noticed(&mut self, rank: Rank, turn: Turn, now: Duration) {
+        let Some((place, wave)) = self.current(rank, turn.wave, now) else {
+            return;
+        };
+        if wave.turn() == turn.group {
+            let step = wave.stopped(place);
+            self.take_step(rank, step, now);
+        }
+    }
+
+    pub(super) fn drained(&mut self, rank: Rank, number: u64, moved: u64, now: Duration) {
+        if let Some((place, wave)) = self.current(rank, number, now) {
+            let step = wave.drained(place, moved);
+            self.take_step(rank, step, now);
+        }
+    }
+
+    pub(super) fn copied(&mut self, rank: Rank, number: u64, sleeps: bool, stood: Duration, now: Duration) {
+        let images = self.images(rank);
+        if images.taking.is_none() || images.asked != number {
+            // Nobody waits for it any more.
+            return self.tell(Command::EndCopy { rank, number });
+        }
+        if !self.has_waves() {
+            return self.copied_alone(rank, number, sleeps, stood);
+        }
+        let images = self.images(rank);
+        images.taking = None;
+        images.candidate = Some(number);
+        let Some((place, wave)) = self.current(rank, number, now) else {
+            return;
+        };
+        let step = wave.copied(place);
+        let unit = self.unit(rank);
+        if let Some(current) = &mut self.units[unit].current {
+            current.longest = current.longest.max(stood);
+            current.all += stood;
+        }
+        self.take_step(rank, step, now);
+    }
+
+    pub(super) fn refused(&mut self, rank: Rank, number: u64, reason: String) {
+        if self.has_waves() {
+            let current = self.units[self.unit(rank)].current.as_ref();
+            if current.is_some_and(|current| current.wave.number() == number) {
+                self.drop_wave(rank, Why::Said(reason));
+            }
+        } else if self.images(rank).asked == number {
+            self.end_taking(rank, Why::Said(reason));
+        }
+    }
+
+    fn take_step(&mut self, rank: Rank, step: Step, now: Duration) {
+        let unit = self.unit(rank);
+        let Some(Current { wave, .. }) = &self.units[unit].current else {
+            return;
+        };
+        let number = wave.number();
+        let members = self.units[unit].members.iter().zip(0..);
+        let in_turn: Vec<Rank> = members
+            .filter(|(_, place)| wave.is_in_turn(*place))
+            .map(|(rank, _)| *rank)
+            .collect();
+        match step {
+            Step::Drain => in_turn
+                .into_iter()
+                .for_each(|rank| self.tell(Command::Drain { rank, number })),
+            Step::Copy => in_turn
+                .into_iter()
+                .for_each(|rank| self.tell(Command::Copy { rank, number })),
+            Step::Turn => self.ask_in_turn(unit),
+            Step::Complete if self.is_passing() => self.tell(Command::TakeTransit { number }),
+            Step::Complete => self.complete(unit, now),
+            Step::Wait | Step::Drop => {}
+        }
+    }
+
+    /// What was in transit in wave `number` is known: it has just been taken, or read.
+    pub(super) fn transit_known(&mut self, number: u64, now: Duration) {
+        self.transit.insert(number);
+        if self.units[0].reading.take_if(|reading| *reading == number).is_some() {
+            return self.begin_from(0, number);
+        }
+        let is_copied = |rank: &Rank| self.ranks[*rank as usize].images.candidate == Some(number);
+        if self.units[0].current.is_some() && self.units[0].members.iter().all(is_copied) {
+            self.tell(Command::Waves {
+                asked: number,
+                over: number,
+            });
+            self.complete(0, now);
+        }
+    }
+
+    pub(super) fn transit_lost(&mut self, number: u64, reason: String) {
+        if self.units[0].reading.take_if(|reading| *reading == number).is_some() {
+            self.transit_files.remove(&number);
+            self.collect_files(0, |file| file >= number);
+            self.forget_copies(0, |copy| copy < number);
+            return self.choose_wave(0);
+        }
+        let current = self.units[0].current.as_ref();
+        if current.is_some_and(|current| current.wave.number() == number) {
+            self.drop_wave(self.units[0].members[0], Why::Said(reason));
+        }
+    }
+
+    /// Every rank has been copied: the wave before is not needed any more.
+    fn complete(&mut self, unit: usize, now: Duration) {
+        let Some(current) = self.units[unit].current.take() else {
+            return;
+        };
+        let (number, groups) = (current.wave.number(), current.wave.groups().clone());
+        self.end_turns(number);
+        for rank in self.units[unit].members.clone() {
+            if let Some(copy) = self.images(rank).candidate.take() {
+                self.keep_copy(rank, copy);
+            }
+        }
+        if self.is_passing() {
+            self.transit.retain(|wave| *wave >= number);
+            self.tell(Command::ForgetTransit { before: number });
+        }
+        self.tell(Command::Complete {
+            unit,
+            number,
+            total: now.saturating_sub(current.began),
+            longest: current.longest,
+            all: current.all,
+            groups: groups.clone(),
+        });
+        if self.plan.files {
+            self.write_wave(unit, number, groups);
+        }
+    }
+
+    /// Everything may pass again.
+    fn end_turns(&mut self, wave: u64) {
+        if self.is_in_groups() {
+            self.tell(Command::Turn(Turn { wave, group: 0 }));
+        }
+    }
+
+    /// The current wave of the unit of `rank`, if there is one, cannot become complete because of `rank`.
+    pub(super) fn drop_wave(&mut self, rank: Rank, why: Why) {
+        let unit = self.unit(rank);
+        let Some(mut current) = self.units[unit].current.take() else {
+            return;
+        };
+        current.wave.failed();
+        let number = current.wave.number();
+        let members = self.units[unit].members.clone();
+        self.withdraw(&members, number);
+        self.end_turns(number);
+        self.tell(Command::Waves {
+            asked: number,
+            over: number,
+        });
+        for rank in &members {
+            self.tell(Command::Abandon { rank: *rank, number });
+            let images = self.images(*rank);
+            images.taking = None;
+            if let Some(number) = images.candidate.take() {
+                self.tell(Command::EndCopy { rank: *rank, number });
+            }
+        }
+        self.tell(Command::Dropped { rank, why });
+    }
+
+    /// What ranks were still to be told of wave `number` is not told.
+    fn withdraw(&mut self, members: &[Rank], number: u64) {
+        self.commands.retain(|command| match command {
+            Command::Ask { rank, number: of, .. }
+            | Command::Drain { rank, number: of }
+            | Command::Copy { rank, number: of } => *of != number || !members.contains(rank),
+            Command::Notice { turn, .. } => turn.wave != number,
+            Command::TakeTransit { number: of } => *of != number,
+            _ => true,
+        });
+    }
+
+    /// Gives up images that nobody has said anything about for long. What is said later comes too late.
+    pub(super) fn mind_silence(&mut self, now: Duration) {
+        for unit in 0..self.units.len() {
+            let this = &self.units[unit];
+            let Some(current) = this.current.as_ref().filter(|_| this.silent_at() <= now) else {
+                continue;
+            };
+            let place = current.wave.awaited().unwrap_or(0);
+            let (rank, patience) = (this.members[place as usize], current.patience);
+            self.drop_wave(rank, Why::Silent(patience));
+        }
+        for rank in 0..self.ranks.len() as Rank {
+            if self.has_waves() || self.images(rank).taking.is_none_or(|until| until > now) {
+                continue;
+            }
+            let number = self.images(rank).asked;
+            self.tell(Command::Abandon { rank, number });
+            self.end_taking(rank, Why::Silent(LEAST));
+        }
+    }
+
+    /// The copy of `rank` is gone, and with it wave `number` if the rank has no file of it.
+    pub(super) fn wave_lost(&mut self, rank: Rank, number: u64) {
+        let unit = self.unit(rank);
+        if self.units[unit].returning.is_some() || self.images(rank).has_file(number) {
+            return;
+        }
+        // But not what the ranks are doing for the next one.
+        self.give_up_turns(unit, "the process that was to write it has ended");
+        for rank in self.units[unit].members.clone() {
+            if let Some(copy) = self.images(rank).copy.take() {
+                self.tell(Command::EndCopy { rank, number: copy });
+                if self.images(rank).writing == Some(copy) {
+                    self.not_written(rank, copy, "the process that wrote it has ended".to_string());
+                }
+            }
+        }
+    }
+}

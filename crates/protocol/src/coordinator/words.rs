@@ -1,0 +1,52 @@
+//! Why there is no image, and why a job cannot go on, for people.
+
+use std::time::Duration;
+
+use crate::Rank;
+
+/// Why there is no image of a rank, or no wave because of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    #[error("it has not opened MPI, has left it, or waits for others")]
+    Absent,
+    #[error("its last image is still being written")]
+    Writing,
+    #[error("its memory is still being read from its last image")]
+    Filling,
+    #[error("it is taking one")]
+    Taking,
+    #[error("it is outside of MPI")]
+    Closed,
+    #[error("it has not opened MPI")]
+    NotOpened,
+    #[error("it repeats what a former life did")]
+    Repeats,
+    #[error("it is not running")]
+    NotRunning,
+    #[error("it is talking to the process manager")]
+    Talking,
+    #[error("it died meanwhile")]
+    Died,
+    #[error("it has failed")]
+    Failed,
+    #[error("its copy has ended")]
+    CopyLost,
+    #[error("there are no waves any more")]
+    NoWaves,
+    #[error("it has not answered for {} s, as if it were stopped; the others go on", .0.as_secs())]
+    Silent(Duration),
+    /// The rank or its agent says so.
+    #[error("{0}")]
+    Said(String),
+}
+
+/// Why the job cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    #[error("the ranks could not be brought back to their last wave")]
+    NotBroughtBack,
+    #[error("there is no wave whose images can all be used")]
+    NoWave,
+    #[error("cannot start rank {0} again: its last image is lost, and messages from before that image are not kept")]
+    NoImage(Rank),
+}
