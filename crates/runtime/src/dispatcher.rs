@@ -1,9 +1,11 @@
 //! The dispatcher: what `resurgo run` is once the options are read. It starts the agent and the event logger,
 //! decides what follows from failures, moves standard input and output, and tells what happens.
 
+mod bus;
 mod checkpoints;
 mod console;
 mod events;
+mod heard;
 mod images;
 mod input;
 mod lines;
@@ -11,6 +13,7 @@ mod loggers;
 mod memories;
 mod output;
 mod policy;
+mod refusals;
 mod signals;
 mod spawn;
 mod start;
@@ -21,15 +24,15 @@ mod writer;
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, Read};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use resurgo_protocol::Protocol;
 use resurgo_protocol::group::Groups;
-use resurgo_protocol::{Protocol, kinds};
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, ToAgent, ToDispatcher};
 
@@ -37,17 +40,18 @@ use crate::children;
 use crate::connection::Connection;
 use crate::faults::{Fault, Schedule};
 use crate::suspended::{Origin, Suspended};
+use bus::Bus;
 use checkpoints::Checkpoints;
 pub use checkpoints::{Order, Period};
 use console::Console;
-use events::{Beginning, Events};
-use images::finished;
+use events::Event;
 use loggers::Loggers;
 use memories::Memories;
 use output::Output;
 pub use output::Places;
 pub use policy::Limits;
-use policy::{Decision, Policy};
+use policy::Policy;
+use refusals::Refusals;
 use signals::Signals;
 pub use spawn::Find;
 pub use suspend::SUSPENDED;
@@ -138,10 +142,7 @@ struct Dispatcher {
     policy: Policy,
     faults: Schedule,
     checkpoints: Checkpoints,
-    /// Why there are no images, if so.
-    without_images: Option<&'static str>,
-    /// Each rank's images are written into files.
-    writes_images: bool,
+    images: Images,
     console: Console,
     /// The programs' command lines, for people.
     command: String,
@@ -154,7 +155,7 @@ struct Dispatcher {
     together: bool,
     /// Waves have been given up, and all begin again when a rank cannot recover alone.
     may_begin_again: bool,
-    events: Events,
+    bus: Bus,
     start: Instant,
     /// Name of the job's key-value space.
     name: String,
@@ -162,6 +163,8 @@ struct Dispatcher {
     pids: Vec<Option<i32>>,
     /// Of each spawned world, its first rank.
     spawned_worlds: Vec<usize>,
+    /// Which rank has spawned each one that was spawned in this run.
+    spawned_by: BTreeMap<usize, usize>,
     most_ranks: usize,
     /// Hard limit of open files.
     open_files: u64,
@@ -176,7 +179,6 @@ struct Dispatcher {
     /// When those who wait for images or the suspension hear again how far it has come.
     progress_due: Option<Instant>,
     stopped: Option<Vec<LifeStatistics>>,
-    verbose: bool,
     /// The processors of ranks, which take them in turn, for people.
     cpus: Vec<String>,
     /// Since the start; none once it is over.
@@ -188,6 +190,17 @@ struct Dispatcher {
     suspension: Suspension,
 }
 
+/// What is known of images beside their times.
+struct Images {
+    /// Why there are none, if so.
+    without: Option<&'static str>,
+    /// Each rank's are written into files.
+    are_written: bool,
+    refusals: Refusals,
+    /// Of ranks that have not begun since: which image could not be used, and why.
+    unusable: BTreeMap<usize, String>,
+}
+
 impl Dispatcher {
     fn run(mut self) -> i32 {
         let code = loop {
@@ -195,12 +208,13 @@ impl Dispatcher {
                 Ok(Some(code)) => break code,
                 Ok(None) => {}
                 Err(error) => {
-                    self.events.error(&format!("the dispatcher failed: {error}"));
+                    self.bus.error(&format!("the dispatcher failed: {error}"));
                     break FAILURE;
                 }
             }
         };
-        self.events.channel_memories_held(self.memories.finish());
+        let held = self.memories.finish();
+        self.bus.tell(Event::ChannelMemoriesHeld { held: &held });
         children::kill_all(GRACE);
         if !self.suspension.is_elsewhere {
             // Those of the run that has the job have the same names.
@@ -212,13 +226,15 @@ impl Dispatcher {
         }
         let statistics = self.stopped.take().unwrap_or_default();
         if let Some(directory) = &self.suspension.resumed_from {
-            self.events.stays_suspended(directory, self.suspension.is_damaged);
+            let is_damaged = self.suspension.is_damaged;
+            self.bus.tell(Event::StaysSuspended { directory, is_damaged });
         }
-        self.events.summary(code, &statistics, Instant::now());
+        self.bus.ended(code, &statistics, Instant::now());
         if let Some(codes) = self.exit_codes.take() {
-            self.events.exit_codes(self.pids.len(), &codes);
+            let ranks = self.pids.len();
+            self.bus.tell(Event::ExitCodes { ranks, codes: &codes });
         }
-        self.output.say(self.events.take_text());
+        self.output.say(self.bus.take_text());
         let deadline = self.interrupted.then(|| Instant::now() + LAST_WORDS);
         self.tell_who_waits_for_suspension();
         self.output.finish(deadline);
@@ -234,7 +250,7 @@ impl Dispatcher {
     fn step(&mut self) -> io::Result<Option<i32>> {
         let now = Instant::now();
         self.output.mind_silence(now);
-        self.output.say(self.events.take_text());
+        self.output.say(self.bus.take_text());
 
         let stdin = io::stdin();
         let read_stdin = self.stdin_wanted && self.verdict.is_none() && input::may_read();
@@ -362,258 +378,6 @@ impl Dispatcher {
         }
     }
 
-    fn heard(&mut self, message: ToDispatcher) {
-        let now = Instant::now();
-        match message {
-            ToDispatcher::Started {
-                rank,
-                life,
-                pid,
-                image,
-                from_file,
-                asked_ns,
-                runs_ns,
-            } => {
-                self.pids[rank] = Some(pid);
-                if self.verdict.is_none() {
-                    if self.verbose {
-                        let on = self.cpus.get(rank % self.cpus.len().max(1));
-                        let on = on.map(|cpus| format!(" on processors {cpus}")).unwrap_or_default();
-                        self.events
-                            .say(&format!("rank {rank} runs as process {pid}{on} (life {life})"));
-                    }
-                    let how = Beginning {
-                        image,
-                        from_file,
-                        together: self.returns(rank) && !self.is_hierarchical(),
-                        ns: (asked_ns, runs_ns),
-                    };
-                    self.events.started(rank, life, pid, how);
-                }
-            }
-            ToDispatcher::Failed { reason } => self.cannot_go_on(&reason),
-            ToDispatcher::Resumed => self.resumed(),
-            ToDispatcher::ResumedElsewhere { reason } => self.resumed_elsewhere(&reason),
-            ToDispatcher::Ended(ended) => {
-                let rank = ended.rank;
-                self.pids[rank] = None;
-                if let Some(codes) = &mut self.exit_codes {
-                    codes.insert(rank, ended.exit_code());
-                }
-                if self.verdict.is_some() {
-                    return;
-                }
-                if self.returns(rank) {
-                    // It had ended before the agent heard that all ranks return, and returns with them.
-                    self.events.failed(&ended, None, now);
-                    return;
-                }
-                if self.events.images().0 > 0 {
-                    self.policy.has_images();
-                }
-                if ended.diverged() {
-                    self.have_waves_again();
-                }
-                let decision = self.policy.ended(&ended);
-                if decision == Decision::Finished {
-                    self.events.finished(&ended);
-                    if self.has_waves() {
-                        self.checkpoints.give_up(self.unit(rank), &finished(rank));
-                    } else {
-                        self.checkpoints.left(rank);
-                        self.suspension.rank_finished(rank);
-                    }
-                    if self.policy.all_finished() {
-                        let code = self.policy.exit_code();
-                        self.end_program(code);
-                    }
-                    return;
-                }
-                if self.ended_by_user(&ended) {
-                    return;
-                }
-                let error = match &decision {
-                    Decision::EndJob { reason, .. } => Some(reason.as_str()),
-                    _ => None,
-                };
-                self.events.failed(&ended, error, now);
-                self.checkpoints.failed();
-                match decision {
-                    Decision::Restart => {
-                        if !ended.repeats {
-                            self.have_waves_again();
-                        }
-                        self.events.restarting(rank);
-                        let messages = ended.statistics.deliveries + ended.statistics.sends();
-                        let fault_at_messages = self.faults.next_life(rank, messages);
-                        if self.all_return(&ended) {
-                            self.return_all(rank, fault_at_messages);
-                            return;
-                        }
-                        self.tell(ToAgent::Restart {
-                            rank,
-                            fault_at_messages,
-                        });
-                    }
-                    Decision::EndJob { code, .. } => self.end(code, Duration::ZERO),
-                    Decision::Finished => {}
-                }
-            }
-            ToDispatcher::CannotRecoverAlone {
-                rank,
-                fault_at_messages,
-                reason,
-            } => {
-                if self.verdict.is_some() || self.returns(rank) {
-                    return;
-                }
-                self.have_waves_again();
-                if !self.has_waves() {
-                    self.cannot_go_on(&format!("cannot start rank {rank} again: {reason}"));
-                    return;
-                }
-                self.all_return_from_now_on(rank, &format!("rank {rank} cannot recover alone: {reason}"));
-                self.return_all(rank, fault_at_messages);
-            }
-            ToDispatcher::CaughtUp { rank, life, statistics } => self.events.caught_up(rank, life, &statistics, now),
-            ToDispatcher::Checkpointed {
-                rank,
-                number,
-                stall_ns,
-                is_snapshot,
-            } => {
-                let stall = Duration::from_nanos(stall_ns);
-                self.checkpoints.answered(rank, self.start.elapsed(), Ok(stall));
-                if self.writes_images {
-                    self.checkpoints.is_written(rank);
-                }
-                self.suspension.image_taken(rank);
-                self.events.checkpointed(rank, number, stall, is_snapshot);
-            }
-            ToDispatcher::LogGrows {
-                rank, is_scarce: true, ..
-            } => {
-                self.events.log_fills(rank);
-                self.want_images(None);
-            }
-            ToDispatcher::LogGrows { bytes, .. } => self.checkpoints.logs_have_grown(bytes, self.start.elapsed()),
-            ToDispatcher::WaveComplete {
-                rank,
-                number,
-                total_ns,
-                longest_stall_ns,
-                all_stalls_ns,
-                groups,
-                is_global,
-            } => {
-                let total = Duration::from_nanos(total_ns);
-                let unit = self.unit(rank);
-                self.checkpoints.answered(unit, self.start.elapsed(), Ok(total));
-                let members = self.members(unit);
-                let mean = Duration::from_nanos(all_stalls_ns / members.len() as u64);
-                let longest = Duration::from_nanos(longest_stall_ns);
-                let groups = (self.protocol.waves() == kinds::Waves::GroupByGroup).then_some((groups, is_global));
-                let of = self.is_hierarchical().then_some(&members[..]);
-                self.events.wave_complete(number, total, longest, mean, groups, of);
-                self.wave_for_suspension(&members);
-            }
-            ToDispatcher::LogsMeasured { bytes } => self.checkpoints.logs_are(bytes),
-            ToDispatcher::ImageWanted { rank } => {
-                let unit = self.unit(rank);
-                self.checkpoints.want(std::iter::once(unit), None, self.start.elapsed());
-            }
-            ToDispatcher::Returned { rank, wave } => {
-                let unit = self.unit(rank);
-                self.returning[unit] = false;
-                let members = self.members(unit);
-                self.policy.go_on(&members);
-                match self.is_hierarchical() {
-                    true => self.events.group_returned(&members, wave),
-                    false => self.events.returned(wave, now),
-                }
-            }
-            ToDispatcher::NotCheckpointed { rank, reason } => {
-                let unit = self.unit(rank);
-                let why = format!("rank {rank}: {reason}");
-                let is_expected = self.checkpoints.is_expected(unit);
-                let asked = self.checkpoints.asked_at(unit).map_or(now, |at| self.start + at);
-                self.checkpoints.answered(unit, self.start.elapsed(), Err(&why));
-                let lasts = self.events.not_checkpointed(rank, &reason, is_expected, (asked, now));
-                if lasts && !self.together {
-                    // One rank must not keep all others from having images.
-                    self.only_logs(&why);
-                }
-            }
-            ToDispatcher::ImageWritten {
-                rank,
-                number,
-                bytes,
-                written,
-                write_ns,
-            } => {
-                let time = Duration::from_nanos(write_ns);
-                self.checkpoints.has_been_written(rank);
-                self.events.image_written(rank, number, bytes, written, time);
-                self.suspension.image_written(rank, time);
-            }
-            ToDispatcher::ImageNotWritten { rank, number, reason } => {
-                self.checkpoints.has_been_written(rank);
-                self.events.image_not_written(rank, number, &reason);
-                self.image_not_written(rank, &reason);
-            }
-            ToDispatcher::Halted => self.halted(),
-            ToDispatcher::Suspended { directory, bytes } => self.suspended(Path::new(&directory), bytes),
-            ToDispatcher::NotSuspended { reason } => self.suspension_failed(&reason),
-            ToDispatcher::ImageLost { rank, number, reason } => {
-                self.events.image_lost(rank, number, &reason);
-                let unit = self.unit(rank);
-                self.checkpoints.lost(unit, self.start.elapsed());
-            }
-            ToDispatcher::MemoryRead { rank, number } => self.events.memory_read(rank, number),
-            ToDispatcher::Aborted { rank, code } => {
-                self.events.aborted(rank, code);
-                // An exit status has eight bits; one that would look like success must not.
-                let code = if code & 0xff == 0 { FAILURE } else { code & 0xff };
-                self.end_program(code);
-            }
-            ToDispatcher::SpawnWanted { rank, programs } => self.spawn(rank, &programs),
-            ToDispatcher::ProgramReplaced { rank, path } => self.events.program_replaced(rank, Path::new(&path)),
-            ToDispatcher::Undone { rank, text } => self.events.undone(rank, &text),
-            ToDispatcher::PmiTrouble { rank, text } => self.events.pmi_trouble(rank, &text),
-            ToDispatcher::OutputDiffers {
-                rank,
-                stream,
-                offset,
-                anew,
-            } => self.events.output_differs(rank, stream, offset, anew),
-            ToDispatcher::OutputMissing { rank, bytes } => self.events.output_missing(rank, bytes),
-            ToDispatcher::Output { rank, stream, bytes } => {
-                self.owed += bytes.len() as u64;
-                self.output.take(rank, stream, &bytes, now);
-            }
-            ToDispatcher::OutputEnd { rank } => {
-                // A rank that failed will go on where its last life stopped, in the middle of a line if need be.
-                if self.pids[rank].is_none() && self.policy.has_finished(rank) {
-                    self.output.end(rank);
-                }
-            }
-            ToDispatcher::StdinWanted => self.stdin_wanted = true,
-            ToDispatcher::Stopped { statistics } => self.stopped = Some(statistics),
-        }
-    }
-
-    /// Ranks cannot be started. What is told last must say why, also to those who have not been told of the image.
-    fn cannot_go_on(&mut self, reason: &str) {
-        let image = self
-            .events
-            .unusable_image()
-            .filter(|_| self.suspension.resumed_from.is_some());
-        let text = image.map(|image| format!("{reason}; {image}"));
-        self.suspension.is_damaged |= text.is_some();
-        self.events.error(text.as_deref().unwrap_or(reason));
-        self.end(FAILURE, Duration::ZERO);
-    }
-
     /// Ends the job with this exit status, unless it is being ended already. Ranks may take `grace` to end by themselves.
     fn end(&mut self, code: i32, grace: Duration) {
         if self.verdict.is_none() {
@@ -666,7 +430,7 @@ impl Dispatcher {
             // Like any other program whose reader has gone.
             self.end(128 + Signal::SIGPIPE as i32, Duration::ZERO);
         } else {
-            self.events.error(&format!("cannot write {what}"));
+            self.bus.error(&format!("cannot write {what}"));
             self.end(FAILURE, Duration::ZERO);
         }
     }
@@ -682,7 +446,7 @@ impl Dispatcher {
         // Whoever sets a limit waits for no slow reader either.
         self.interrupted = true;
         let limit = limit.as_secs_f64();
-        self.events.error(&format!("APPLICATION TIMED OUT, TIMEOUT = {limit}s"));
+        self.bus.error(&format!("APPLICATION TIMED OUT, TIMEOUT = {limit}s"));
         self.end(TIMED_OUT, self.signals.grace);
     }
 
@@ -701,7 +465,7 @@ impl Dispatcher {
             Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EIO as i32) && !input::may_read() => {}
             Err(error) => {
                 self.stdin_wanted = false;
-                self.events
+                self.bus
                     .error(&format!("cannot read standard input: {error}; rank 0 sees its end"));
                 self.tell(ToAgent::StdinEnd);
             }
@@ -721,7 +485,7 @@ impl Dispatcher {
                     self.console.answer(client, &Reply::Done("is being ended".to_string()));
                     self.signalled(Signal::SIGTERM as i32);
                 }
-                Request::Checkpoint => match self.without_images {
+                Request::Checkpoint => match self.images.without {
                     Some(why) => self.console.answer(client, &Reply::Refused(why.to_string())),
                     None => self.want_images(Some(client)),
                 },
@@ -730,13 +494,13 @@ impl Dispatcher {
     }
 
     fn status(&self) -> Status {
-        let (images, last) = self.events.images();
+        let (images, last) = self.bus.stats().images();
         Status {
             ranks: self.pids.len(),
             running: self.pids.iter().flatten().count(),
             protocol: self.protocol.name().to_string(),
             seconds: self.start.elapsed().as_secs_f64(),
-            restarts: self.events.restarts(),
+            restarts: self.bus.stats().restarts(),
             images,
             seconds_since_image: last.map(|last| last.elapsed().as_secs_f64()),
             command: self.command.clone(),
@@ -750,7 +514,7 @@ impl Dispatcher {
         let running: Vec<usize> = (0..self.pids.len()).filter(|rank| self.pids[*rank].is_some()).collect();
         for rank in self.faults.due(self.start.elapsed(), &running) {
             if self.pids[rank].is_some() && !self.suspension.has_halted() {
-                self.events.fault_injected(rank);
+                self.bus.tell(Event::FaultInjected { rank });
                 self.tell(ToAgent::Kill { rank });
             }
         }
@@ -766,7 +530,7 @@ impl Dispatcher {
             Ok(status) => status.to_string(),
             Err(error) => error.to_string(),
         };
-        self.events.error(&format!(
+        self.bus.error(&format!(
             "the agent (pid {}) has died ({end}); without it ranks cannot be watched or restarted, so the job ends",
             self.agent.id()
         ));

@@ -60,6 +60,11 @@ pub fn grouped(number: u64) -> String {
     out
 }
 
+/// `1 restart`, `2 restarts`.
+pub fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(number), if number == 1 { one } else { many })
+}
+
 /// `1.4 s`, `12 ms`.
 pub fn readable_duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();

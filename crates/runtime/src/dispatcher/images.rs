@@ -7,6 +7,7 @@ use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Ended, ToAgent};
 
 use super::checkpoints::Outcome;
+use super::events::Event;
 use super::{Dispatcher, suspend};
 
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -18,7 +19,7 @@ impl Dispatcher {
             return;
         }
         if let Some((every, share)) = self.checkpoints.begins_to_hold_back() {
-            self.events.images_held_back(every, share);
+            self.bus.tell(Event::ImagesHeldBack { share, every });
         }
         let runs = self.runs();
         if self.checkpoints.wants_logs(self.start.elapsed()) {
@@ -28,7 +29,7 @@ impl Dispatcher {
             let request = if self.has_waves() {
                 ToAgent::Wave { unit: rank }
             } else {
-                self.events.image_asked(rank);
+                self.bus.tell(Event::ImageAsked { rank });
                 ToAgent::Checkpoint { rank }
             };
             self.tell(request);
@@ -158,7 +159,7 @@ impl Dispatcher {
     /// A rank could not recover alone, for this reason: none tries to any more.
     pub(super) fn all_return_from_now_on(&mut self, rank: usize, why: &str) {
         self.together = true;
-        self.events.all_return_from_now_on(rank, why);
+        self.bus.tell(Event::ReturnsTogether { rank, reason: why });
     }
 
     /// All ranks (of its unit) return to the last wave, as `rank` has failed.

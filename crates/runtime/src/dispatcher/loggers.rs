@@ -8,6 +8,7 @@ use resurgo_protocol::kinds;
 use resurgo_wire::control::Job;
 use resurgo_wire::node_memory::{SPREAD_BROADCAST, SPREAD_MULTICAST};
 
+use super::events::Event;
 use super::{Dispatcher, FAILURE};
 use crate::event_logger::{self, Process, Report, Settings};
 
@@ -113,19 +114,35 @@ impl Dispatcher {
                     Report::Serves { epoch, deliveries } => {
                         let again = logger.process.starts > 1;
                         logger.failing = None;
-                        self.events.event_logger_started(number, pid, epoch, deliveries, again);
+                        self.bus.tell(Event::LoggerStarted {
+                            logger: number,
+                            pid,
+                            epoch,
+                            deliveries,
+                            again,
+                        });
                     }
-                    Report::WithoutJournal { reason } => self.events.event_logger_without_journal(number, &reason),
+                    Report::WithoutJournal { reason } => self.bus.tell(Event::LoggerWithoutJournal {
+                        logger: number,
+                        reason: &reason,
+                    }),
                     Report::Failed { reason } => {
                         logger.failing.get_or_insert(now);
-                        self.events.event_logger_failed(number, &reason);
+                        self.bus.tell(Event::LoggerFailed {
+                            logger: number,
+                            reason: &reason,
+                        });
                     }
                 }
             }
             if let Some(end) = end
                 && self.verdict.is_none()
             {
-                self.events.event_logger_lost(number, end, waits);
+                self.bus.tell(Event::LoggerLost {
+                    logger: number,
+                    end,
+                    waits,
+                });
                 let soon = now.duration_since(logger.started) < SOON && logger.process.starts > 1;
                 logger.again_at = Some(if soon { now + PAUSE } else { now });
             }
@@ -133,12 +150,15 @@ impl Dispatcher {
                 (logger.started, logger.again_at) = (now, None);
                 if let Err(error) = logger.begin() {
                     logger.failing.get_or_insert(now);
-                    self.events.event_logger_failed(number, &error.to_string());
+                    self.bus.tell(Event::LoggerFailed {
+                        logger: number,
+                        reason: &error.to_string(),
+                    });
                     logger.again_at = Some(now + PAUSE);
                 }
             }
             if logger.failing.is_some_and(|since| now - since > PATIENCE) && self.verdict.is_none() {
-                self.events.error(&format!(
+                self.bus.error(&format!(
                     "event logger {number} cannot be started for {PATIENCE:?}, so the job ends"
                 ));
                 self.end(FAILURE, Duration::ZERO);

@@ -4,9 +4,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use resurgo_wire::control::Job;
+use resurgo_wire::control::{End, Job};
 use resurgo_wire::node_memory::SEGMENT;
 
+use super::events::Event;
+use super::policy::how_ended;
 use super::{Dispatcher, FAILURE, LAST_WORDS};
 use crate::channel_memory::{self, Held, Process, Report, Settings};
 
@@ -76,7 +78,7 @@ impl Dispatcher {
         for number in 0..self.memories.0.len() {
             let (reports, end) = self.memories.0[number].hear();
             if reports.contains(&Report::Fills) && self.verdict.is_none() {
-                self.events.channel_memory_fills(number);
+                self.bus.tell(Event::ChannelMemoryFills { memory: number });
                 self.want_images(None);
             }
             let failed = reports.into_iter().find_map(|report| match report {
@@ -86,8 +88,20 @@ impl Dispatcher {
             if self.verdict.is_some() || failed.is_none() && end.is_none() {
                 continue;
             }
-            self.events.channel_memory_lost(number, failed, end);
+            self.bus.tell(Event::ChannelMemoryLost { memory: number, end });
+            self.bus.error(&why_lost(number, failed, end));
             self.end(FAILURE, Duration::ZERO);
         }
+    }
+}
+
+/// `failed`: the reason that it has given itself; otherwise it has ended without a word.
+pub(super) fn why_lost(number: usize, failed: Option<String>, end: Option<End>) -> String {
+    match (failed, end) {
+        (Some(reason), _) => format!("channel memory {number} cannot go on: {reason}"),
+        (None, end) => format!(
+            "channel memory {number} was lost ({}); the messages that it had are nowhere else, so the job ends",
+            end.map_or_else(|| "it said nothing".to_string(), how_ended)
+        ),
     }
 }

@@ -87,7 +87,7 @@ impl AsFd for Signals {
 impl Dispatcher {
     pub(super) fn signalled(&mut self, number: i32) {
         let signal = Signal::try_from(number).ok();
-        if signal.is_some() && signal == self.signals.takes_images && self.without_images.is_none() {
+        if signal.is_some() && signal == self.signals.takes_images && self.images.without.is_none() {
             if self.verdict.is_none() {
                 self.want_images(None);
             }
@@ -116,7 +116,7 @@ impl Dispatcher {
             // The user insists, or the job is being ended anyhow.
             if !self.interrupted {
                 self.interrupted = true;
-                self.events.error(&format!("ended by {}", signal_name(number)));
+                self.bus.error(&format!("ended by {}", signal_name(number)));
             }
             self.end(128 + number, Duration::ZERO);
             self.end_at_once();
@@ -139,7 +139,7 @@ impl Dispatcher {
         };
         if Instant::now() >= deadline {
             self.interrupted = true;
-            self.events.error(&format!("ended by {}", signal_name(number)));
+            self.bus.error(&format!("ended by {}", signal_name(number)));
             self.end(128 + number, Duration::ZERO);
         }
     }
@@ -150,7 +150,7 @@ impl Dispatcher {
             return false;
         };
         self.interrupted = true;
-        self.events.error(&format!("ended by {}", signal_name(signal)));
+        self.bus.error(&format!("ended by {}", signal_name(signal)));
         let code = match ended.end {
             End::Exited(code) if code & 0xff != 0 => code,
             End::Signalled(signal) => 128 + signal,

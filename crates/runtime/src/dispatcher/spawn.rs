@@ -4,6 +4,7 @@ use resurgo_wire::control::{Program, ToAgent, WantedProgram};
 use resurgo_wire::node_memory::MAX_RANKS;
 
 use super::Dispatcher;
+use super::events::Event;
 use crate::{FILES_PER_RANK, OWN_FILES, leftovers};
 
 /// Finds the file of a program that a rank wants to spawn, and makes its environment; or says why it cannot be run.
@@ -22,7 +23,10 @@ impl Dispatcher {
         let programs = match self.prepare_spawn(wanted) {
             Ok(programs) => programs,
             Err(reason) => {
-                self.events.spawn_failed(by, &reason);
+                self.bus.tell(Event::SpawnFailed {
+                    rank: by,
+                    reason: &reason,
+                });
                 self.tell(ToAgent::SpawnRefused { by });
                 return;
             }
@@ -36,10 +40,17 @@ impl Dispatcher {
         self.output.spawned(first);
         self.pids.resize(ranks, None);
         self.policy.grow(ranks);
+        self.images.refusals.grow(ranks);
         self.faults.grow(ranks);
         self.checkpoints.grow(ranks, self.start.elapsed());
         let names: Vec<&str> = wanted.iter().map(|program| program.name.as_str()).collect();
-        self.events.spawned(by, ranks, &names);
+        let new: Vec<usize> = (first..ranks).collect();
+        self.spawned_by.extend(new.iter().map(|rank| (*rank, by)));
+        self.bus.tell(Event::Spawned {
+            rank: by,
+            ranks: &new,
+            programs: &names,
+        });
         let message_faults = (first..ranks)
             .map(|rank| (rank, self.faults.next_life(rank, 0)))
             .filter(|(_, messages)| *messages > 0)

@@ -7,23 +7,26 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::process::{Child, Command, Stdio};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::prctl;
+use resurgo_protocol::Protocol;
 use resurgo_wire::console::LONGEST_COMMAND;
 use resurgo_wire::control::{Job, ToAgent};
 
+use super::bus::{Bus, Wanted};
 use super::checkpoints::Checkpoints;
 use super::console::Console;
-use super::events::{Events, Wanted};
+use super::events::Event;
 use super::loggers::Loggers;
 use super::memories::Memories;
 use super::output::Output;
 use super::policy::Policy;
+use super::refusals::Refusals;
 use super::signals::Signals;
 use super::suspend::{self, State, Suspension};
-use super::{Dispatcher, Settings, input};
+use super::{Dispatcher, Images, Settings, input};
 use crate::connection::Connection;
 use crate::faults::Schedule;
 use crate::suspended::Suspended;
@@ -31,8 +34,6 @@ use crate::suspended::Suspended;
 impl Dispatcher {
     pub(super) fn start(mut settings: Settings) -> Result<Dispatcher, String> {
         let start = Instant::now();
-        let failed =
-            |what: &'static str| move |error: io::Error| format!("cannot {what}: {error}{}", crate::hint(&error));
         prctl::set_child_subreaper(true).map_err(|error| format!("cannot become a subreaper: {error}"))?;
         let signals = Signals::watch(settings.checkpoint_signal, settings.grace).map_err(failed("watch signals"))?;
         let create = |path: &Option<PathBuf>, option: &str| match path {
@@ -42,9 +43,12 @@ impl Dispatcher {
             None => Ok(None),
         };
         let json = create(&settings.json_events, "--json-events")?;
-        let statistics = Wanted {
+        let wanted = Wanted {
+            quiet: settings.quiet,
+            verbose: settings.verbose,
+            json,
             table: settings.stats,
-            file: create(&settings.stats_json, "--stats-json")?,
+            figures: create(&settings.stats_json, "--stats-json")?,
         };
         let job = &mut settings.job;
         let size = job.programs.iter().map(|program| program.ranks).sum();
@@ -73,23 +77,8 @@ impl Dispatcher {
             output.make_files(size)?;
         }
 
-        let (ours, theirs) = UnixStream::pair().map_err(failed("make a socket"))?;
-        let agent = Command::new("/proc/self/exe")
-            .arg0("resurgo")
-            .arg(crate::agent::VERB)
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
-            // Out of the terminal's foreground group: Ctrl-C is the dispatcher's to handle.
-            .process_group(0)
-            .spawn()
-            .map_err(failed("start the agent"))?;
-        let connection = Connection::new(ours).map_err(failed("talk to the agent"))?;
-
-        let mut events = Events::new(size, settings.quiet, json, statistics, start);
-        events.job_started(size, job.protocol);
-        for (number, pid) in memories.pids().enumerate() {
-            events.channel_memory_started(number, pid);
-        }
+        let (agent, connection) = start_agent()?;
+        let bus = begin_to_tell(wanted, job.protocol, size, &memories, start);
         let units = job.units(size);
         let mut dispatcher = Dispatcher {
             agent,
@@ -111,8 +100,12 @@ impl Dispatcher {
                 settings.images_in_flight.unwrap_or(usize::MAX),
             )
             .with_share(settings.checkpoint_share),
-            without_images: suspend::without_images(job),
-            writes_images: job.checkpoint_directory.is_some(),
+            images: Images {
+                without: suspend::without_images(job),
+                are_written: job.checkpoint_directory.is_some(),
+                refusals: Refusals::new(size),
+                unusable: BTreeMap::new(),
+            },
             console: Console::start(),
             command: command_line(job),
             protocol: job.protocol,
@@ -120,11 +113,12 @@ impl Dispatcher {
             units,
             together: false,
             may_begin_again: false,
-            events,
+            bus,
             start,
             name: job.name.clone(),
             pids: vec![None; size],
             spawned_worlds: Vec::new(),
+            spawned_by: BTreeMap::new(),
             most_ranks: job.most_ranks,
             open_files: job.open_files.1,
             find: settings.find,
@@ -134,7 +128,6 @@ impl Dispatcher {
             interrupted: false,
             progress_due: None,
             stopped: None,
-            verbose: settings.verbose,
             cpus: (0..job.cpus.len()).filter_map(|rank| job.cpus_of(rank)).collect(),
             timeout: settings.timeout,
             exit_codes: settings.print_exit_codes.then(BTreeMap::new),
@@ -163,10 +156,7 @@ impl Dispatcher {
         self.policy.resume(state.policy);
         self.spawned_worlds = state.spawned_worlds;
         for path in self.output.resume(state.output)? {
-            let path = path.display();
-            self.events.say(&format!(
-                "warning: {path} is not what the suspended job has left: lines that it had are missing, and what follows is added to it"
-            ));
+            self.bus.tell(Event::OutputFileDiffers { path: &path });
         }
         self.suspension.seconds_before = about.seconds;
         self.suspension.resumed_from = Some(suspended.directory.clone());
@@ -177,6 +167,44 @@ impl Dispatcher {
         });
         Ok(())
     }
+}
+
+/// Why the dispatcher cannot begin, from what it could not do.
+fn failed(what: &'static str) -> impl Fn(io::Error) -> String {
+    move |error| format!("cannot {what}: {error}{}", crate::hint(&error))
+}
+
+/// Starts the agent of this node.
+fn start_agent() -> Result<(Child, Connection), String> {
+    let (ours, theirs) = UnixStream::pair().map_err(failed("make a socket"))?;
+    let agent = Command::new("/proc/self/exe")
+        .arg0("resurgo")
+        .arg(crate::agent::VERB)
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        // Out of the terminal's foreground group: Ctrl-C is the dispatcher's to handle.
+        .process_group(0)
+        .spawn()
+        .map_err(failed("start the agent"))?;
+    let connection = Connection::new(ours).map_err(failed("talk to the agent"))?;
+    Ok((agent, connection))
+}
+
+/// Tells that a job of `size` ranks begins.
+fn begin_to_tell(wanted: Wanted, protocol: Protocol, size: usize, memories: &Memories, start: Instant) -> Bus {
+    let mut bus = Bus::new(size, wanted, start);
+    bus.tell(Event::JobStarted {
+        ranks: size,
+        protocol: protocol.name(),
+        unix_time: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0.0, |time| time.as_secs_f64()),
+        coordinated: protocol.has_waves() && !protocol.logs(),
+    });
+    for (memory, pid) in memories.pids().enumerate() {
+        bus.tell(Event::ChannelMemoryStarted { memory, pid });
+    }
+    bus
 }
 
 /// As it was typed, more or less.

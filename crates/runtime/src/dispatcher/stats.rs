@@ -3,13 +3,14 @@
 
 mod report;
 
-use crate::channel_memory::Held;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use resurgo_wire::control::{Ended, LifeStatistics};
 use resurgo_wire::counters::{Costs, Sizes};
 
+use super::events::{Event, Sink};
+use crate::channel_memory::Held;
 pub use report::Outcome;
 
 /// Checkpoints and recoveries that are kept one by one, the last ones. Sums count all.
@@ -113,33 +114,34 @@ impl<T> Last<T> {
 /// Everything that is measured.
 pub struct Stats {
     start: Instant,
-    start_ns: u64,
+    /// The same by CLOCK_MONOTONIC.
+    pub(super) start_ns: u64,
     protocol: String,
     /// All ranks return when one has failed.
     coordinated: bool,
     ranks: Vec<RankStats>,
-    pub failures: u64,
+    failures: u64,
     /// When ranks failed that have not caught up since.
     failed_at: Vec<Option<Instant>>,
     /// The work of which time, on the whole.
-    pub lost: Duration,
-    pub replay: Duration,
-    pub replayed_deliveries: u64,
+    lost: Duration,
+    replay: Duration,
+    replayed_deliveries: u64,
     recoveries: Last<Recovery>,
     /// Of the last failure, as long as nobody has decided what follows from it.
     failing: Recovery,
     /// When an image of each rank was asked for.
     asked_at: Vec<Option<Instant>>,
-    pub images: u64,
-    pub waves: u64,
-    pub last_image: Option<Instant>,
+    images: u64,
+    waves: u64,
+    last_image: Option<Instant>,
     /// What each channel memory has had, if it has said so.
-    pub channel_memories: Vec<Option<Held>>,
+    channel_memories: Vec<Option<Held>>,
     /// From requests to complete images or waves.
     checkpoint_time: Duration,
-    pub longest_stall: Duration,
+    longest_stall: Duration,
     /// Written to files.
-    pub image_bytes: u64,
+    image_bytes: u64,
     /// How often and how long ranks stood still for images, all together.
     stall_count: u64,
     stalls: Duration,
@@ -154,7 +156,7 @@ impl Stats {
     pub fn new(size: usize, start: Instant) -> Stats {
         Stats {
             start,
-            start_ns: crate::monotonic_ns(),
+            start_ns: crate::monotonic_ns().saturating_sub(start.elapsed().as_nanos() as u64),
             protocol: String::new(),
             coordinated: false,
             ranks: vec![RankStats::default(); size],
@@ -181,21 +183,16 @@ impl Stats {
         }
     }
 
-    pub fn job_started(&mut self, protocol: &str, coordinated: bool) {
-        self.protocol = protocol.to_string();
-        self.coordinated = coordinated;
-    }
-
-    /// From now on all ranks return when one has failed.
-    pub fn all_return(&mut self) {
-        self.coordinated = true;
-    }
-
     /// There are so many ranks now.
-    pub fn grow(&mut self, ranks: usize) {
+    fn grow(&mut self, ranks: usize) {
         self.ranks.resize(ranks, RankStats::default());
         self.failed_at.resize(ranks, None);
         self.asked_at.resize(ranks, None);
+    }
+
+    /// Images (or complete waves) so far, and when the last was taken.
+    pub fn images(&self) -> (u64, Option<Instant>) {
+        (self.images + self.waves, self.last_image)
     }
 
     pub fn restarts(&self) -> u64 {
@@ -203,36 +200,32 @@ impl Stats {
     }
 
     /// Messages and bytes that ranks have sent.
-    pub fn sent(&self) -> (u64, u64) {
+    fn sent(&self) -> (u64, u64) {
         let classes = self.ranks.iter().flat_map(|rank| rank.sizes.iter());
         classes.fold((0, 0), |(messages, bytes), class| {
             (messages + class[0], bytes + class[1])
         })
     }
 
-    pub fn costs(&self) -> Costs {
+    fn costs(&self) -> Costs {
         resurgo_wire::counters::together(self.ranks.iter().map(|rank| &rank.costs))
     }
 
     /// How long a rank stands still for one image, in the mean.
-    pub fn individual(&self) -> Option<f64> {
+    fn individual(&self) -> Option<f64> {
         mean(self.stalls, self.stall_count)
     }
 
     /// How long an image, or a wave, takes from the request, in the mean.
-    pub fn total(&self) -> Option<f64> {
+    fn total(&self) -> Option<f64> {
         mean(self.checkpoint_time, self.images + self.waves)
     }
 
-    pub fn effective(&self) -> Duration {
+    fn effective(&self) -> Duration {
         self.mean_stalls
     }
 
-    pub fn image_asked(&mut self, rank: usize, now: Instant) {
-        self.asked_at[rank] = Some(now);
-    }
-
-    pub fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration, now: Instant) {
+    fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration, now: Instant) {
         self.images += 1;
         self.stood_still(1, stall, stall / self.ranks.len() as u32, stall, now);
         let asked = self.asked_at[rank].take().unwrap_or(now);
@@ -254,7 +247,7 @@ impl Stats {
     }
 
     /// `group`: it is a wave of these ranks.
-    pub fn wave_complete(
+    fn wave_complete(
         &mut self,
         number: u64,
         total: Duration,
@@ -294,7 +287,7 @@ impl Stats {
         self.longest_stall = self.longest_stall.max(longest);
     }
 
-    pub fn image_written(&mut self, rank: usize, number: u64, bytes: u64, written: u64, time: Duration) {
+    fn image_written(&mut self, rank: usize, number: u64, bytes: u64, written: u64, time: Duration) {
         self.image_bytes += written;
         let is_of = |one: &&mut Checkpoint| {
             let in_group = one.group.as_ref().is_none_or(|group| group.contains(&rank));
@@ -309,11 +302,7 @@ impl Stats {
         }
     }
 
-    pub fn finished(&mut self, ended: &Ended) {
-        self.ranks[ended.rank].take(&ended.statistics);
-    }
-
-    pub fn failed(&mut self, ended: &Ended, now: Instant) {
+    fn failed(&mut self, ended: &Ended, now: Instant) {
         let rank = ended.rank;
         self.failures += 1;
         // A failure during the replay of another: the time runs since the first.
@@ -329,7 +318,7 @@ impl Stats {
     }
 
     /// The rank that has failed last is started again.
-    pub fn restarting(&mut self, rank: usize) {
+    fn restarting(&mut self, rank: usize) {
         self.ranks[rank].restarts += 1;
         self.recoveries.push(std::mem::take(&mut self.failing));
     }
@@ -342,19 +331,19 @@ impl Stats {
     }
 
     /// A life runs that was asked for at `asked_ns`.
-    pub fn started(&mut self, rank: usize, life: u64, image: u64, from_file: bool, (asked_ns, runs_ns): (u64, u64)) {
+    fn started(&mut self, rank: usize, life: u64, image: u64, from_file: bool, (asked_ns, runs_ns): (u64, u64)) {
         if let Some(recovery) = self.recovery(rank) {
             (recovery.life, recovery.image, recovery.from_file) = (life, image, from_file);
             (recovery.asked_ns, recovery.runs_ns) = (asked_ns, runs_ns);
         }
     }
 
-    /// Answers how long the replay took, and the time since the failure, if the life followed one.
-    pub fn caught_up(&mut self, rank: usize, life: &LifeStatistics, now: Instant) -> (Duration, Option<Duration>) {
-        let replay = match life.first_delivery_ns {
-            0 => Duration::ZERO,
-            first => Duration::from_nanos(life.caught_up_ns.saturating_sub(first)),
-        };
+    /// The time since the failure that the present life of `rank` has followed; none if it has followed none.
+    pub fn lost_since_failure(&self, rank: usize, now: Instant) -> Option<Duration> {
+        self.failed_at[rank].map(|failed| now.duration_since(failed))
+    }
+
+    fn caught_up(&mut self, rank: usize, life: &LifeStatistics, replay: Duration, lost: Option<Duration>) {
         self.replay += replay;
         self.replayed_deliveries += life.replay_deliveries;
         if let Some(recovery) = self.recovery(rank) {
@@ -362,15 +351,22 @@ impl Stats {
             (recovery.replayed_ns, recovery.caught_up_ns) = (life.replayed_ns, life.caught_up_ns);
             recovery.deliveries = life.replay_deliveries;
         }
-        let lost = self.failed_at[rank].take().map(|failed| now.duration_since(failed));
+        self.failed_at[rank] = None;
         self.lost += lost.unwrap_or_default();
-        (replay, lost)
     }
 
-    /// All ranks go on from `wave`, 0: the beginning. Answers of which time the work is lost.
-    pub fn returned(&mut self, wave: u64, now: Instant) -> Duration {
+    /// Of which time the work is lost when all ranks go on from `wave`, 0: the beginning.
+    pub fn lost_by_return(&self, wave: u64, now: Instant) -> Duration {
+        match wave {
+            // Everything; some of it was lost before.
+            0 => now.duration_since(self.start).saturating_sub(self.lost),
+            _ => now.saturating_duration_since(self.work_since),
+        }
+    }
+
+    fn returned(&mut self, wave: u64, lost: Duration, now: Instant) {
         self.failed_at.fill(None);
-        let now_ns = crate::monotonic_ns();
+        let now_ns = self.start_ns + now.duration_since(self.start).as_nanos() as u64;
         for recovery in self
             .recoveries
             .kept
@@ -379,18 +375,12 @@ impl Stats {
         {
             (recovery.wave, recovery.caught_up_ns) = (Some(wave), now_ns);
         }
-        let lost = match wave {
-            // Everything; some of it was lost before.
-            0 => now.duration_since(self.start).saturating_sub(self.lost),
-            _ => now.saturating_duration_since(self.work_since),
-        };
         self.lost += lost;
         self.work_since = now;
-        lost
     }
 
     /// The job is over. `statistics` are those of every rank's last life; none if the agent could not tell them.
-    pub fn ended(&mut self, statistics: &[LifeStatistics], now: Instant) {
+    fn ended(&mut self, statistics: &[LifeStatistics], now: Instant) {
         for (rank, life) in self.ranks.iter_mut().zip(statistics) {
             rank.take(life);
         }
@@ -403,6 +393,65 @@ impl Stats {
                 .iter()
                 .map(|failed| now.duration_since(*failed))
                 .sum::<Duration>();
+        }
+    }
+}
+
+impl Sink for Stats {
+    fn take(&mut self, event: &Event, now: Instant) {
+        match *event {
+            Event::JobStarted {
+                protocol, coordinated, ..
+            } => {
+                (self.protocol, self.coordinated) = (protocol.to_string(), coordinated);
+            }
+            Event::Started {
+                rank,
+                life,
+                image,
+                from_file,
+                ns,
+                ..
+            } => self.started(rank, life, image, from_file, ns),
+            Event::Finished { ended, .. } => self.ranks[ended.rank].take(&ended.statistics),
+            Event::Failed { ended, .. } => self.failed(ended, now),
+            Event::Restarting { rank } => self.restarting(rank),
+            Event::CaughtUp {
+                rank,
+                statistics,
+                replay,
+                lost,
+                ..
+            } => self.caught_up(rank, statistics, replay, lost),
+            Event::Spawned { ranks, .. } => self.grow(self.ranks.len() + ranks.len()),
+            Event::ImageAsked { rank } => self.asked_at[rank] = Some(now),
+            Event::Checkpointed { rank, image, stall, .. } => self.checkpointed(rank, image, stall, now),
+            Event::WaveComplete {
+                wave,
+                total,
+                longest,
+                mean,
+                ranks,
+                ..
+            } => {
+                self.wave_complete(wave, total, longest, mean, ranks, now);
+            }
+            Event::ImageWritten {
+                rank,
+                image,
+                bytes,
+                written,
+                time,
+            } => {
+                self.image_written(rank, image, bytes, written, time);
+            }
+            Event::Returned {
+                wave, lost: Some(lost), ..
+            } => self.returned(wave, lost, now),
+            Event::ReturnsTogether { .. } => self.coordinated = true,
+            Event::ChannelMemoriesHeld { held } => self.channel_memories = held.to_vec(),
+            Event::LastCounters { statistics } => self.ended(statistics, now),
+            _ => {}
         }
     }
 }

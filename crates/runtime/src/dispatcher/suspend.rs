@@ -14,8 +14,10 @@ use resurgo_wire::control::{Job, ToAgent};
 use serde::{Deserialize, Serialize};
 
 use super::checkpoints::Outcome;
+use super::events::Event;
 use super::output::Before;
 use super::policy::Policy;
+use super::refusals::is_in_passing;
 use super::{Dispatcher, REFUSED};
 use crate::own_directory::{Directory, Trust};
 use crate::suspended::{About, Origin, processor};
@@ -230,7 +232,7 @@ impl Dispatcher {
             // Those that are still being written are waited for.
             return;
         };
-        if super::events::is_in_passing(why) {
+        if is_in_passing(why) {
             self.checkpoints
                 .want(std::iter::once(*rank), Some(CLIENT), self.start.elapsed());
             return;
@@ -266,7 +268,7 @@ impl Dispatcher {
     pub(super) fn suspension_failed(&mut self, why: &str) {
         self.suspension.phase = Phase::None;
         self.suspension.not_before = self.start.elapsed() + AGAIN;
-        self.events.not_suspended(why);
+        self.bus.tell(Event::NotSuspended { reason: why });
         for client in std::mem::take(&mut self.suspension.clients) {
             self.refuse(Some(client), &format!("could not be suspended and goes on: {why}"));
         }
@@ -347,8 +349,12 @@ impl Dispatcher {
             Some(Ok(())) => number.to_string(),
             _ => directory.display().to_string(),
         };
-        self.events
-            .suspended(directory, &name, self.suspension.began.elapsed(), bytes);
+        self.bus.tell(Event::Suspended {
+            directory,
+            bytes,
+            name: &name,
+            took: self.suspension.began.elapsed(),
+        });
         // The user may have ended the job in the last moment: it is suspended all the same.
         self.verdict = Some(SUSPENDED);
         self.tell(ToAgent::End {
@@ -360,7 +366,11 @@ impl Dispatcher {
     /// The job that was suspended is ours: nobody else goes on with it.
     pub(super) fn resumed(&mut self) {
         if let Some(directory) = &self.suspension.resumed_from {
-            self.events.resumed(directory, self.pids.len(), std::process::id());
+            self.bus.tell(Event::Resumed {
+                directory,
+                ranks: self.pids.len(),
+                job: std::process::id(),
+            });
         }
     }
 
@@ -368,7 +378,7 @@ impl Dispatcher {
     pub(super) fn resumed_elsewhere(&mut self, reason: &str) {
         self.suspension.resumed_from = None;
         self.suspension.is_elsewhere = true;
-        self.events.error(reason);
+        self.bus.error(reason);
         self.end(REFUSED, Duration::ZERO);
     }
 

@@ -4,11 +4,13 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use resurgo_wire::counters::{COSTS, Cost, Costs, Sizes, up_to};
+use resurgo_wire::node_memory::SEGMENT;
 use serde_json::{Map, Value, json};
 
+use super::super::events::Summary;
 use super::{Checkpoint, RankStats, Recovery, Stats, between};
 use crate::channel_memory::Held;
-use crate::units::{grouped, readable_duration, readable_size};
+use crate::units::{counted, grouped, readable_duration, readable_size};
 
 /// Changes when a field of the JSON changes its meaning or goes.
 const SCHEMA: u32 = 1;
@@ -140,6 +142,27 @@ impl Stats {
         all
     }
 
+    pub fn summary(&self) -> Summary {
+        let (messages, logged_bytes) = self.sent();
+        Summary {
+            failures: self.failures,
+            restarts: self.restarts(),
+            lost: self.lost,
+            replay: self.replay,
+            replayed_deliveries: self.replayed_deliveries,
+            messages,
+            logged_bytes,
+            images: self.images,
+            waves: self.waves,
+            image_bytes: self.image_bytes,
+            longest_stall: self.longest_stall,
+            individual_checkpoint_seconds: self.individual(),
+            total_checkpoint_seconds: self.total().filter(|_| self.waves > 0),
+            effective_delay: self.effective(),
+            spilled_segments: self.costs()[Cost::SpilledBytes as usize] / SEGMENT as u64,
+        }
+    }
+
     /// As it is written to the file of `--stats-json`.
     pub fn json(&self, outcome: Outcome) -> Value {
         let ranks = self.ranks.iter().enumerate().map(|(number, rank)| {
@@ -179,7 +202,7 @@ impl Stats {
         let ended = format!(
             "statistics: {}, {} for {}, exit status {}",
             self.protocol,
-            plural(self.ranks.len() as u64, "rank"),
+            counted(self.ranks.len() as u64, "rank", "ranks"),
             readable_duration(outcome.wall),
             outcome.code
         );
@@ -228,7 +251,7 @@ impl Stats {
             } = (*held)?;
             Some(format!(
                 "channel memory {number}: {}, {}; at most {} at once, {} in memory; {} spilled",
-                plural(messages, "message"),
+                counted(messages, "message", "messages"),
                 readable_size(bytes),
                 readable_size(most_bytes),
                 readable_size(most_memory_bytes),
@@ -238,16 +261,16 @@ impl Stats {
     }
 
     fn checkpoint_line(&self) -> Option<String> {
-        let (what, count) = if self.waves > 0 {
-            ("wave", self.waves)
+        let (one, many, count) = if self.waves > 0 {
+            ("wave", "waves", self.waves)
         } else {
-            ("image", self.images)
+            ("image", "images", self.images)
         };
         let time = |seconds: Option<f64>| short(seconds.unwrap_or_default());
         (count > 0).then(|| {
             let mut line = format!(
                 "{}: a rank stood still for {} (at most {}); from the request {}; effective delay {}",
-                plural(count, what),
+                counted(count, one, many),
                 time(self.individual()),
                 short(self.longest_stall.as_secs_f64()),
                 time(self.total()),
@@ -352,17 +375,17 @@ fn waiting_line(through_memories: bool, costs: &Costs) -> Option<String> {
     if trips > 0 {
         return Some(format!(
             "event logger: {} of {} on average, {} at most; {} held {waited}",
-            plural(trips, "round trip"),
+            counted(trips, "round trip", "round trips"),
             seconds(cost(Cost::LoggerNs) / trips),
             seconds(cost(Cost::MostLoggerNs)),
-            plural(held, "send"),
+            counted(held, "send", "sends"),
         ));
     }
     let reason = match through_memories {
         true => "the rank's own channel memory",
         false => "the receiver's group to have its images",
     };
-    (held > 0).then(|| format!("{} waited for {reason}, {waited}", plural(held, "send")))
+    (held > 0).then(|| format!("{} waited for {reason}, {waited}", counted(held, "send", "sends")))
 }
 
 /// What messages have carried beside their payload.
@@ -377,7 +400,7 @@ fn piggyback_line(costs: &Costs) -> Option<String> {
             each(Cost::PiggybackEvents),
             each(Cost::PiggybackBytes),
             each(Cost::EmptyPiggybacks) * 100.0,
-            plural(messages, "message"),
+            counted(messages, "message", "messages"),
             seconds(cost(Cost::PrepareNs)),
             seconds(cost(Cost::AbsorbNs)),
             grouped(cost(Cost::LargestGraph)),
@@ -393,10 +416,6 @@ fn row(cells: [String; 9]) -> String {
     const WIDTHS: [usize; 9] = [5, 9, 12, 10, 12, 10, 12, 10, 10];
     let cells = cells.iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:>width$}"));
     cells.collect::<Vec<_>>().join("")
-}
-
-fn plural(number: u64, what: &str) -> String {
-    format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
 /// A time of which three digits say enough.

@@ -79,8 +79,13 @@ fn the_parts_of_a_recovery_add_up() {
         caught_up_ns: 20 * SECOND,
         ..LifeStatistics::default()
     };
-    let (replay, lost) = stats.caught_up(1, &caught_up, now + Duration::from_secs(11));
-    assert_eq!((replay, lost), (Duration::from_secs(5), Some(Duration::from_secs(11))));
+    let lost = stats.lost_since_failure(1, now + Duration::from_secs(11));
+    assert_eq!(lost, Some(Duration::from_secs(11)));
+    stats.caught_up(1, &caught_up, Duration::from_secs(5), lost);
+    assert_eq!(
+        (stats.replay, stats.lost),
+        (Duration::from_secs(5), Duration::from_secs(11))
+    );
     let told = &stats.json(OUTCOME)["recoveries"]["each"][0];
     let expected = [
         ("detect_seconds", 1.0),
@@ -137,7 +142,7 @@ fn checkpoints_are_kept_one_by_one_up_to_a_bound() {
     let start = Instant::now();
     let mut stats = Stats::new(4, start);
     for number in 1..=KEPT as u64 + 3 {
-        stats.image_asked(2, start + Duration::from_secs(1));
+        stats.take(&Event::ImageAsked { rank: 2 }, start + Duration::from_secs(1));
         stats.checkpointed(2, number, Duration::from_millis(8), start + Duration::from_secs(2));
     }
     stats.image_written(2, 5, 100, 60, Duration::from_secs(1));
@@ -179,25 +184,26 @@ fn what_was_done_since_the_wave_is_lost_when_all_return() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
     let mut stats = Stats::new(2, start);
-    stats.job_started("blocking", true);
+    stats.coordinated = true;
     let fail = |stats: &mut Stats, now| {
         stats.failed(&killed(0, 1, LifeStatistics::default()), now);
         stats.restarting(0);
     };
+    let returned = |stats: &mut Stats, wave, now| stats.returned(wave, stats.lost_by_return(wave, now), now);
     fail(&mut stats, at(4));
-    stats.returned(0, at(5));
+    returned(&mut stats, 0, at(5));
     assert_eq!(stats.lost, Duration::from_secs(5));
     stats.wave_complete(1, Duration::ZERO, Duration::ZERO, Duration::ZERO, None, at(6));
     fail(&mut stats, at(9));
-    stats.returned(1, at(10));
+    returned(&mut stats, 1, at(10));
     assert_eq!(stats.lost, Duration::from_secs(5 + 4));
     // Again from the same wave: what was lost before is not lost twice.
     fail(&mut stats, at(12));
-    stats.returned(1, at(13));
+    returned(&mut stats, 1, at(13));
     assert_eq!(stats.lost, Duration::from_secs(5 + 4 + 3));
     // The wave is lost, too.
     fail(&mut stats, at(15));
-    stats.returned(0, at(16));
+    returned(&mut stats, 0, at(16));
     assert_eq!(stats.lost, Duration::from_secs(16));
     fail(&mut stats, at(18));
     stats.ended(&[], at(20));

@@ -1,0 +1,165 @@
+//! Hands events to all sinks, and knows what of it the user wants.
+
+mod json_lines;
+mod words;
+
+use std::fs::File;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use resurgo_wire::control::{Ended, LifeStatistics};
+
+use super::events::{Event, Sink};
+use super::policy::of_rank;
+use super::stats::{Outcome, Stats};
+use json_lines::JsonLines;
+use words::Words;
+pub use words::unusable_image;
+
+/// What the user wants to be told.
+#[derive(Default)]
+pub struct Wanted {
+    /// Errors only, on standard error.
+    pub quiet: bool,
+    /// Every life, too.
+    pub verbose: bool,
+    /// Events, into this file.
+    pub json: Option<File>,
+    /// The measurements at the end: a table for people.
+    pub table: bool,
+    /// The same as JSON, into this file.
+    pub figures: Option<File>,
+}
+
+/// Hands events to all sinks.
+pub struct Bus {
+    start: Instant,
+    stats: Stats,
+    words: Words,
+    json: JsonLines,
+    table: bool,
+    figures: Option<File>,
+}
+
+impl Bus {
+    /// A job of `size` ranks has begun at `start`.
+    pub fn new(size: usize, wanted: Wanted, start: Instant) -> Bus {
+        Bus {
+            start,
+            stats: Stats::new(size, start),
+            words: Words::new(wanted.quiet, wanted.verbose),
+            json: JsonLines::new(wanted.json, start),
+            table: wanted.table,
+            figures: wanted.figures,
+        }
+    }
+
+    pub fn tell(&mut self, event: Event) {
+        self.tell_at(event, Instant::now());
+    }
+
+    fn tell_at(&mut self, event: Event, now: Instant) {
+        let sinks: [&mut dyn Sink; 3] = [&mut self.stats, &mut self.words, &mut self.json];
+        for sink in sinks {
+            sink.take(&event, now);
+        }
+        if let Some(error) = self.json.failure() {
+            let reason = format!("the file of --json-events: {error}");
+            self.words.take(&Event::Error { reason: &reason }, now);
+        }
+    }
+
+    /// The job ends early, for this reason.
+    pub fn error(&mut self, reason: &str) {
+        self.tell(Event::Error { reason });
+    }
+
+    /// A rank, spawned by another or not, has failed. `error`: why that ends the job, if it does; when that tells the failure, it is told
+    /// nowhere else.
+    pub fn failed(&mut self, ended: &Ended, spawned_by: Option<usize>, error: Option<&str>) {
+        self.failed_at(ended, spawned_by, error, Instant::now());
+    }
+
+    fn failed_at(&mut self, ended: &Ended, spawned_by: Option<usize>, error: Option<&str>, now: Instant) {
+        let origin = spawned_by
+            .map(|by| format!(", spawned by rank {by}"))
+            .unwrap_or_default();
+        let words = format!("{} (pid {}{origin})", of_rank(ended), ended.pid);
+        let rest = error.and_then(|error| error.strip_prefix(&of_rank(ended)));
+        self.tell_at(Event::failed(ended, Some(&*words).filter(|_| rest.is_none())), now);
+        let reason = rest.map(|rest| format!("{words}{rest}"));
+        if let Some(reason) = reason.as_deref().or(error) {
+            self.tell_at(Event::Error { reason }, now);
+        }
+    }
+
+    /// The rank has caught up with where its former life had come.
+    pub fn caught_up(&mut self, rank: usize, life: u64, statistics: &LifeStatistics, now: Instant) {
+        let event = Event::CaughtUp {
+            rank,
+            life,
+            deliveries: statistics.replay_deliveries,
+            replay: match statistics.first_delivery_ns {
+                0 => Duration::ZERO,
+                first => Duration::from_nanos(statistics.caught_up_ns.saturating_sub(first)),
+            },
+            lost: self.stats.lost_since_failure(rank, now),
+            statistics,
+        };
+        self.tell_at(event, now);
+    }
+
+    /// All ranks go on from `wave`, 0: the beginning.
+    pub fn returned(&mut self, wave: u64, now: Instant) {
+        let lost = Some(self.stats.lost_by_return(wave, now));
+        self.tell_at(
+            Event::Returned {
+                wave,
+                ranks: None,
+                lost,
+            },
+            now,
+        );
+    }
+
+    /// The job is over. `statistics` are those of every rank's last life; none if the agent could not tell them.
+    pub fn ended(&mut self, exit_code: i32, statistics: &[LifeStatistics], now: Instant) {
+        self.tell_at(Event::LastCounters { statistics }, now);
+        let (wall, is_complete) = (now.duration_since(self.start), !statistics.is_empty());
+        let ended = Event::JobEnded {
+            exit_code,
+            wall,
+            summary: &self.stats.summary(),
+            is_complete,
+        };
+        self.tell_at(ended, now);
+        let outcome = Outcome {
+            code: exit_code,
+            wall,
+            is_complete,
+        };
+        if self.table {
+            let lines = self.stats.table(outcome);
+            self.tell_at(Event::Table { lines: &lines }, now);
+        }
+        if let Some(mut file) = self.figures.take() {
+            let text = format!("{:#}\n", self.stats.json(outcome));
+            if let Err(error) = file.write_all(text.as_bytes()) {
+                self.error(&format!("the file of --stats-json could not be written: {error}"));
+            }
+        }
+    }
+
+    /// What has been measured so far.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Text to be written to standard error.
+    pub fn take_text(&mut self) -> Vec<u8> {
+        self.words.take_text()
+    }
+}
+
+#[cfg(test)]
+mod tests;

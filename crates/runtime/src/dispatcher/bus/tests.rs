@@ -1,0 +1,107 @@
+mod golden;
+
+use super::*;
+use crate::dispatcher::killed;
+use resurgo_wire::counters::Sizes;
+
+fn sizes(messages: u64, bytes: u64) -> Sizes {
+    let mut sizes = Sizes::default();
+    sizes[11] = [messages, bytes];
+    sizes
+}
+
+fn bus(size: usize, start: Instant) -> Bus {
+    Bus::new(size, Wanted::default(), start)
+}
+
+fn last_line(mut told: Bus) -> String {
+    let text = String::from_utf8(told.take_text()).unwrap();
+    text.lines().last().unwrap_or_default().to_string()
+}
+
+#[test]
+fn a_recovery_is_told_in_plain_words() {
+    let now = Instant::now();
+    let mut bus = bus(3, now);
+    bus.failed_at(&killed(2, LifeStatistics::default()), None, None, now);
+    bus.tell_at(Event::Restarting { rank: 2 }, now);
+    bus.tell_at(
+        Event::Started {
+            rank: 2,
+            life: 2,
+            pid: 124,
+            image: 0,
+            from_file: false,
+            together: false,
+            ns: (0, 0),
+            processors: None,
+        },
+        now,
+    );
+    let statistics = LifeStatistics {
+        replay_deliveries: 18_204,
+        first_delivery_ns: 1_000,
+        caught_up_ns: 400_001_000,
+        sizes: sizes(3, 2048),
+        ..LifeStatistics::default()
+    };
+    bus.caught_up(2, 2, &statistics, now + Duration::from_secs(1));
+    bus.ended(0, &[statistics], now + Duration::from_secs(9));
+    assert_eq!(
+        String::from_utf8(bus.take_text()).unwrap(),
+        "resurgo: rank 2 killed by SIGKILL (pid 123)\n\
+         resurgo: rank 2 restarted on this node (life 2)\n\
+         resurgo: rank 2 replayed 18,204 deliveries in 0.4 s\n\
+         resurgo: 1 restart; 1.0 s lost, 0.4 s of it in the replay of 18,204 deliveries; 2.0 KiB sent in 3 messages\n"
+    );
+}
+
+#[test]
+fn the_time_of_a_rank_that_never_caught_up_is_lost_too() {
+    let now = Instant::now();
+    let mut bus = bus(3, now);
+    let sent = LifeStatistics {
+        sizes: sizes(3, 2048),
+        ..LifeStatistics::default()
+    };
+    let none = LifeStatistics::default();
+    bus.failed_at(&killed(1, sent), None, None, now);
+    bus.tell_at(Event::Restarting { rank: 1 }, now);
+    // What the first life has sent is in the log, although the second has not come to it.
+    bus.ended(143, &[none, none, none], now + Duration::from_secs(3));
+    assert_eq!(
+        last_line(bus),
+        "resurgo: 1 restart; 3.0 s lost; rank 1 had not caught up when the job ended; 2.0 KiB sent in 3 messages"
+    );
+}
+
+#[test]
+fn several_ranks_that_never_caught_up_are_counted() {
+    let now = Instant::now();
+    let mut bus = bus(3, now);
+    for rank in [0, 2] {
+        bus.failed_at(&killed(rank, LifeStatistics::default()), None, None, now);
+        bus.tell_at(Event::Restarting { rank }, now);
+    }
+    // The agent has died: nobody knows what was logged.
+    bus.ended(1, &[], now + Duration::from_secs(1));
+    assert_eq!(
+        last_line(bus),
+        "resurgo: 2 restarts; 2.0 s lost; 2 ranks had not caught up when the job ended"
+    );
+}
+
+#[test]
+fn a_rank_that_was_not_started_again_is_not_said_to_be_behind() {
+    let now = Instant::now();
+    let mut bus = bus(1, now);
+    bus.failed_at(&killed(0, LifeStatistics::default()), None, None, now);
+    bus.tell_at(Event::Restarting { rank: 0 }, now);
+    let last = killed(0, LifeStatistics::default());
+    bus.failed_at(&last, None, None, now + Duration::from_secs(1));
+    bus.ended(137, &[LifeStatistics::default()], now + Duration::from_secs(1));
+    assert_eq!(
+        last_line(bus),
+        "resurgo: 1 restart; 1.0 s lost; 0 bytes sent in 0 messages"
+    );
+}

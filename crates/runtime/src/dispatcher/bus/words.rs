@@ -1,0 +1,347 @@
+//! Events in plain words, for standard error.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use crate::dispatcher::events::{Event, Sink, Summary};
+use crate::dispatcher::policy::how_ended;
+use crate::units::{counted, grouped, readable_duration, readable_size};
+
+pub struct Words {
+    quiet: bool,
+    verbose: bool,
+    text: Vec<u8>,
+    /// Ranks in a later life that has not caught up.
+    behind: BTreeSet<usize>,
+    /// Why images of which ranks could not be written, each until one of that rank has been.
+    unwritten: BTreeMap<String, BTreeSet<usize>>,
+}
+
+impl Sink for Words {
+    fn take(&mut self, event: &Event, _: Instant) {
+        self.of_job(event);
+        self.of_lives(event);
+        self.of_returns(event);
+        self.of_ranks(event);
+        self.of_images(event);
+        self.of_servers(event);
+    }
+}
+
+impl Words {
+    /// `quiet`: progress is not told; `verbose`: every life is.
+    pub fn new(quiet: bool, verbose: bool) -> Words {
+        Words {
+            quiet,
+            verbose,
+            text: Vec::new(),
+            behind: BTreeSet::new(),
+            unwritten: BTreeMap::new(),
+        }
+    }
+
+    pub fn take_text(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.text)
+    }
+
+    fn say(&mut self, words: &str) {
+        if !self.quiet {
+            self.insist(words);
+        }
+    }
+
+    /// Says it even with `-q`.
+    fn insist(&mut self, words: &str) {
+        self.text.extend_from_slice(format!("resurgo: {words}\n").as_bytes());
+    }
+
+    fn of_job(&mut self, event: &Event) {
+        match event {
+            Event::Resumed { directory, ranks, job } => {
+                let ranks = counted(*ranks as u64, "rank goes", "ranks go");
+                let directory = directory.display();
+                self.say(&format!("{ranks} on from the files in {directory}; the job is number {job} now"));
+            }
+            Event::OutputFileDiffers { path } => self.say(&format!(
+                "warning: {} is not what the suspended job has left: lines that it had are missing, and what follows is added to it",
+                path.display()
+            )),
+            Event::Suspended { directory, name, took, .. } => self.say(&format!(
+                "the job is suspended in {}, after {}; resurgo resume {name} goes on with it",
+                directory.display(),
+                readable_duration(*took)
+            )),
+            Event::NotSuspended { reason } => {
+                self.insist(&format!("the job could not be suspended and goes on: {reason}"));
+            }
+            Event::StaysSuspended { directory, is_damaged } => {
+                let again = match is_damaged {
+                    true => "; it can be resumed again when that has been put right",
+                    false => "",
+                };
+                let directory = directory.display();
+                self.say(&format!("the job stays suspended, as it was, in {directory}{again}"));
+            }
+            // An error is no progress message.
+            Event::Error { reason } => self.insist(reason),
+            Event::JobEnded { summary, is_complete, .. } => self.summary(summary, *is_complete),
+            // These have been asked for.
+            Event::Table { lines } => lines.iter().for_each(|line| self.insist(line)),
+            Event::ExitCodes { ranks, codes } => {
+                let code = |rank| codes.get(&rank).map_or("-".to_string(), i32::to_string);
+                let codes = (0..*ranks).map(code).collect::<Vec<_>>().join(",");
+                self.insist(&format!("exit codes: {codes}"));
+            }
+            _ => {}
+        }
+    }
+
+    fn of_lives(&mut self, event: &Event) {
+        match *event {
+            Event::Started {
+                rank,
+                life,
+                pid,
+                image,
+                from_file,
+                together,
+                processors,
+                ..
+            } => {
+                if self.verbose {
+                    let on = processors
+                        .map(|cpus| format!(" on processors {cpus}"))
+                        .unwrap_or_default();
+                    self.say(&format!("rank {rank} runs as process {pid}{on} (life {life})"));
+                }
+                // Others go on after a suspension.
+                if self.behind.contains(&rank) && !together {
+                    let from = match image {
+                        0 => String::new(),
+                        _ if from_file => format!(" from the file of its image {image}"),
+                        _ => format!(" from its image {image}"),
+                    };
+                    self.say(&format!("rank {rank} restarted on this node{from} (life {life})"));
+                }
+            }
+            Event::Failed { rank, words, .. } => {
+                self.behind.remove(&rank);
+                words.into_iter().for_each(|words| self.say(words));
+            }
+            Event::Restarting { rank } => {
+                self.behind.insert(rank);
+            }
+            Event::CaughtUp {
+                rank,
+                deliveries,
+                replay,
+                lost,
+                ..
+            } => {
+                self.behind.remove(&rank);
+                let words = match deliveries {
+                    0 => format!("rank {rank} had nothing to replay"),
+                    _ => format!(
+                        "rank {rank} replayed {} in {}",
+                        counted(deliveries, "delivery", "deliveries"),
+                        readable_duration(replay)
+                    ),
+                };
+                if lost.is_some() {
+                    self.say(&words);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn of_returns(&mut self, event: &Event) {
+        match *event {
+            Event::Returned { wave, ranks: None, .. } => {
+                self.behind.clear();
+                self.say(&match wave {
+                    0 => "all ranks begin again: there was no complete wave".to_string(),
+                    _ => format!("all ranks go on from wave {wave}"),
+                });
+            }
+            Event::Returned {
+                wave,
+                ranks: Some(ranks),
+                ..
+            } => {
+                let of = numbers(ranks);
+                self.say(&match (ranks, wave) {
+                    ([rank], 0) => format!("rank {rank} begins again: its group had no complete wave"),
+                    ([rank], _) => format!("rank {rank} goes on from wave {wave} of its group"),
+                    (_, 0) => format!("ranks {of} begin again: their group had no complete wave"),
+                    _ => format!("ranks {of} go on from wave {wave} of their group"),
+                });
+            }
+            Event::ReturnsTogether { reason, .. } => self.say(&format!(
+                "{reason}: from now on all ranks return to the last wave when one has failed"
+            )),
+            _ => {}
+        }
+    }
+
+    fn of_ranks(&mut self, event: &Event) {
+        match *event {
+            Event::OutputDiffers { rank, stream, offset, anew } => {
+                let (name, at) = (stream.name(), grouped(offset));
+                self.say(&if anew {
+                    format!(
+                        "warning: rank {rank} does not print on {name} what it printed before, from the line after {at} bytes on; \
+                         from there its output is printed anew"
+                    )
+                } else {
+                    format!(
+                        "warning: rank {rank} printed other numbers on {name} than before, from the line after {at} bytes on; \
+                         what was printed first stands"
+                    )
+                });
+            }
+            Event::OutputMissing { rank, bytes } => self.say(&format!(
+                "warning: rank {rank} has not repeated the last {} bytes of its standard output; going on without them",
+                grouped(bytes)
+            )),
+            Event::ProgramReplaced { rank, path } => self.say(&format!(
+                "warning: {} has been replaced since the job began; rank {rank} goes on with the file that it began with",
+                path.display()
+            )),
+            // It is why the rank ends, and perhaps the job.
+            Event::Undone { rank, text } => self.insist(&format!("rank {rank} ends badly, and before: {text}")),
+            Event::PmiTrouble { rank, text } => self.say(&format!("warning: rank {rank} {text}")),
+            Event::SpawnFailed { rank, reason } => {
+                self.say(&format!("warning: rank {rank} could not spawn: {reason}"));
+            }
+            _ => {}
+        }
+    }
+
+    fn of_images(&mut self, event: &Event) {
+        match *event {
+            Event::ImagesHeldBack { share, every } => {
+                let (every, percent) = (readable_duration(every), share * 100.0);
+                self.say(&format!(
+                    "note: images come less often than every {every}: they would take more than {percent} % of the time \
+                     (--checkpoint-share)"
+                ));
+            }
+            Event::NotCheckpointed {
+                rank,
+                reason,
+                is_news: true,
+            } => {
+                self.say(&format!("warning: no image of rank {rank} can be taken: {reason}"));
+            }
+            Event::ImageWritten { rank, .. } => self.unwritten.retain(|_, ranks| {
+                ranks.remove(&rank);
+                !ranks.is_empty()
+            }),
+            Event::ImageNotWritten { rank, image, reason } => self.not_written(rank, image, reason),
+            Event::ImageLost { rank, image, reason } => {
+                self.say(&format!("warning: {}", unusable_image(rank, image, reason)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Told once for each reason, until all ranks that it is told of have had an image written.
+    fn not_written(&mut self, rank: usize, image: u64, reason: &str) {
+        // What comes before is where it was noticed.
+        let cause = reason.rsplit(": ").next().unwrap_or(reason);
+        let ranks = self.unwritten.entry(cause.to_string()).or_default();
+        let is_new = ranks.is_empty();
+        ranks.insert(rank);
+        if is_new {
+            self.say(&format!(
+                "warning: image {image} of rank {rank} could not be written: {reason}; the job and earlier images are \
+                 as before"
+            ));
+        }
+    }
+
+    fn of_servers(&mut self, event: &Event) {
+        match *event {
+            Event::LoggerStarted { logger, deliveries, again: true, .. } => {
+                let how = match deliveries {
+                    0 => "empty".to_string(),
+                    _ => format!("with {} from its file", counted(deliveries, "delivery", "deliveries")),
+                };
+                self.say(&format!("event logger {logger} has been started again, {how}"));
+            }
+            Event::LoggerLost { logger, end, waits } => {
+                let meanwhile = match waits {
+                    true => "ranks wait with what they send until it is there again",
+                    false => "the job goes on without it meanwhile",
+                };
+                let end = how_ended(end);
+                self.say(&format!("warning: event logger {logger} was lost ({end}); {meanwhile}"));
+            }
+            Event::LoggerWithoutJournal { logger, reason } => self.say(&format!(
+                "warning: event logger {logger} cannot write its file ({reason}): it goes on without; if it dies as well, \
+                 what it has is lost. --spill-dir DIR names a place with room"
+            )),
+            Event::LoggerFailed { logger, reason } => {
+                self.say(&format!("warning: event logger {logger} cannot be started: {reason}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// `is_complete`: what the ranks' last lives have sent is in it.
+    fn summary(&mut self, summary: &Summary, is_complete: bool) {
+        if summary.restarts > 0 {
+            let words = self.recoveries(summary, is_complete);
+            self.say(&words);
+        }
+        let longest = readable_duration(summary.longest_stall);
+        if summary.images > 0 {
+            let taken = counted(summary.images, "image", "images");
+            self.say(&format!("{taken} taken; no rank stood still for longer than {longest}"));
+        }
+        if let Some(total) = summary.total_checkpoint_seconds {
+            let total = readable_duration(Duration::from_secs_f64(total));
+            let taken = counted(summary.waves, "wave", "waves");
+            self.say(&format!(
+                "{taken} taken in {total} on average; no rank stood still for longer than {longest}"
+            ));
+        }
+    }
+
+    fn recoveries(&self, summary: &Summary, is_complete: bool) -> String {
+        let restarts = counted(summary.restarts, "restart", "restarts");
+        let mut words = format!("{restarts}; {} lost", readable_duration(summary.lost));
+        if summary.replayed_deliveries > 0 {
+            words += &format!(
+                ", {} of it in the replay of {}",
+                readable_duration(summary.replay),
+                counted(summary.replayed_deliveries, "delivery", "deliveries"),
+            );
+        }
+        match (self.behind.len(), self.behind.first()) {
+            (1, Some(rank)) => words += &format!("; rank {rank} had not caught up when the job ended"),
+            (0, _) => {}
+            (count, _) => words += &format!("; {count} ranks had not caught up when the job ended"),
+        }
+        if is_complete {
+            let messages = counted(summary.messages, "message", "messages");
+            words += &format!("; {} sent in {messages}", readable_size(summary.logged_bytes));
+        }
+        words
+    }
+}
+
+/// Why an image is as if it were not there.
+pub fn unusable_image(rank: usize, image: u64, reason: &str) -> String {
+    format!("image {image} of rank {rank} cannot be used: {reason}")
+}
+
+/// `0, 2 and 3`.
+fn numbers(ranks: &[usize]) -> String {
+    let mut words: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    match words.pop() {
+        Some(last) if !words.is_empty() => format!("{} and {last}", words.join(", ")),
+        last => last.unwrap_or_default(),
+    }
+}
