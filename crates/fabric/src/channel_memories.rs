@@ -21,6 +21,7 @@ use resurgo_wire::channel_memory::{
     self as wire, Difference, Error, Frame, Greeting, Identity, Input, MAX_PIECE, Output,
 };
 use resurgo_wire::counters::Cost;
+use resurgo_wire::handshake::Word;
 use resurgo_wire::node_memory::control;
 use std::collections::VecDeque;
 use std::io;
@@ -344,7 +345,7 @@ impl ChannelMemories {
                     now: (from_wire(now), now.total),
                 });
             }
-            Frame::Refused { reason } => lost(node, memory, &format!("it refuses: {reason}")),
+            Frame::Handshake(Word::Refused { reason }) => lost(node, memory, &format!("it refuses: {reason}")),
             frame => lost(node, memory, &format!("it sends a {} frame", frame.name())),
         }
         let total = self.coming_total;

@@ -12,6 +12,7 @@ use resurgo_wire::channel_memory as memory;
 use resurgo_wire::console::{Reply, Request};
 use resurgo_wire::control::{FrameBuffer, Message, ToAgent, ToDispatcher};
 use resurgo_wire::event_logger as logger;
+use resurgo_wire::handshake::Word;
 use resurgo_wire::image::{Datagram, Kind};
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -79,9 +80,9 @@ fn hear<M: Message>(input: &[u8]) {
 
 fn logger_frames() -> Vec<Vec<u8>> {
     let frames = [
-        logger::Frame::Refused {
+        logger::Frame::Handshake(Word::Refused {
             reason: "why".to_string(),
-        },
+        }),
         logger::Frame::Ack { rclock: 7 },
     ];
     let each = |frame: &logger::Frame| {

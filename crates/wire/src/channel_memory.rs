@@ -2,10 +2,8 @@
 //!
 //! ```text
 //! rank                                     channel memory
-//! Hello  version rank size incarnation nonce →
-//!                         ← Challenge  version nonce proof
-//! Proof  proof delivered                   →                 (deliveries in the image that the life begins from)
-//!                    ← Welcome  reported received…           (or Refused, at any time)
+//! the handshake                            ↔                 (claim: deliveries in the image that the life begins from)
+//!                    ← Welcome  reported received…
 //! Message  destination ssn envelope bytes  →                 (a long one goes on in Piece frames, right behind)
 //! Report   rclock polls                    →   ← Reported  rclock   (where there are several memories)
 //!                 ← Served  source polls envelope bytes      (the rank's own memory; goes on in Piece frames, right behind)
@@ -14,9 +12,8 @@
 //!                 ← Differs  destination ssn where before now   (what is sent again is not what was sent)
 //! ```
 //!
-//! A frame is a `u32` length of what follows, a `u8` kind, and its fields; integers are little-endian. The handshake is that of
-//! [`crate::event_logger`]; what is read before it is treated as hostile. Payloads are not copied here: frames
-//! borrow the bytes that have come.
+//! [Frames](crate::frame) and the [handshake](crate::handshake) are those of every server. Payloads are not copied here: frames borrow
+//! the bytes that have come.
 
 mod handshake;
 
@@ -24,8 +21,9 @@ pub use handshake::{Doorkeeper, Greeting, Identity, Life};
 use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::Admission;
 
-pub use crate::event_logger::{Error, KEY_BYTES, VERSION};
-use crate::event_logger::{Hello, Reader, put_hello, put_reason, split};
+pub use crate::frame::Error;
+use crate::frame::{Reader, split};
+use crate::handshake::{NAMES as WORDS, OWN, Word};
 pub use crate::output::Output;
 
 /// Most payload bytes of one frame.
@@ -37,8 +35,6 @@ const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8;
 const MAX_FRAME: usize = MESSAGE_HEAD + MAX_PIECE;
 /// A Served whose read has not been reported.
 const UNKNOWN: u64 = u64::MAX;
-
-type Bytes32 = [u8; KEY_BYTES];
 
 /// Bytes of a message that nobody has set, each from and up to an offset: they are not compared when it is sent again.
 pub type Unset = [(u16, u16); 4];
@@ -66,20 +62,8 @@ pub enum Difference {
 /// One frame of either direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame<'a> {
-    Hello(Hello),
-    Challenge {
-        nonce: Bytes32,
-        proof: Bytes32,
-    },
-    Proof {
-        proof: Bytes32,
-        /// Deliveries that the life has made already; 0 where its messages are in another memory.
-        delivered: u64,
-    },
+    Handshake(Word),
     Welcome(Admission),
-    Refused {
-        reason: String,
-    },
     Message {
         destination: Rank,
         ssn: u64,
@@ -118,30 +102,15 @@ pub enum Frame<'a> {
 }
 
 const NAMES: [&str; 14] = [
-    "Hello",
-    "Challenge",
-    "Proof",
-    "Welcome",
-    "Refused",
-    "Message",
-    "Piece",
-    "Report",
-    "Reported",
-    "Served",
-    "Sync",
-    "Synced",
-    "Differs",
-    "Forget",
+    WORDS[0], WORDS[1], WORDS[2], WORDS[3], "Welcome", "Message", "Piece", "Report", "Reported", "Served", "Sync",
+    "Synced", "Differs", "Forget",
 ];
 
 impl Frame<'_> {
     const fn kind(&self) -> u8 {
         match self {
-            Self::Hello(_) => 1,
-            Self::Challenge { .. } => 2,
-            Self::Proof { .. } => 3,
-            Self::Welcome(_) => 4,
-            Self::Refused { .. } => 5,
+            Self::Handshake(word) => word.kind(),
+            Self::Welcome(_) => OWN,
             Self::Message { .. } => 6,
             Self::Piece { .. } => 7,
             Self::Report { .. } => 8,
@@ -170,16 +139,7 @@ impl Frame<'_> {
         out.extend_from_slice(&[0; 4]);
         out.push(self.kind());
         match self {
-            Self::Hello(hello) => put_hello(out, hello),
-            Self::Challenge { nonce, proof } => {
-                out.extend_from_slice(&VERSION.to_le_bytes());
-                out.extend_from_slice(nonce);
-                out.extend_from_slice(proof);
-            }
-            Self::Proof { proof, delivered } => {
-                out.extend_from_slice(proof);
-                out.extend_from_slice(&delivered.to_le_bytes());
-            }
+            Self::Handshake(word) => word.put(out),
             Self::Welcome(Admission { reported, received }) => {
                 out.extend_from_slice(&reported.to_le_bytes());
                 for (rank, messages) in received {
@@ -187,7 +147,6 @@ impl Frame<'_> {
                     out.extend_from_slice(&messages.to_le_bytes());
                 }
             }
-            Self::Refused { reason } => put_reason(out, reason),
             Self::Message {
                 destination,
                 ssn,
@@ -259,19 +218,8 @@ impl Frame<'_> {
 
 fn decode_fields(kind: u8, mut reader: Reader<'_>) -> Result<Frame<'_>, Error> {
     let frame = match kind {
-        1 => Frame::Hello(reader.hello()?),
-        2 => {
-            reader.version()?;
-            Frame::Challenge {
-                nonce: reader.array()?,
-                proof: reader.array()?,
-            }
-        }
-        3 => Frame::Proof {
-            proof: reader.array()?,
-            delivered: reader.u64()?,
-        },
-        4 => {
+        ..OWN => Frame::Handshake(Word::take(kind, &mut reader)?),
+        OWN => {
             let reported = reader.u64()?;
             let mut received = Vec::with_capacity(reader.bytes.len() / 12);
             while !reader.bytes.is_empty() {
@@ -279,9 +227,6 @@ fn decode_fields(kind: u8, mut reader: Reader<'_>) -> Result<Frame<'_>, Error> {
             }
             Frame::Welcome(Admission { reported, received })
         }
-        5 => Frame::Refused {
-            reason: reader.reason()?,
-        },
         6 => Frame::Message {
             destination: reader.u32()?,
             ssn: reader.u64()?,
@@ -319,9 +264,7 @@ fn decode_fields(kind: u8, mut reader: Reader<'_>) -> Result<Frame<'_>, Error> {
         },
         _ => Frame::Forget { rclock: reader.u64()? },
     };
-    if !reader.bytes.is_empty() {
-        return Err(reader.malformed());
-    }
+    reader.end()?;
     Ok(frame)
 }
 

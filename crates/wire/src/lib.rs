@@ -7,7 +7,10 @@ pub mod console;
 #[cfg(feature = "control")]
 pub mod control;
 pub mod counters;
+pub mod entry;
 pub mod event_logger;
+pub mod frame;
+pub mod handshake;
 pub mod image;
 pub mod node_memory;
 mod output;

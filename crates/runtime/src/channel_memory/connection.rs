@@ -145,7 +145,7 @@ impl Connection {
 
     /// The connection ends after this.
     pub fn part(&mut self, reason: String) {
-        self.output.push(&Frame::Refused { reason });
+        self.output.push(&Frame::refused(reason));
         self.line.refuse();
         (self.coming, self.going) = (None, None);
         if self.send().is_ok() && self.output.is_empty() {

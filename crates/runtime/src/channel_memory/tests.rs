@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use resurgo_protocol::channel_memory::Admission;
 use resurgo_wire::channel_memory::{Envelope, Frame, Greeting, Identity, Input, Output};
+use resurgo_wire::handshake::Word;
 
 use super::*;
 
@@ -216,7 +217,7 @@ fn a_life_that_begins_from_an_image_is_served_what_comes_after_it() {
     assert_eq!(third.served(), (1, Some(3), b"six".to_vec()));
     third.say(&[Frame::Forget { rclock: 4 }]);
     let reason = third.hear(|frame| match frame {
-        Frame::Refused { reason } => reason,
+        Frame::Handshake(Word::Refused { reason }) => reason,
         frame => frame.name().to_string(),
     });
     assert!(reason.is_ok_and(|reason| reason.contains("first 4 deliveries")));
@@ -250,7 +251,7 @@ fn strangers_and_nonsense_disturb_nobody() {
     let (mut bad, _) = Peer::joined(&server, 1, 1);
     bad.say(&[message(0, 5, b"too early")]);
     let reason = bad.hear(|frame| match frame {
-        Frame::Refused { reason } => reason,
+        Frame::Handshake(Word::Refused { reason }) => reason,
         frame => frame.name().to_string(),
     });
     assert!(reason.is_ok_and(|reason| reason.contains("message 5")));

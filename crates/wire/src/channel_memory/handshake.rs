@@ -1,10 +1,11 @@
-//! Both ends prove that they hold the job's key.
+//! The [handshake](crate::handshake) in this connection's frames. What a rank claims is its deliveries in the image that the life begins
+//! from; 0 where its messages are in another memory.
 
 use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::Admission;
 
-use super::{Bytes32, Error, Frame, Output};
-use crate::event_logger::{Hello, Side, proof};
+use super::{Error, Frame, Output};
+use crate::handshake::{self, Bytes32, Heard, Hello, Server, Word};
 
 /// Who connects.
 #[derive(Debug, Clone, Copy)]
@@ -32,9 +33,8 @@ pub struct Life {
 
 /// The rank's half of the handshake.
 pub struct Greeting {
-    key: Bytes32,
+    shared: handshake::Greeting,
     delivered: u64,
-    hello: Hello,
 }
 
 impl Greeting {
@@ -46,87 +46,60 @@ impl Greeting {
             incarnation: identity.incarnation,
             nonce: identity.nonce,
         };
-        output.push(&Frame::Hello(hello));
+        let shared = handshake::Greeting::new(Server::ChannelMemory, identity.key, hello);
+        output.push(&Frame::Handshake(shared.hello()));
         Greeting {
-            key: identity.key,
+            shared,
             delivered: identity.delivered,
-            hello,
         }
     }
 
     /// Answers what the channel memory says; the welcome when that has come.
     pub fn hear(&self, frame: Frame, output: &mut Output) -> Result<Option<Admission>, Error> {
         match frame {
-            Frame::Challenge { nonce, proof: theirs } => {
-                if proof(&self.key, Side::ChannelMemory, &self.hello, 0, &nonce) != theirs {
-                    return Err(Error::NotAuthentic);
-                }
-                let mine = proof(&self.key, Side::RankToMemory, &self.hello, self.delivered, &nonce);
-                output.push(&Frame::Proof {
-                    proof: *mine.as_bytes(),
-                    delivered: self.delivered,
-                });
+            Frame::Handshake(word) => {
+                let (_, word) = self.shared.answer(word, |_| Some(self.delivered))?;
+                output.push(&Frame::Handshake(word));
                 Ok(None)
             }
             Frame::Welcome(admission) => Ok(Some(admission)),
-            Frame::Refused { reason } => Err(Error::Refused { reason }),
             frame => Err(Error::Unexpected { frame: frame.name() }),
         }
     }
 }
 
 /// The channel memory's half of the handshake.
-pub struct Doorkeeper {
-    key: Bytes32,
-    size: u32,
-    nonce: Bytes32,
-    hello: Option<Hello>,
-}
+pub struct Doorkeeper(handshake::Doorkeeper);
 
 impl Doorkeeper {
     /// For a connection just accepted, of a job of `size` ranks. `nonce`: random, fresh for every connection.
     pub fn new(size: u32, key: Bytes32, nonce: Bytes32) -> Self {
-        Self {
-            key,
-            size,
-            nonce,
-            hello: None,
-        }
+        Self(handshake::Doorkeeper::new(Server::ChannelMemory, size, 0, key, nonce))
     }
 
     /// Answers what a stranger says; who it is when it has proved itself.
     pub fn hear(&mut self, frame: Frame, output: &mut Output) -> Result<Option<Life>, Error> {
-        match (self.hello, frame) {
-            (None, Frame::Hello(hello)) => {
-                if hello.size != self.size || hello.rank >= self.size {
-                    // Says nothing of the job to who has not proved to belong to it.
-                    return Err(Error::Malformed { frame: "Hello" });
-                }
-                let proof = proof(&self.key, Side::ChannelMemory, &hello, 0, &self.nonce);
-                output.push(&Frame::Challenge {
-                    nonce: self.nonce,
-                    proof: *proof.as_bytes(),
-                });
-                self.hello = Some(hello);
+        let word = match frame {
+            Frame::Handshake(word) => word,
+            frame => return Err(Error::Unexpected { frame: frame.name() }),
+        };
+        match self.0.hear(word)? {
+            Heard::Stranger(word) => {
+                output.push(&Frame::Handshake(word));
                 Ok(None)
             }
-            (
-                Some(hello),
-                Frame::Proof {
-                    proof: theirs,
-                    delivered,
-                },
-            ) => {
-                if proof(&self.key, Side::RankToMemory, &hello, delivered, &self.nonce) != theirs {
-                    return Err(Error::NotAuthentic);
-                }
-                Ok(Some(Life {
-                    rank: hello.rank,
-                    incarnation: hello.incarnation,
-                    delivered,
-                }))
-            }
-            (_, frame) => Err(Error::Unexpected { frame: frame.name() }),
+            Heard::Proved(visitor) => Ok(Some(Life {
+                rank: visitor.rank,
+                incarnation: visitor.incarnation,
+                delivered: visitor.claim.ok_or(Error::Malformed { frame: "Proof" })?,
+            })),
         }
+    }
+}
+
+impl Frame<'_> {
+    /// The connection ends after this.
+    pub fn refused(reason: String) -> Self {
+        Frame::Handshake(Word::Refused { reason })
     }
 }

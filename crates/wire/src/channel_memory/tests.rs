@@ -1,4 +1,5 @@
 use super::*;
+use crate::handshake::{Bytes32, Hello};
 
 const ENVELOPE: Envelope = Envelope {
     kind: 1,
@@ -10,25 +11,26 @@ const ENVELOPE: Envelope = Envelope {
 
 fn frames() -> Vec<Frame<'static>> {
     vec![
-        Frame::Hello(Hello {
+        Frame::Handshake(Word::Hello(Hello {
             rank: 1,
             size: 4,
             incarnation: 2,
             nonce: [3; 32],
-        }),
-        Frame::Challenge {
+        })),
+        Frame::Handshake(Word::Challenge {
+            epoch: 0,
             nonce: [1; 32],
             proof: [2; 32],
-        },
-        Frame::Proof {
+        }),
+        Frame::Handshake(Word::Proof {
             proof: [9; 32],
-            delivered: 1 << 33,
-        },
+            claim: Some(1 << 33),
+        }),
         Frame::Welcome(Admission {
             reported: 7,
             received: vec![(0, 1), (3, 1 << 40)],
         }),
-        Frame::Refused { reason: "no".into() },
+        Frame::refused("no".into()),
         Frame::Message {
             destination: 2,
             ssn: 8,
@@ -92,7 +94,7 @@ fn every_damaged_length_is_an_error_or_not_whole() {
         // A frame that is shorter than its fields.
         if let Some(shorter) = (bytes.len() - 4)
             .checked_sub(2)
-            .filter(|_| !matches!(frame, Frame::Refused { .. }))
+            .filter(|_| !matches!(frame, Frame::Handshake(Word::Refused { .. })))
         {
             bytes[..4].copy_from_slice(&(shorter as u32).to_le_bytes());
             let decoded = Frame::decode(&bytes);

@@ -2,7 +2,8 @@
 
 use resurgo_protocol::{Rank, Recorded};
 
-use super::{Buffers, Delivery, Error, Frame, Hello, KEY_BYTES, MAX_RECORDS, Side, proof};
+use super::{Buffers, Delivery, Error, Frame, MAX_RECORDS};
+use crate::handshake::{Greeting, Hello, KEY_BYTES, Server, Word};
 
 /// Who connects, and with what.
 #[derive(Clone)]
@@ -55,8 +56,10 @@ enum Stage {
 
 /// One connection of a rank to the event logger, without its socket.
 pub struct Client {
-    identity: Identity,
-    hello: Hello,
+    greeting: Greeting,
+    /// As in [`Identity`].
+    acknowledged: Option<u64>,
+    epoch: u64,
     stage: Stage,
     buffers: Buffers,
     /// The rclock that the next part of an answer begins with, while one is due.
@@ -70,8 +73,10 @@ impl Client {
             rank,
             size,
             incarnation,
+            key,
             nonce,
-            ..
+            acknowledged,
+            epoch,
         } = identity;
         let hello = Hello {
             rank,
@@ -79,11 +84,13 @@ impl Client {
             incarnation,
             nonce,
         };
+        let greeting = Greeting::new(Server::EventLogger, key, hello);
         let mut buffers = Buffers::default();
-        buffers.send(&Frame::Hello(hello));
+        buffers.send(&Frame::Handshake(greeting.hello()));
         Self {
-            identity,
-            hello,
+            greeting,
+            acknowledged,
+            epoch,
             stage: Stage::Greeted,
             buffers,
             answer_from: None,
@@ -155,26 +162,11 @@ impl Client {
     pub fn next_event(&mut self) -> Result<Option<ClientEvent>, Error> {
         while let Some(frame) = self.buffers.next_frame()? {
             match (&self.stage, frame) {
-                (_, Frame::Refused { reason }) => return Err(Error::Refused { reason }),
-                (
-                    Stage::Greeted,
-                    Frame::Challenge {
-                        epoch,
-                        nonce,
-                        proof: theirs,
-                    },
-                ) => {
-                    let key = &self.identity.key;
-                    if proof(key, Side::EventLogger, &self.hello, epoch, &nonce) != theirs {
-                        return Err(Error::NotAuthentic);
-                    }
-                    let mine = proof(key, Side::Rank, &self.hello, epoch, &nonce);
-                    let is_same = epoch == self.identity.epoch;
-                    let acknowledged = self.identity.acknowledged.filter(|_| !is_same);
-                    self.buffers.send(&Frame::Proof {
-                        proof: *mine.as_bytes(),
-                        acknowledged,
-                    });
+                (_, Frame::Handshake(Word::Refused { reason })) => return Err(Error::Refused { reason }),
+                (Stage::Greeted, Frame::Handshake(word)) => {
+                    let claim = |epoch| self.acknowledged.filter(|_| epoch != self.epoch);
+                    let (epoch, word) = self.greeting.answer(word, claim)?;
+                    self.buffers.send(&Frame::Handshake(word));
                     self.stage = Stage::Proved { epoch };
                 }
                 (&Stage::Proved { epoch }, Frame::Welcome { stored }) => {

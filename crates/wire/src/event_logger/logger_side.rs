@@ -2,12 +2,13 @@
 
 use resurgo_protocol::{Rank, Recorded};
 
-use super::{Buffers, Delivery, Error, Frame, Hello, KEY_BYTES, LOGGER, MAX_RECORDS, Side, proof};
+use super::{Buffers, Delivery, Error, Frame, MAX_RECORDS};
+use crate::handshake::{Doorkeeper, Heard, KEY_BYTES, Server, Visitor, Word};
 
 /// What a rank asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// The rank (from [`LOGGER`] on: another event logger) has proved itself: answer with [`LoggerSide::welcome`] or [`LoggerSide::refuse`].
+    /// The rank (from [`super::LOGGER`] on: another event logger) has proved itself: answer with [`LoggerSide::welcome`] or [`LoggerSide::refuse`].
     Admit {
         rank: Rank,
         incarnation: u64,
@@ -26,20 +27,14 @@ pub enum Request {
     Query { above_rclock: u64 },
 }
 
-#[derive(Debug)]
 enum Stage {
-    Silent,
-    Challenged(Hello),
+    Stranger(Doorkeeper),
     Proved,
     Admitted,
 }
 
 /// One connection from a rank, without its socket.
 pub struct LoggerSide {
-    key: [u8; KEY_BYTES],
-    size: u32,
-    epoch: u64,
-    nonce: [u8; KEY_BYTES],
     stage: Stage,
     buffers: Buffers,
 }
@@ -47,12 +42,9 @@ pub struct LoggerSide {
 impl LoggerSide {
     /// A connection just accepted, of a job of `size` ranks. `nonce`: random, fresh for every connection.
     pub fn new(size: u32, epoch: u64, key: [u8; KEY_BYTES], nonce: [u8; KEY_BYTES]) -> Self {
+        let door = Doorkeeper::new(Server::EventLogger, size, epoch, key, nonce);
         Self {
-            key,
-            size,
-            epoch,
-            nonce,
-            stage: Stage::Silent,
+            stage: Stage::Stranger(door),
             buffers: Buffers::default(),
         }
     }
@@ -84,7 +76,7 @@ impl LoggerSide {
 
     /// The connection ends after this.
     pub fn refuse(&mut self, reason: String) {
-        self.buffers.send(&Frame::Refused { reason });
+        self.buffers.send(&Frame::Handshake(Word::Refused { reason }));
     }
 
     /// Every delivery up to `rclock` is stable.
@@ -118,40 +110,23 @@ impl LoggerSide {
     /// The rank's next request; nothing while more bytes are needed. After an error the connection is of no use.
     pub fn next_request(&mut self) -> Result<Option<Request>, Error> {
         while let Some(frame) = self.buffers.next_frame()? {
-            match (&self.stage, frame) {
-                (Stage::Silent, Frame::Hello(hello)) => {
-                    let is_stranger = hello.rank >= self.size && hello.rank < LOGGER;
-                    if hello.size != self.size || is_stranger {
-                        // Says nothing of the job to who has not proved to belong to it.
-                        return Err(Error::Malformed { frame: "Hello" });
+            match (&mut self.stage, frame) {
+                (Stage::Stranger(door), Frame::Handshake(word)) => match door.hear(word)? {
+                    Heard::Stranger(word) => self.buffers.send(&Frame::Handshake(word)),
+                    Heard::Proved(visitor) => {
+                        let Visitor {
+                            rank,
+                            incarnation,
+                            claim: acknowledged,
+                        } = visitor;
+                        self.stage = Stage::Proved;
+                        return Ok(Some(Request::Admit {
+                            rank,
+                            incarnation,
+                            acknowledged,
+                        }));
                     }
-                    let proof = proof(&self.key, Side::EventLogger, &hello, self.epoch, &self.nonce);
-                    let (epoch, nonce) = (self.epoch, self.nonce);
-                    self.buffers.send(&Frame::Challenge {
-                        epoch,
-                        nonce,
-                        proof: *proof.as_bytes(),
-                    });
-                    self.stage = Stage::Challenged(hello);
-                }
-                (
-                    Stage::Challenged(hello),
-                    Frame::Proof {
-                        proof: theirs,
-                        acknowledged,
-                    },
-                ) => {
-                    if proof(&self.key, Side::Rank, hello, self.epoch, &self.nonce) != theirs {
-                        return Err(Error::NotAuthentic);
-                    }
-                    let Hello { rank, incarnation, .. } = *hello;
-                    self.stage = Stage::Proved;
-                    return Ok(Some(Request::Admit {
-                        rank,
-                        incarnation,
-                        acknowledged,
-                    }));
-                }
+                },
                 (
                     Stage::Admitted,
                     Frame::Log {
