@@ -1,22 +1,9 @@
 //! Channel logs: what a channel's sender appends and its receiver reads, message by message.
 //!
-//! A log is a chain of segments in the sender's arena. Entries start at multiples of 64 bytes:
+//! A log is a chain of segments in the sender's arena, of entries as in [`resurgo_wire::entry`].
 //!
-//! ```text
-//! 0   u64  mark: 0 nothing here (yet); else kind (low byte), flags (second byte), payload bytes here (high half); third and
-//!          fourth byte: the sender's wave (chandy-lamport), or bytes of the piggyback here (15 bits) and whether more of it came
-//!          before (1 bit; where determinants are piggybacked)
-//! 8   u64  tag
-//! 16  u64  FIRST: bytes of the whole message; MORE: offset of this piece in it; JUMP: reference of the next segment; AHEAD:
-//!          offset of these bytes in the piggyback
-//! 24  u64  remote data
-//! 32  ...  FIRST: piggyback (`resurgo_wire::piggyback`), up to the next multiple of 8; then payload
-//! ```
-//!
-//! The first 64 bytes of a segment say how many messages of the channel begin before it.
-//!
-//! A message is one FIRST entry and, when it does not fit, MORE entries right behind it. Of a long piggyback the beginning stands
-//! in AHEAD entries before it; those of a sender that was killed before its message was there belong to nothing. The mark is stored last: an entry
+//! A message is one entry of its kind and, when it does not fit, More entries right behind it. Of a long piggyback the beginning stands
+//! in Ahead entries before it; those of a sender that was killed before its message was there belong to nothing. The mark is stored last: an entry
 //! whose sender was killed before that does not exist. The place of the next mark is cleared before an entry is
 //! published, so that old bytes of a recycled segment are never taken for an entry.
 
@@ -24,16 +11,15 @@ mod reader;
 mod writer;
 
 use crate::arena::Arena;
-use crate::message::{Envelope, KINDS, Kind, Message, Pieces};
+use crate::message::{Envelope, Kind, Message, Pieces};
 use crate::node::Node;
+use resurgo_wire::entry::{self, ALIGN, HEADER, Mark, PAYLOAD_END, padded};
 use resurgo_wire::node_memory::{self as nm, SEGMENT};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 pub use reader::Reader;
 pub use writer::{HeldMark, Progress, Writer};
 
-pub const HEADER: usize = 32;
-const ALIGN: usize = 64;
 /// Most payload bytes in one entry: a long message is published in pieces, so that the receiver copies one out while
 /// the sender copies the next one in. Without retention the log stays in the outer cache, and pieces are larger.
 const PIECE: usize = 12 << 10;
@@ -48,20 +34,15 @@ const LOST: usize = 2 * ALIGN + (SEGMENT / PIECE + 2) * (HEADER + ALIGN);
 const FETCH: usize = 1 << 10;
 /// Bytes that are prefetched in one round of waiting.
 const WARM: usize = 4 * ALIGN;
-/// No payload reaches beyond this: the last 64 bytes of a segment are for the JUMP.
-const PAYLOAD_END: usize = SEGMENT - ALIGN;
 
 /// Most bytes of a piggyback that stand in the message's own entry.
 const INLINE: usize = 1024;
-/// In the mark: bytes of the piggyback in this entry, and that it has begun in AHEAD entries.
-const PIGGYBACK_SHIFT: u32 = 16;
-const BEGAN_AHEAD: u64 = 1 << 31;
 
 /// An entry as the reader sees it; its payload is read with [`Reader::copy_payload`].
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub envelope: Envelope,
-    /// Bytes of the whole message (FIRST kinds) or offset of this piece (MORE).
+    /// Bytes of the whole message, or offset of this piece (More).
     pub total: u64,
     pub bytes: usize,
     /// [`Arena::mark`] of the sender.
@@ -77,15 +58,6 @@ impl Entry {
         let Envelope { kind, flags, tag, data } = self.envelope;
         crate::record::stamp([kind as u64 | (flags as u64) << 8, tag, data, self.total])
     }
-}
-
-/// Room that so much of a piggyback takes before the payload.
-fn padded(bytes: usize) -> usize {
-    (bytes + 7) & !7
-}
-
-fn mark(kind: Kind, flags: u8, wave: u16, bytes: usize) -> u64 {
-    kind as u64 | (flags as u64) << 8 | (wave as u64) << 16 | (bytes as u64) << 32
 }
 
 /// # Safety

@@ -1,43 +1,6 @@
 //! A message as a program gives it: its kind, its envelope and the pieces of memory that its bytes lie in.
 
-/// What an entry is, as far as the receiver's engine is concerned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// First piece of a tagged message.
-    Tagged = 1,
-    /// First piece of an untagged message.
-    Untagged = 2,
-    /// A further piece of the message before it.
-    More = 3,
-    /// The log goes on in another segment.
-    Jump = 4,
-    /// Asks for `data` bytes at address `tag`, key in the payload (fi_read).
-    ReadRequest = 5,
-    /// Answers a read request; `tag` is the requester's operation.
-    ReadAnswer = 6,
-    /// Bytes for address `tag`, key in the remote data (fi_write).
-    Write = 7,
-    /// Says that a write has been done; `tag` is the requester's operation.
-    WriteDone = 8,
-    /// The beginning of the piggyback of the message that follows.
-    Ahead = 9,
-    /// The messages behind are for endpoint `tag` of the receiver.
-    Endpoint = 10,
-}
-
-/// All kinds, from number 1 on.
-pub const KINDS: [Kind; 10] = [
-    Kind::Tagged,
-    Kind::Untagged,
-    Kind::More,
-    Kind::Jump,
-    Kind::ReadRequest,
-    Kind::ReadAnswer,
-    Kind::Write,
-    Kind::WriteDone,
-    Kind::Ahead,
-    Kind::Endpoint,
-];
+pub use resurgo_wire::entry::{KINDS, Kind};
 
 /// The message carries remote data.
 pub const HAS_DATA: u8 = 1;

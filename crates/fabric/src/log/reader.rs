@@ -217,7 +217,7 @@ impl Reader {
                 if word == 0 {
                     (0, 0, 0, 0)
                 } else {
-                    (word, field(8), field(16), field(24))
+                    (word, field(entry::TAG), field(entry::TOTAL), field(entry::DATA))
                 }
             };
             if !self.in_memory(node) {
@@ -230,8 +230,8 @@ impl Reader {
             if word == 0 {
                 return None;
             }
-            let kind = KINDS[(word & 0xff) as usize - 1];
-            if kind == Kind::Jump {
+            let mark = Mark(word);
+            if mark.is_jump() {
                 if !node.logs {
                     node.consumed(self.source, self.destination)
                         .fetch_add(1, Ordering::SeqCst);
@@ -241,23 +241,26 @@ impl Reader {
                 self.tell_reading(node);
                 continue;
             }
-            self.fetch((word >> 32) as usize);
+            self.fetch(mark.bytes());
             // The same bits are the sender's wave where there are waves and no piggybacks.
-            let carried = if node.piggybacking { word } else { 0 };
-            let piggyback = (carried >> PIGGYBACK_SHIFT) as usize & 0x7fff;
+            let (piggyback, began_ahead) = if node.piggybacking {
+                mark.piggyback()
+            } else {
+                (0, false)
+            };
             self.before = padded(piggyback);
             return Some(Entry {
                 piggyback,
-                began_ahead: carried & BEGAN_AHEAD != 0,
+                began_ahead,
                 envelope: Envelope {
-                    kind,
-                    flags: (word >> 8) as u8,
+                    kind: mark.kind(),
+                    flags: mark.flags(),
                     tag,
                     data,
                 },
                 total,
-                bytes: (word >> 32) as usize,
-                mark: (word >> 16) as u16,
+                bytes: mark.bytes(),
+                mark: mark.wave(),
             });
         }
     }
@@ -304,7 +307,7 @@ impl Reader {
     /// Steps over an entry of `bytes` payload bytes.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
-        self.place = (self.place + HEADER + self.before + bytes + ALIGN - 1) & !(ALIGN - 1);
+        self.place = entry::next(self.place, self.before + bytes);
         self.before = 0;
     }
 

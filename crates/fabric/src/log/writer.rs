@@ -294,8 +294,8 @@ impl Writer {
             // SAFETY: 64 bytes are always left at `place`.
             unsafe {
                 let entry = self.segment.add(self.place);
-                atomic(entry.add(16)).store(reference, Ordering::Relaxed);
-                atomic(entry).store(mark(Kind::Jump, 0, 0, 0), Ordering::Release);
+                atomic(entry.add(entry::TOTAL)).store(reference, Ordering::Relaxed);
+                atomic(entry).store(Mark::new(Kind::Jump, 0, 0, 0).0, Ordering::Release);
             }
             arena.closed(node, self.segment);
         }
@@ -348,27 +348,26 @@ impl Writer {
                 } else {
                     pieces.copy_to(entry.add(HEADER + before), bytes);
                 }
-                let next = (self.place + HEADER + before + bytes + ALIGN - 1) & !(ALIGN - 1);
+                let next = entry::next(self.place, before + bytes);
                 atomic(self.segment.add(next)).store(0, Ordering::Relaxed);
-                let word = if progress.started {
-                    atomic(entry.add(16)).store(progress.done as u64, Ordering::Relaxed);
-                    mark(Kind::More, 0, arena.mark, bytes)
+                let mark = if progress.started {
+                    atomic(entry.add(entry::TOTAL)).store(progress.done as u64, Ordering::Relaxed);
+                    Mark::new(Kind::More, 0, arena.mark, bytes)
                 } else {
-                    atomic(entry.add(8)).store(envelope.tag, Ordering::Relaxed);
-                    atomic(entry.add(16)).store(total as u64, Ordering::Relaxed);
-                    atomic(entry.add(24)).store(envelope.data, Ordering::Relaxed);
+                    atomic(entry.add(entry::TAG)).store(envelope.tag, Ordering::Relaxed);
+                    atomic(entry.add(entry::TOTAL)).store(total as u64, Ordering::Relaxed);
+                    atomic(entry.add(entry::DATA)).store(envelope.data, Ordering::Relaxed);
                     self.begun += 1;
-                    let began_ahead = if began_ahead { BEGAN_AHEAD } else { 0 };
-                    let piggyback = (piggyback.len() as u64) << PIGGYBACK_SHIFT;
-                    mark(envelope.kind, envelope.flags, arena.mark, bytes) | piggyback | began_ahead
+                    let mark = Mark::new(envelope.kind, envelope.flags, arena.mark, bytes);
+                    mark.with_piggyback(piggyback.len(), began_ahead)
                 };
                 if hold && !progress.started {
                     held = Some(HeldMark {
                         place: entry,
-                        mark: word,
+                        mark: mark.0,
                     });
                 } else {
-                    atomic(entry).store(word, Ordering::Release);
+                    atomic(entry).store(mark.0, Ordering::Release);
                 }
                 self.place = next;
             }
@@ -398,10 +397,10 @@ impl Writer {
             unsafe {
                 let entry = self.segment.add(self.place);
                 std::ptr::copy_nonoverlapping(bytes[done..].as_ptr(), entry.add(HEADER), run);
-                let next = (self.place + HEADER + run + ALIGN - 1) & !(ALIGN - 1);
+                let next = entry::next(self.place, run);
                 atomic(self.segment.add(next)).store(0, Ordering::Relaxed);
-                atomic(entry.add(16)).store(done as u64, Ordering::Relaxed);
-                atomic(entry).store(mark(Kind::Ahead, 0, 0, run), Ordering::Release);
+                atomic(entry.add(entry::TOTAL)).store(done as u64, Ordering::Relaxed);
+                atomic(entry).store(Mark::new(Kind::Ahead, 0, 0, run).0, Ordering::Release);
                 self.place = next;
             }
             done += run;

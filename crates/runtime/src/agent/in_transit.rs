@@ -16,6 +16,7 @@
 
 use std::io;
 
+use resurgo_wire::entry::{self, ALIGN, Kind, Mark};
 use resurgo_wire::node_memory::{self as nm, CutTable, SEGMENT};
 
 use super::node::NodeMemory;
@@ -23,12 +24,6 @@ use super::node::NodeMemory;
 const MAGIC: &[u8; 8] = b"resurgoW";
 const FORMAT: u32 = 1;
 const HASH: usize = 32;
-/// Entries begin at multiples of this, and the first in a segment begins here.
-const ALIGN: usize = 64;
-/// Bytes of an entry before its payload, and the place of the next segment's reference in a jump.
-const HEADER: usize = 32;
-const NEXT: usize = 16;
-const JUMP: u64 = 4;
 
 /// What is in transit between all ranks.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -246,8 +241,8 @@ impl NodeMemory {
                     place = ALIGN + piece.len();
                     taken += 1;
                     if index + 1 < channel.pieces.len() {
-                        self.write_u64(start + place + NEXT, nm::reference(taken as u64, taken))?;
-                        self.write_u64(start + place, JUMP)?;
+                        self.write_u64(start + place + entry::TOTAL, nm::reference(taken as u64, taken))?;
+                        self.write_u64(start + place, Mark::new(Kind::Jump, 0, 0, 0).0)?;
                     }
                 }
                 let reference = |slot: usize| nm::reference(slot as u64, slot);
@@ -274,8 +269,8 @@ fn to_jump(segment: &[u8], mut at: usize) -> io::Result<(usize, u64)> {
     loop {
         match word(at)? {
             0 => return Err(damaged("a log ends too early")),
-            mark if mark & 0xff == JUMP => return Ok((at, word(at + NEXT)?)),
-            mark => at = (at + HEADER + (mark >> 32) as usize).next_multiple_of(ALIGN),
+            mark if Mark(mark).is_jump() => return Ok((at, word(at + entry::TOTAL)?)),
+            mark => at = entry::next(at, Mark(mark).bytes()),
         }
     }
 }
@@ -290,7 +285,7 @@ mod tests {
         let piece = |byte: u8, entries: usize| {
             let mut bytes = vec![byte; 128 * entries];
             for entry in 0..entries {
-                let mark = 1u64 | 40 << 32;
+                let mark = Mark::new(Kind::Tagged, 0, 0, 40).0;
                 bytes[128 * entry..128 * entry + 8].copy_from_slice(&mark.to_le_bytes());
             }
             bytes
