@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use resurgo_protocol::Protocol;
-use resurgo_runtime::dispatcher::{self, Limits, Places, Settings};
+use resurgo_runtime::dispatcher::{self, Limits, Listeners, Places, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Job, Program, Stdin};
@@ -158,10 +158,14 @@ fn settings(
         json_events: options.json_events.clone(),
         stats: options.stats,
         stats_json: options.stats_json.clone(),
-        event_logger: options.event_logger,
-        event_loggers: options.loggers(),
-        channel_memory: options.channel_memory.unwrap_or(options::ANY_PORT),
-        channel_memories: options.memories(),
+        event_loggers: Listeners {
+            count: options.loggers(),
+            first: options.event_logger,
+        },
+        channel_memories: Listeners {
+            count: options.memories(),
+            first: options.channel_memory.unwrap_or(options::ANY_PORT),
+        },
         checkpoint_period: options.checkpoint_period,
         checkpoint_share: options.checkpoint_share,
         checkpoint_order: options.checkpoint_order,

@@ -23,6 +23,8 @@ mod writer;
 
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, Read};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::Child;
@@ -78,14 +80,8 @@ pub struct Settings {
     /// Print the measurements at the end, and write them into a file.
     pub stats: bool,
     pub stats_json: Option<PathBuf>,
-    /// Where the first event logger listens; the others are on the same address, at any port.
-    pub event_logger: std::net::SocketAddrV4,
-    /// How many event loggers there are.
-    pub event_loggers: usize,
-    /// Where the first channel memory listens, the others at any port of the same address.
-    pub channel_memory: std::net::SocketAddrV4,
-    /// How many channel memories there are.
-    pub channel_memories: usize,
+    pub event_loggers: Listeners,
+    pub channel_memories: Listeners,
     /// How often an image of each rank is taken.
     pub checkpoint_period: Period,
     /// The part of the job's time that images may take.
@@ -106,6 +102,32 @@ pub struct Settings {
     pub time_limit: Option<Duration>,
     /// Where links to suspended jobs are kept.
     pub registry: Option<PathBuf>,
+}
+
+/// Servers of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listeners {
+    pub count: usize,
+    /// Where the first listens; the others are on the same address, at any port.
+    pub first: SocketAddrV4,
+}
+
+impl Listeners {
+    /// Where one of them listens.
+    fn bind(&self, number: usize) -> SocketAddrV4 {
+        match number {
+            0 => self.first,
+            _ => SocketAddrV4::new(*self.first.ip(), 0),
+        }
+    }
+
+    /// The address at which others reach them: those that listen on every one are reached through this.
+    fn reached(&self) -> Ipv4Addr {
+        match self.first.ip() {
+            ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST,
+            ip => *ip,
+        }
+    }
 }
 
 /// Exit status when the launcher itself fails.
@@ -136,16 +158,76 @@ pub fn run(settings: Settings) -> i32 {
 struct Dispatcher {
     agent: Child,
     connection: Connection,
-    signals: Signals,
-    wake: PipeReader,
+    front: Front,
     output: Output,
+    bus: Bus,
+    servers: Servers,
+    about: About,
+    spawning: Spawning,
     policy: Policy,
     faults: Schedule,
     checkpoints: Checkpoints,
     images: Images,
+    waves: Waves,
+    suspension: Suspension,
+    start: Instant,
+    /// Since the start; none once it is over.
+    timeout: Option<Duration>,
+    /// Process of every rank that runs.
+    pids: Vec<Option<i32>>,
+    /// How each rank has ended last, when that is to be told.
+    exit_codes: Option<BTreeMap<usize, i32>>,
+    stdin_wanted: bool,
+    /// Bytes of output not yet acknowledged to the agent.
+    owed: u64,
+    /// The job is being ended, with this exit status.
+    verdict: Option<i32>,
+    /// The user (or a gone reader) has ended it: nobody waits for the rest of the output.
+    interrupted: bool,
+    /// The agent's last word.
+    stopped: Option<Vec<LifeStatistics>>,
+}
+
+/// Where users and commands reach the job.
+struct Front {
+    signals: Signals,
     console: Console,
-    /// The programs' command lines, for people.
+    /// Readable when a writer of [`Output`] has something to say.
+    wake: PipeReader,
+    /// When waiting commands get their next progress line.
+    progress_due: Option<Instant>,
+}
+
+/// Processes that serve the ranks.
+struct Servers {
+    loggers: Loggers,
+    memories: Memories,
+}
+
+/// What is told of the job.
+struct About {
+    /// Of the job's key-value space.
+    name: String,
+    /// The programs' command lines.
     command: String,
+    /// The processors of ranks, which take them in turn.
+    cpus: Vec<String>,
+}
+
+/// What ranks may spawn, and have spawned.
+struct Spawning {
+    find: Find,
+    most_ranks: usize,
+    /// Hard limit of open files.
+    open_files: u64,
+    /// Of each spawned world, its first rank.
+    worlds: Vec<usize>,
+    /// Which rank has spawned each one that was spawned in this run.
+    by: BTreeMap<usize, usize>,
+}
+
+/// Which ranks have their images together and return together.
+struct Waves {
     protocol: Protocol,
     /// The ranks that have their waves together: all, or each group of ranks for itself.
     units: Groups,
@@ -155,39 +237,6 @@ struct Dispatcher {
     together: bool,
     /// Waves have been given up, and all begin again when a rank cannot recover alone.
     may_begin_again: bool,
-    bus: Bus,
-    start: Instant,
-    /// Name of the job's key-value space.
-    name: String,
-    /// Process of every rank that runs.
-    pids: Vec<Option<i32>>,
-    /// Of each spawned world, its first rank.
-    spawned_worlds: Vec<usize>,
-    /// Which rank has spawned each one that was spawned in this run.
-    spawned_by: BTreeMap<usize, usize>,
-    most_ranks: usize,
-    /// Hard limit of open files.
-    open_files: u64,
-    find: Find,
-    stdin_wanted: bool,
-    /// Bytes of output not yet acknowledged to the agent.
-    owed: u64,
-    /// The job is being ended, with this exit status.
-    verdict: Option<i32>,
-    /// The user (or a gone reader) has ended it: nobody waits for the rest of the output.
-    interrupted: bool,
-    /// When those who wait for images or the suspension hear again how far it has come.
-    progress_due: Option<Instant>,
-    stopped: Option<Vec<LifeStatistics>>,
-    /// The processors of ranks, which take them in turn, for people.
-    cpus: Vec<String>,
-    /// Since the start; none once it is over.
-    timeout: Option<Duration>,
-    /// How each rank has ended last, when that is to be told.
-    exit_codes: Option<BTreeMap<usize, i32>>,
-    loggers: Loggers,
-    memories: Memories,
-    suspension: Suspension,
 }
 
 /// What is known of images beside their times.
@@ -199,6 +248,17 @@ struct Images {
     refusals: Refusals,
     /// Of ranks that have not begun since: which image could not be used, and why.
     unusable: BTreeMap<usize, String>,
+}
+
+/// What can be read, or has ended.
+struct Ready {
+    agent: bool,
+    signals: bool,
+    wake: bool,
+    consoles: bool,
+    loggers: bool,
+    memories: bool,
+    stdin: bool,
 }
 
 impl Dispatcher {
@@ -213,7 +273,7 @@ impl Dispatcher {
                 }
             }
         };
-        let held = self.memories.finish();
+        let held = self.servers.memories.finish();
         self.bus.tell(Event::ChannelMemoriesHeld { held: &held });
         children::kill_all(GRACE);
         if !self.suspension.is_elsewhere {
@@ -252,64 +312,34 @@ impl Dispatcher {
         self.output.mind_silence(now);
         self.output.say(self.bus.take_text());
 
-        let stdin = io::stdin();
-        let read_stdin = self.stdin_wanted && self.verdict.is_none() && input::may_read();
-        let mut control = PollFlags::POLLIN;
-        control.set(PollFlags::POLLOUT, self.connection.has_queued());
-        let mut ready = vec![
-            PollFd::new(self.connection.as_fd(), control),
-            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
-        ];
-        let consoles = ready.len();
-        ready.extend(self.console.descriptors());
-        let loggers = ready.len();
-        ready.extend(
-            self.loggers
-                .descriptors()
-                .map(|socket| PollFd::new(socket, PollFlags::POLLIN)),
-        );
-        let memories = ready.len();
-        let sockets = self.memories.descriptors();
-        ready.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
-        let stdin_at = ready.len();
-        if read_stdin {
-            ready.push(PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
-        }
-        match poll(&mut ready, self.timeout(now, read_stdin)) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let happened: Vec<bool> = ready.iter().map(|fd| fd.any().unwrap_or(false)).collect();
-        drop(ready);
-
-        if happened[1] {
-            while let Some(signal) = self.signals.next()? {
+        let ready = self.wait(now)?;
+        if ready.signals {
+            while let Some(signal) = self.front.signals.next()? {
                 self.signalled(signal);
             }
         }
-        if happened[2] {
-            let _ = self.wake.read(&mut [0u8; 64]);
+        if ready.wake {
+            let _ = self.front.wake.read(&mut [0u8; 64]);
         }
         self.mind_writers();
         self.mind_timeout();
-        if happened[consoles..loggers].contains(&true) {
+        if ready.consoles {
             self.hear_console();
         }
-        if happened[loggers..memories].contains(&true) || self.loggers.due().is_some() {
+        if ready.loggers || self.servers.loggers.due().is_some() {
             self.mind_loggers();
         }
-        if happened[memories..stdin_at].contains(&true) {
+        if ready.memories {
             self.mind_memories();
         }
-        if happened.get(stdin_at) == Some(&true) {
+        if ready.stdin {
             self.take_stdin();
         }
         self.mind_grace();
         self.inject_faults();
         self.checkpoint();
         let mut closed = false;
-        if happened[0] {
+        if ready.agent {
             let flushed = self.connection.flush();
             let received = self.connection.receive::<ToDispatcher>()?;
             closed = received.closed || flushed.is_err();
@@ -331,6 +361,44 @@ impl Dispatcher {
         Ok(None)
     }
 
+    /// Waits until something is ready, or due.
+    fn wait(&self, now: Instant) -> io::Result<Ready> {
+        let stdin = io::stdin();
+        let read_stdin = self.stdin_wanted && self.verdict.is_none() && input::may_read();
+        let mut control = PollFlags::POLLIN;
+        control.set(PollFlags::POLLOUT, self.connection.has_queued());
+        let mut ready = vec![
+            PollFd::new(self.connection.as_fd(), control),
+            PollFd::new(self.front.signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.front.wake.as_fd(), PollFlags::POLLIN),
+        ];
+        let readable = |socket| PollFd::new(socket, PollFlags::POLLIN);
+        let consoles = ready.len();
+        ready.extend(self.front.console.descriptors());
+        let loggers = ready.len();
+        ready.extend(self.servers.loggers.descriptors().map(readable));
+        let memories = ready.len();
+        ready.extend(self.servers.memories.descriptors().map(readable));
+        let stdin_at = ready.len();
+        if read_stdin {
+            ready.push(readable(stdin.as_fd()));
+        }
+        match poll(&mut ready, self.timeout(now, read_stdin)) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let any = |range: Range<usize>| ready[range].iter().any(|fd| fd.any().unwrap_or(false));
+        Ok(Ready {
+            agent: any(0..1),
+            signals: any(1..2),
+            wake: any(2..3),
+            consoles: any(consoles..loggers),
+            loggers: any(loggers..memories),
+            memories: any(memories..stdin_at),
+            stdin: any(stdin_at..ready.len()),
+        })
+    }
+
     fn timeout(&self, now: Instant, read_stdin: bool) -> PollTimeout {
         let mut wait: Option<Duration> = None;
         let mut at_most = |time: Duration| wait = Some(wait.map_or(time, |wait| wait.min(time)));
@@ -350,14 +418,14 @@ impl Dispatcher {
             at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
         }
         if self.verdict.is_none()
-            && let Some(due) = self.signals.due()
+            && let Some(due) = self.front.signals.due()
         {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
-        if let Some(due) = self.progress_due {
+        if let Some(due) = self.front.progress_due {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
-        if let Some(due) = self.loggers.due() {
+        if let Some(due) = self.servers.loggers.due() {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
         if let Some(wait) = self.output.wait() {
@@ -393,7 +461,7 @@ impl Dispatcher {
     fn end_program(&mut self, code: i32) {
         if self.verdict.is_none() {
             self.verdict = Some(code);
-            self.suspension.unregister(&self.name);
+            self.suspension.unregister(&self.about.name);
             self.tell(ToAgent::End {
                 grace_ms: 0,
                 finished: true,
@@ -447,7 +515,7 @@ impl Dispatcher {
         self.interrupted = true;
         let limit = limit.as_secs_f64();
         self.bus.error(&format!("APPLICATION TIMED OUT, TIMEOUT = {limit}s"));
-        self.end(TIMED_OUT, self.signals.grace);
+        self.end(TIMED_OUT, self.front.signals.grace);
     }
 
     fn take_stdin(&mut self) {
@@ -474,19 +542,21 @@ impl Dispatcher {
 
     /// Commands from outside.
     fn hear_console(&mut self) {
-        for (client, request) in self.console.requests() {
+        for (client, request) in self.front.console.requests() {
             match request {
                 Request::Status => {
                     let status = self.status();
-                    self.console.answer(client, &Reply::Status(status));
+                    self.front.console.answer(client, &Reply::Status(status));
                 }
                 Request::Suspend => self.suspend(Some(client)),
                 Request::Kill => {
-                    self.console.answer(client, &Reply::Done("is being ended".to_string()));
+                    self.front
+                        .console
+                        .answer(client, &Reply::Done("is being ended".to_string()));
                     self.signalled(Signal::SIGTERM as i32);
                 }
                 Request::Checkpoint => match self.images.without {
-                    Some(why) => self.console.answer(client, &Reply::Refused(why.to_string())),
+                    Some(why) => self.front.console.answer(client, &Reply::Refused(why.to_string())),
                     None => self.want_images(Some(client)),
                 },
             }
@@ -498,12 +568,12 @@ impl Dispatcher {
         Status {
             ranks: self.pids.len(),
             running: self.pids.iter().flatten().count(),
-            protocol: self.protocol.name().to_string(),
+            protocol: self.waves.protocol.name().to_string(),
             seconds: self.start.elapsed().as_secs_f64(),
             restarts: self.bus.stats().restarts(),
             images,
             seconds_since_image: last.map(|last| last.elapsed().as_secs_f64()),
-            command: self.command.clone(),
+            command: self.about.command.clone(),
         }
     }
 

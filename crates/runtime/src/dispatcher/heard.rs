@@ -97,7 +97,11 @@ impl Dispatcher {
                     from_file,
                     together: self.returns(rank) && !self.is_hierarchical(),
                     ns: (asked_ns, runs_ns),
-                    processors: self.cpus.get(rank % self.cpus.len().max(1)).map(String::as_str),
+                    processors: self
+                        .about
+                        .cpus
+                        .get(rank % self.about.cpus.len().max(1))
+                        .map(String::as_str),
                 };
                 self.bus.tell(event);
             }
@@ -112,7 +116,7 @@ impl Dispatcher {
             } => self.cannot_recover_alone(rank, fault_at_messages, &reason),
             ToDispatcher::Returned { rank, wave } => {
                 let unit = self.unit(rank);
-                self.returning[unit] = false;
+                self.waves.returning[unit] = false;
                 let members = self.members(unit);
                 self.policy.go_on(&members);
                 match self.is_hierarchical() {
@@ -144,7 +148,7 @@ impl Dispatcher {
         if self.verdict.is_some() {
             return;
         }
-        let spawned_by = self.spawned_by.get(&rank).copied();
+        let spawned_by = self.spawning.by.get(&rank).copied();
         if self.returns(rank) {
             // It had ended before the agent heard that all ranks return, and returns with them.
             self.bus.failed(ended, spawned_by, None);
@@ -326,7 +330,7 @@ impl Dispatcher {
         self.checkpoints.answered(unit, self.start.elapsed(), Ok(total));
         let members = self.members(unit);
         members.iter().for_each(|rank| self.images.refusals.taken(*rank));
-        let in_groups = self.protocol.waves() == kinds::Waves::GroupByGroup;
+        let in_groups = self.waves.protocol.waves() == kinds::Waves::GroupByGroup;
         self.bus.tell(Event::WaveComplete {
             wave: number,
             total,
@@ -352,7 +356,7 @@ impl Dispatcher {
             reason,
             is_news: refused.is_news,
         });
-        if refused.lasts && !self.together {
+        if refused.lasts && !self.waves.together {
             // One rank must not keep all others from having images.
             self.only_logs(&why);
         }

@@ -45,7 +45,7 @@ impl Dispatcher {
             self.checkpoints.want(wanted, client, now);
             return;
         }
-        for unit in 0..self.returning.len() {
+        for unit in 0..self.waves.returning.len() {
             let members = self.members(unit);
             let mut gone = members.iter().filter(|rank| self.policy.has_finished(**rank));
             match gone.next() {
@@ -77,7 +77,7 @@ impl Dispatcher {
             Some((_, why)) => Reply::Refused(format!("no image can be taken: {why}")),
         };
         for client in clients {
-            self.console.answer(client, &reply);
+            self.front.console.answer(client, &reply);
         }
     }
 
@@ -86,12 +86,12 @@ impl Dispatcher {
         let waiting = self.checkpoints.waiting().iter().chain(self.suspension.clients());
         let clients: Vec<u64> = waiting.copied().filter(|client| *client != suspend::CLIENT).collect();
         let now = Instant::now();
-        match self.progress_due {
-            _ if clients.is_empty() => self.progress_due = None,
-            None => self.progress_due = Some(now + PROGRESS),
+        match self.front.progress_due {
+            _ if clients.is_empty() => self.front.progress_due = None,
+            None => self.front.progress_due = Some(now + PROGRESS),
             Some(due) if due > now => {}
             Some(_) => {
-                self.progress_due = Some(now + PROGRESS);
+                self.front.progress_due = Some(now + PROGRESS);
                 let text = match self.checkpoints.left_to_do() {
                     (0, _) => self.suspension.waits_for(),
                     (_, 0) if self.has_waves() => "a wave is being taken".to_string(),
@@ -99,7 +99,7 @@ impl Dispatcher {
                     (wanted, writing) => format!("{} to be taken, {writing} being written", suspend::images(wanted)),
                 };
                 for client in clients {
-                    self.console.answer(client, &Reply::Progress(text.clone()));
+                    self.front.console.answer(client, &Reply::Progress(text.clone()));
                 }
             }
         }
@@ -107,17 +107,17 @@ impl Dispatcher {
 
     /// Ranks have images together, in waves.
     pub(super) fn has_waves(&self) -> bool {
-        self.protocol.has_waves()
+        self.waves.protocol.has_waves()
     }
 
     /// There are to be no more waves, for this reason: from now on ranks have images alone, as long as they recover alone. Where
     /// they do not, all stays as it is.
     pub(super) fn only_logs(&mut self, why: &str) {
-        let Some(left) = self.protocol.without_waves() else {
+        let Some(left) = self.waves.protocol.without_waves() else {
             return;
         };
-        self.may_begin_again = self.suspension.resumed_from.is_none();
-        self.protocol = left;
+        self.waves.may_begin_again = self.suspension.resumed_from.is_none();
+        self.waves.protocol = left;
         self.policy.goes_on_with(left);
         self.checkpoints.give_up(0, why);
         self.checkpoints.grow(self.pids.len(), self.start.elapsed());
@@ -127,45 +127,45 @@ impl Dispatcher {
     /// A rank cannot recover alone. Where waves have been given up all begin again, as they would have done if no image had ever been
     /// asked for: images of single ranks are of no use for that. Not with ranks that were spawned, nor in a job that was resumed.
     pub(super) fn have_waves_again(&mut self) {
-        let former = self.protocol.with_waves_again();
-        let Some(former) = former.filter(|_| std::mem::take(&mut self.may_begin_again)) else {
+        let former = self.waves.protocol.with_waves_again();
+        let Some(former) = former.filter(|_| std::mem::take(&mut self.waves.may_begin_again)) else {
             return;
         };
-        self.protocol = former;
+        self.waves.protocol = former;
         self.policy.goes_on_with(former);
         for rank in 0..self.pids.len() {
             self.checkpoints.give_up(rank, "all ranks begin again");
         }
-        self.checkpoints.grow(self.returning.len(), self.start.elapsed());
+        self.checkpoints.grow(self.waves.returning.len(), self.start.elapsed());
         self.tell(ToAgent::WavesAgain);
     }
 
     /// Whether all ranks (of the unit) return to the last wave because of this failure. Where there are logs that is only so when the
     /// program has turned out not to repeat what it does, from then on.
     pub(super) fn all_return(&mut self, ended: &Ended) -> bool {
-        if self.is_hierarchical() || !self.has_waves() || !self.protocol.logs() {
+        if self.is_hierarchical() || !self.has_waves() || !self.waves.protocol.logs() {
             return self.has_waves();
         }
-        if !self.together && (ended.diverged() || !ended.repeats) {
+        if !self.waves.together && (ended.diverged() || !ended.repeats) {
             let why = match &ended.report {
                 Some(report) => report.split(". ").next().unwrap_or_default(),
                 None => "MPI is called from several threads, and the order of their calls cannot be replayed",
             };
             self.all_return_from_now_on(ended.rank, why);
         }
-        self.together
+        self.waves.together
     }
 
     /// A rank could not recover alone, for this reason: none tries to any more.
     pub(super) fn all_return_from_now_on(&mut self, rank: usize, why: &str) {
-        self.together = true;
+        self.waves.together = true;
         self.bus.tell(Event::ReturnsTogether { rank, reason: why });
     }
 
     /// All ranks (of its unit) return to the last wave, as `rank` has failed.
     pub(super) fn return_all(&mut self, rank: usize, fault_at_messages: u64) {
         let unit = self.unit(rank);
-        self.returning[unit] = true;
+        self.waves.returning[unit] = true;
         for rank in self.members(unit) {
             self.pids[rank] = None;
         }
@@ -177,13 +177,13 @@ impl Dispatcher {
 
     /// Each group of ranks has waves of its own, and returns alone.
     pub(super) fn is_hierarchical(&self) -> bool {
-        self.protocol.waves() == kinds::Waves::OfEachGroup
+        self.waves.protocol.waves() == kinds::Waves::OfEachGroup
     }
 
     /// What [`Checkpoints`] knows `rank` as: with waves the job, or its group, is one.
     pub(super) fn unit(&self, rank: usize) -> usize {
         match (self.is_hierarchical(), self.has_waves()) {
-            (true, _) => self.units.of(rank as u32) as usize - 1,
+            (true, _) => self.waves.units.of(rank as u32) as usize - 1,
             (false, true) => 0,
             (false, false) => rank,
         }
@@ -196,7 +196,7 @@ impl Dispatcher {
 
     /// The unit of `rank` is being returned to a wave.
     pub(super) fn returns(&self, rank: usize) -> bool {
-        self.has_waves() && self.returning[self.unit(rank)]
+        self.has_waves() && self.waves.returning[self.unit(rank)]
     }
 
     /// Which of what [`Checkpoints`] knows can have an image: single ranks, groups, or the job.

@@ -1,6 +1,6 @@
 //! The job's event loggers: their start, and what follows when one ends.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use resurgo_wire::control::Job;
 use resurgo_wire::node_memory::{SPREAD_BROADCAST, SPREAD_MULTICAST};
 
 use super::events::Event;
-use super::{Dispatcher, FAILURE};
+use super::{Dispatcher, FAILURE, Listeners};
 use crate::event_logger::{self, Process, Report, Settings};
 
 /// Pause before a logger is started again that has ended soon after its start.
@@ -31,22 +31,21 @@ struct Logger {
 pub(super) struct Loggers(Vec<Logger>);
 
 impl Loggers {
-    /// Starts `count` of them, the first at `bind`, and tells the job where they are.
-    pub fn start(job: &mut Job, count: usize, bind: SocketAddrV4, ranks: usize) -> Result<Loggers, String> {
+    /// Starts them, for a job of `ranks` ranks, and tells the job where they are.
+    pub fn start(job: &mut Job, wanted: &Listeners, ranks: usize) -> Result<Loggers, String> {
         let directory = job.spill_directory.clone();
         let directory = directory.unwrap_or_else(|| std::env::temp_dir().into_os_string());
         let mut loggers = Loggers::default();
-        for number in 0..count {
-            let port = if number == 0 { bind.port() } else { 0 };
+        for number in 0..wanted.count {
             let settings = Settings {
                 size: job.most_ranks.max(ranks),
                 key: job.key,
                 number,
                 peers: Vec::new(),
-                broadcasts: count > 1 && job.clock_spread == SPREAD_BROADCAST,
+                broadcasts: wanted.count > 1 && job.clock_spread == SPREAD_BROADCAST,
                 epoch: 1,
             };
-            let process = event_logger::make(settings, SocketAddrV4::new(*bind.ip(), port).into(), &directory)
+            let process = event_logger::make(settings, wanted.bind(number).into(), &directory)
                 .map_err(|error| error.to_string())?;
             loggers.0.push(Logger {
                 process,
@@ -55,12 +54,7 @@ impl Loggers {
                 failing: None,
             });
         }
-        // A logger that listens on every address is reached through this one.
-        let reached = if bind.ip().is_unspecified() {
-            Ipv4Addr::LOCALHOST
-        } else {
-            *bind.ip()
-        };
+        let reached = wanted.reached();
         let failed = |error: std::io::Error| format!("cannot start an event logger: {error}{}", crate::hint(&error));
         job.event_logger_address = reached.to_bits();
         job.event_logger_ports.clear();
@@ -104,9 +98,9 @@ impl Dispatcher {
     /// Hears what event loggers have said, and starts those again that have ended.
     pub(super) fn mind_loggers(&mut self) {
         let now = Instant::now();
-        let waits = self.protocol.order() != kinds::Order::Piggybacked;
-        for number in 0..self.loggers.0.len() {
-            let logger = &mut self.loggers.0[number];
+        let waits = self.waves.protocol.order() != kinds::Order::Piggybacked;
+        for number in 0..self.servers.loggers.0.len() {
+            let logger = &mut self.servers.loggers.0[number];
             let pid = logger.process.pid();
             let (reports, end) = logger.process.hear();
             for report in reports {

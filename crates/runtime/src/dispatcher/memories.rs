@@ -1,6 +1,5 @@
 //! The job's channel memories: their start, and the end of the job when one ends.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use resurgo_wire::node_memory::SEGMENT;
 
 use super::events::Event;
 use super::policy::how_ended;
-use super::{Dispatcher, FAILURE, LAST_WORDS};
+use super::{Dispatcher, FAILURE, LAST_WORDS, Listeners};
 use crate::channel_memory::{self, Held, Process, Report, Settings};
 
 /// The channel memories, none where there are none.
@@ -17,36 +16,29 @@ use crate::channel_memory::{self, Held, Process, Report, Settings};
 pub(super) struct Memories(Vec<Process>);
 
 impl Memories {
-    /// Starts `count` of them, the first at `bind`, for a job of `ranks` ranks, and tells the job where they are.
-    pub fn start(job: &mut Job, count: usize, bind: SocketAddrV4, ranks: usize) -> Result<Memories, String> {
+    /// Starts them, for a job of `ranks` ranks, and tells the job where they are.
+    pub fn start(job: &mut Job, wanted: &Listeners, ranks: usize) -> Result<Memories, String> {
         let mut memories = Memories::default();
         job.channel_memory_ports.clear();
-        for number in 0..count {
-            let port = if number == 0 { bind.port() } else { 0 };
-            let served = ranks.div_ceil(count) as u64;
+        for number in 0..wanted.count {
+            let served = ranks.div_ceil(wanted.count) as u64;
             let settings = Settings {
                 size: job.most_ranks.max(ranks),
                 key: job.key,
-                memories: count,
+                memories: wanted.count,
                 // The logs of its ranks lie here.
                 bound: (job.log_segments * SEGMENT) as u64 * served,
                 spills: job.spill_directory.is_some(),
             };
-            let bind = SocketAddrV4::new(*bind.ip(), port);
-            let mut process = channel_memory::make(settings, bind.into(), job.spill_directory.as_deref())?;
+            let bind = wanted.bind(number).into();
+            let mut process = channel_memory::make(settings, bind, job.spill_directory.as_deref())?;
             let failed =
                 |error: std::io::Error| format!("cannot start a channel memory: {error}{}", crate::hint(&error));
             job.channel_memory_ports.push(process.address().map_err(failed)?.port());
             process.start().map_err(failed)?;
             memories.0.push(process);
         }
-        // One that listens on every address is reached through this one.
-        let reached = if bind.ip().is_unspecified() {
-            Ipv4Addr::LOCALHOST
-        } else {
-            *bind.ip()
-        };
-        job.channel_memory_address = reached.to_bits();
+        job.channel_memory_address = wanted.reached().to_bits();
         Ok(memories)
     }
 
@@ -75,8 +67,8 @@ impl Dispatcher {
     /// Hears that a channel memory fills: images of all ranks let it forget. Or why it cannot go on, or that it has ended: what it had
     /// is nowhere else, so the job ends.
     pub(super) fn mind_memories(&mut self) {
-        for number in 0..self.memories.0.len() {
-            let (reports, end) = self.memories.0[number].hear();
+        for number in 0..self.servers.memories.0.len() {
+            let (reports, end) = self.servers.memories.0[number].hear();
             if reports.contains(&Report::Fills) && self.verdict.is_none() {
                 self.bus.tell(Event::ChannelMemoryFills { memory: number });
                 self.want_images(None);

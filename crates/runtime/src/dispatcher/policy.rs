@@ -192,6 +192,15 @@ impl Policy {
             );
             return Decision::EndJob { code, reason };
         }
+        match self.why_not_again(ended) {
+            Some(reason) => Decision::EndJob { code, reason },
+            None => Decision::Restart,
+        }
+    }
+
+    /// Why a rank that has failed is not started again. If it is, that is counted.
+    fn why_not_again(&mut self, ended: &Ended) -> Option<String> {
+        let record = &mut self.ranks[ended.rank];
         let place = ended.statistics.deliveries + ended.statistics.sends();
         record.same = match record.last {
             Some(last) if last == (ended.end, place) => record.same + 1,
@@ -204,31 +213,32 @@ impl Policy {
         } else {
             "; without images it begins again each time: --checkpoint-every 1m, for example, lets it go on from its last one"
         };
-        let reason = if record.same >= SAME_FAILURES && ended.end != End::Signalled(Signal::SIGKILL as i32) {
-            format!(
-                "{} {} times in a row at the same place, after {place} messages: \
+        Some(
+            if record.same >= SAME_FAILURES && ended.end != End::Signalled(Signal::SIGKILL as i32) {
+                format!(
+                    "{} {} times in a row at the same place, after {place} messages: \
                  the program itself fails there, and starting it again does not help",
-                of_rank(ended),
-                record.same,
-            )
-        } else if record.restarts >= self.limits.restarts_per_rank {
-            format!(
-                "{}, and it has been restarted {} times, which --max-restarts-per-rank allows{hint}",
-                of_rank(ended),
-                record.restarts
-            )
-        } else if self.restarts >= self.limits.restarts {
-            format!(
-                "{}, and the job has had the {} restarts that --max-restarts allows{hint}",
-                of_rank(ended),
-                self.restarts
-            )
-        } else {
-            record.restarts += 1;
-            self.restarts += 1;
-            return Decision::Restart;
-        };
-        Decision::EndJob { code, reason }
+                    of_rank(ended),
+                    record.same,
+                )
+            } else if record.restarts >= self.limits.restarts_per_rank {
+                format!(
+                    "{}, and it has been restarted {} times, which --max-restarts-per-rank allows{hint}",
+                    of_rank(ended),
+                    record.restarts
+                )
+            } else if self.restarts >= self.limits.restarts {
+                format!(
+                    "{}, and the job has had the {} restarts that --max-restarts allows{hint}",
+                    of_rank(ended),
+                    self.restarts
+                )
+            } else {
+                record.restarts += 1;
+                self.restarts += 1;
+                return None;
+            },
+        )
     }
 }
 

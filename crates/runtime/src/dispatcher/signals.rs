@@ -87,7 +87,7 @@ impl AsFd for Signals {
 impl Dispatcher {
     pub(super) fn signalled(&mut self, number: i32) {
         let signal = Signal::try_from(number).ok();
-        if signal.is_some() && signal == self.signals.takes_images && self.images.without.is_none() {
+        if signal.is_some() && signal == self.front.signals.takes_images && self.images.without.is_none() {
             if self.verdict.is_none() {
                 self.want_images(None);
             }
@@ -104,15 +104,15 @@ impl Dispatcher {
     }
 
     fn pass_on(&mut self, number: i32) {
-        if !self.signals.passed_on.contains(&number) {
-            self.signals.passed_on.push(number);
+        if !self.front.signals.passed_on.contains(&number) {
+            self.front.signals.passed_on.push(number);
         }
         self.tell(ToAgent::Signal { number });
     }
 
     /// The user ends the job: ranks get the signal, and some time to end in their own way.
     fn end_by(&mut self, number: i32) {
-        if self.interrupted || self.signals.ending.is_some() || self.verdict.is_some() {
+        if self.interrupted || self.front.signals.ending.is_some() || self.verdict.is_some() {
             // The user insists, or the job is being ended anyhow.
             if !self.interrupted {
                 self.interrupted = true;
@@ -124,17 +124,17 @@ impl Dispatcher {
         }
         let someone_runs = self.pids.iter().any(Option::is_some);
         let grace = if someone_runs {
-            self.signals.grace
+            self.front.signals.grace
         } else {
             Duration::ZERO
         };
-        self.signals.ending = Some((number, Instant::now() + grace));
+        self.front.signals.ending = Some((number, Instant::now() + grace));
         self.pass_on(number);
     }
 
     /// Kills what has not ended in time after the user's signal.
     pub(super) fn mind_grace(&mut self) {
-        let Some((number, deadline)) = self.signals.ending.filter(|_| self.verdict.is_none()) else {
+        let Some((number, deadline)) = self.front.signals.ending.filter(|_| self.verdict.is_none()) else {
             return;
         };
         if Instant::now() >= deadline {
@@ -146,7 +146,7 @@ impl Dispatcher {
 
     /// A rank has ended that has not finished: if it was the user who has ended it, the job ends. Returns whether it does.
     pub(super) fn ended_by_user(&mut self, ended: &Ended) -> bool {
-        let Some(signal) = self.signals.has_ended(ended) else {
+        let Some(signal) = self.front.signals.has_ended(ended) else {
             return false;
         };
         self.interrupted = true;
@@ -158,9 +158,9 @@ impl Dispatcher {
             End::Exited(_) => 128 + signal,
         };
         // The others have had the signal, too.
-        let grace = match self.signals.ending {
+        let grace = match self.front.signals.ending {
             Some((_, deadline)) => deadline.saturating_duration_since(Instant::now()),
-            None => self.signals.grace,
+            None => self.front.signals.grace,
         };
         self.end(code, grace);
         true

@@ -33,10 +33,10 @@ impl Dispatcher {
         };
         // All ranks would return to a wave that some of them are not in.
         self.only_logs("ranks are spawned");
-        self.may_begin_again = false;
+        self.waves.may_begin_again = false;
         let first = self.pids.len();
         let ranks = first + programs.iter().map(|program| program.ranks).sum::<usize>();
-        self.spawned_worlds.push(first);
+        self.spawning.worlds.push(first);
         self.output.spawned(first);
         self.pids.resize(ranks, None);
         self.policy.grow(ranks);
@@ -45,7 +45,7 @@ impl Dispatcher {
         self.checkpoints.grow(ranks, self.start.elapsed());
         let names: Vec<&str> = wanted.iter().map(|program| program.name.as_str()).collect();
         let new: Vec<usize> = (first..ranks).collect();
-        self.spawned_by.extend(new.iter().map(|rank| (*rank, by)));
+        self.spawning.by.extend(new.iter().map(|rank| (*rank, by)));
         self.bus.tell(Event::Spawned {
             rank: by,
             ranks: &new,
@@ -65,15 +65,15 @@ impl Dispatcher {
     fn prepare_spawn(&self, wanted: &[WantedProgram]) -> Result<Vec<Program>, String> {
         let programs = wanted
             .iter()
-            .map(|program| (self.find)(program))
+            .map(|program| (self.spawning.find)(program))
             .collect::<Result<_, _>>()?;
         let ranks: usize = wanted.iter().fold(0, |sum, program| sum.saturating_add(program.ranks));
         if ranks == 0 {
             return Err("no ranks are asked for".to_string());
         }
-        let left = self.most_ranks.saturating_sub(self.pids.len());
+        let left = self.spawning.most_ranks.saturating_sub(self.pids.len());
         if ranks > left {
-            let most = self.most_ranks;
+            let most = self.spawning.most_ranks;
             let advice = match most {
                 MAX_RANKS => "",
                 _ => "; a smaller --log-memory leaves room for more",
@@ -85,10 +85,10 @@ impl Dispatcher {
         }
         let running = self.pids.iter().flatten().count();
         let files = OWN_FILES + FILES_PER_RANK * (running + ranks) as u64;
-        if files > self.open_files {
+        if files > self.spawning.open_files {
             return Err(format!(
                 "{ranks} more ranks need {files} open files, and the hard limit is {}; raise it (ulimit -Hn {files})",
-                self.open_files
+                self.spawning.open_files
             ));
         }
         Ok(programs)
@@ -96,10 +96,10 @@ impl Dispatcher {
 
     /// Removes what MPICH keeps for ranks. The agent does this too, unless it has died.
     pub(super) fn remove_leftovers(&self) {
-        let starts = std::iter::once(0).chain(self.spawned_worlds.iter().copied());
-        let ends = self.spawned_worlds.iter().copied().chain([self.pids.len()]);
+        let starts = std::iter::once(0).chain(self.spawning.worlds.iter().copied());
+        let ends = self.spawning.worlds.iter().copied().chain([self.pids.len()]);
         for (world, (first, end)) in starts.zip(ends).enumerate() {
-            let name = resurgo_pmi::kvs_name(&self.name, world);
+            let name = resurgo_pmi::kvs_name(&self.about.name, world);
             (0..end - first).for_each(|rank| leftovers::remove(&name, rank));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, PipeReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -26,7 +26,7 @@ use super::policy::Policy;
 use super::refusals::Refusals;
 use super::signals::Signals;
 use super::suspend::{self, State, Suspension};
-use super::{Dispatcher, Images, Settings, input};
+use super::{About, Dispatcher, Front, Images, Places, Servers, Settings, Spawning, Waves, input};
 use crate::connection::Connection;
 use crate::faults::Schedule;
 use crate::suspended::Suspended;
@@ -36,109 +36,69 @@ impl Dispatcher {
         let start = Instant::now();
         prctl::set_child_subreaper(true).map_err(|error| format!("cannot become a subreaper: {error}"))?;
         let signals = Signals::watch(settings.checkpoint_signal, settings.grace).map_err(failed("watch signals"))?;
-        let create = |path: &Option<PathBuf>, option: &str| match path {
-            Some(path) => File::create(path)
-                .map(Some)
-                .map_err(|error| format!("cannot create {} for {option}: {error}", path.display())),
-            None => Ok(None),
-        };
-        let json = create(&settings.json_events, "--json-events")?;
-        let wanted = Wanted {
-            quiet: settings.quiet,
-            verbose: settings.verbose,
-            json,
-            table: settings.stats,
-            figures: create(&settings.stats_json, "--stats-json")?,
-        };
+        let wanted = wanted(&settings)?;
+        let size = settings.job.programs.iter().map(|program| program.ranks).sum();
+        let faults = prepare_job(&mut settings, size)?;
         let job = &mut settings.job;
-        let size = job.programs.iter().map(|program| program.ranks).sum();
-        if settings.resumed.is_none() {
-            job.stdin = input::find();
-            let key = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut job.key));
-            key.map_err(failed("read /dev/urandom"))?;
-        }
-        let loggers = Loggers::start(job, settings.event_loggers, settings.event_logger, size)?;
-        let memories = Memories::start(job, settings.channel_memories, settings.channel_memory, size)?;
-        let launched = settings.resumed.as_ref().map_or(size, |job| job.header.about.launched);
-        let mut faults = Schedule::new(&settings.faults, launched);
-        faults.grow(size);
-        job.message_faults = (0..size)
-            .map(|rank| (rank, faults.next_life(rank, 0)))
-            .filter(|(_, messages)| *messages > 0)
-            .collect();
-
-        let (wake, wake_writer) = io::pipe().map_err(failed("make a pipe"))?;
-        crate::agent::set_nonblocking(&wake).map_err(failed("make a pipe"))?;
-        crate::agent::set_nonblocking(&wake_writer).map_err(failed("make a pipe"))?;
-        let second_wake_writer = wake_writer.try_clone().map_err(failed("make a pipe"))?;
-        let mut output =
-            Output::start(settings.output, [wake_writer, second_wake_writer]).map_err(failed("start a thread"))?;
+        let servers = Servers {
+            loggers: Loggers::start(job, &settings.event_loggers, size)?,
+            memories: Memories::start(job, &settings.channel_memories, size)?,
+        };
+        let (mut output, wake) = start_output(settings.output)?;
         if settings.resumed.is_none() {
             output.make_files(size)?;
         }
-
         let (agent, connection) = start_agent()?;
-        let bus = begin_to_tell(wanted, job.protocol, size, &memories, start);
-        let units = job.units(size);
+        let waves = Waves::of(job, size);
         let mut dispatcher = Dispatcher {
             agent,
             connection,
-            signals,
-            wake,
+            front: Front {
+                signals,
+                console: Console::start(),
+                wake,
+                progress_due: None,
+            },
             output,
+            bus: begin_to_tell(wanted, job.protocol, size, &servers.memories, start),
+            servers,
+            about: About::of(job),
+            spawning: Spawning {
+                find: settings.find,
+                most_ranks: job.most_ranks,
+                open_files: job.open_files.1,
+                worlds: Vec::new(),
+                by: BTreeMap::new(),
+            },
             policy: Policy::new(size, job.protocol, settings.limits),
             faults,
-            // A wave is one image of the whole job.
             checkpoints: Checkpoints::new(
                 settings.checkpoint_period,
                 settings.checkpoint_order,
-                if job.protocol.has_waves() {
-                    units.count() as usize
-                } else {
-                    size
+                match job.protocol.has_waves() {
+                    true => waves.returning.len(),
+                    false => size,
                 },
                 settings.images_in_flight.unwrap_or(usize::MAX),
             )
             .with_share(settings.checkpoint_share),
-            images: Images {
-                without: suspend::without_images(job),
-                are_written: job.checkpoint_directory.is_some(),
-                refusals: Refusals::new(size),
-                unusable: BTreeMap::new(),
-            },
-            console: Console::start(),
-            command: command_line(job),
-            protocol: job.protocol,
-            returning: vec![false; units.count() as usize],
-            units,
-            together: false,
-            may_begin_again: false,
-            bus,
-            start,
-            name: job.name.clone(),
-            pids: vec![None; size],
-            spawned_worlds: Vec::new(),
-            spawned_by: BTreeMap::new(),
-            most_ranks: job.most_ranks,
-            open_files: job.open_files.1,
-            find: settings.find,
-            stdin_wanted: false,
-            owed: 0,
-            verdict: None,
-            interrupted: false,
-            progress_due: None,
-            stopped: None,
-            cpus: (0..job.cpus.len()).filter_map(|rank| job.cpus_of(rank)).collect(),
-            timeout: settings.timeout,
-            exit_codes: settings.print_exit_codes.then(BTreeMap::new),
-            loggers,
-            memories,
+            images: Images::of(job, size),
+            waves,
             suspension: Suspension::new(
                 settings.origin,
                 settings.registry,
                 suspend::obstacle(job),
                 settings.time_limit,
             ),
+            start,
+            timeout: settings.timeout,
+            pids: vec![None; size],
+            exit_codes: settings.print_exit_codes.then(BTreeMap::new),
+            stdin_wanted: false,
+            owed: 0,
+            verdict: None,
+            interrupted: false,
+            stopped: None,
         };
         let job = Box::new(settings.job);
         match settings.resumed {
@@ -154,7 +114,7 @@ impl Dispatcher {
         let state: State = serde_json::from_value(about.dispatcher)
             .map_err(|error| format!("another version of resurgo has suspended the job: {error}"))?;
         self.policy.resume(state.policy);
-        self.spawned_worlds = state.spawned_worlds;
+        self.spawning.worlds = state.spawned_worlds;
         for path in self.output.resume(state.output)? {
             self.bus.tell(Event::OutputFileDiffers { path: &path });
         }
@@ -167,6 +127,85 @@ impl Dispatcher {
         });
         Ok(())
     }
+}
+
+impl Waves {
+    fn of(job: &Job, size: usize) -> Waves {
+        let units = job.units(size);
+        Waves {
+            protocol: job.protocol,
+            returning: vec![false; units.count() as usize],
+            units,
+            together: false,
+            may_begin_again: false,
+        }
+    }
+}
+
+impl Images {
+    fn of(job: &Job, size: usize) -> Images {
+        Images {
+            without: suspend::without_images(job),
+            are_written: job.checkpoint_directory.is_some(),
+            refusals: Refusals::new(size),
+            unusable: BTreeMap::new(),
+        }
+    }
+}
+
+impl About {
+    fn of(job: &Job) -> About {
+        About {
+            name: job.name.clone(),
+            command: command_line(job),
+            cpus: (0..job.cpus.len()).filter_map(|rank| job.cpus_of(rank)).collect(),
+        }
+    }
+}
+
+/// Makes the files that the user wants to have at the end.
+fn wanted(settings: &Settings) -> Result<Wanted, String> {
+    let create = |path: &Option<PathBuf>, option: &str| match path {
+        Some(path) => File::create(path)
+            .map(Some)
+            .map_err(|error| format!("cannot create {} for {option}: {error}", path.display())),
+        None => Ok(None),
+    };
+    Ok(Wanted {
+        quiet: settings.quiet,
+        verbose: settings.verbose,
+        json: create(&settings.json_events, "--json-events")?,
+        table: settings.stats,
+        figures: create(&settings.stats_json, "--stats-json")?,
+    })
+}
+
+/// Fills in what a job of `size` ranks has of this run. Answers which faults it is to have.
+fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, String> {
+    let job = &mut settings.job;
+    if settings.resumed.is_none() {
+        job.stdin = input::find();
+        let key = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut job.key));
+        key.map_err(failed("read /dev/urandom"))?;
+    }
+    let launched = settings.resumed.as_ref().map_or(size, |job| job.header.about.launched);
+    let mut faults = Schedule::new(&settings.faults, launched);
+    faults.grow(size);
+    job.message_faults = (0..size)
+        .map(|rank| (rank, faults.next_life(rank, 0)))
+        .filter(|(_, messages)| *messages > 0)
+        .collect();
+    Ok(faults)
+}
+
+/// Starts the writers of output, and answers what is readable when one of them has something to say.
+fn start_output(places: Places) -> Result<(Output, PipeReader), String> {
+    let (wake, wake_writer) = io::pipe().map_err(failed("make a pipe"))?;
+    crate::agent::set_nonblocking(&wake).map_err(failed("make a pipe"))?;
+    crate::agent::set_nonblocking(&wake_writer).map_err(failed("make a pipe"))?;
+    let second_wake_writer = wake_writer.try_clone().map_err(failed("make a pipe"))?;
+    let output = Output::start(places, [wake_writer, second_wake_writer]).map_err(failed("start a thread"))?;
+    Ok((output, wake))
 }
 
 /// Why the dispatcher cannot begin, from what it could not do.

@@ -219,7 +219,7 @@ impl Dispatcher {
 
     fn refuse(&mut self, client: Option<u64>, why: &str) {
         if let Some(client) = client {
-            self.console.answer(client, &Reply::Refused(why.to_string()));
+            self.front.console.answer(client, &Reply::Refused(why.to_string()));
         }
     }
 
@@ -307,7 +307,7 @@ impl Dispatcher {
     /// No rank has a process any more, and all their output is here.
     pub(super) fn halted(&mut self) {
         self.pids.fill(None);
-        self.returning.fill(false);
+        self.waves.returning.fill(false);
         self.suspension.phase = Phase::Flushing;
         self.acknowledge();
     }
@@ -315,7 +315,7 @@ impl Dispatcher {
     fn about(&self) -> About {
         let state = State {
             policy: self.policy.clone(),
-            spawned_worlds: self.spawned_worlds.clone(),
+            spawned_worlds: self.spawning.worlds.clone(),
             output: self.output.before(),
         };
         About {
@@ -328,7 +328,7 @@ impl Dispatcher {
             ranks: self.pids.len(),
             launched: self.faults.launched(),
             restarts: self.policy.restarts(),
-            command: self.command.clone(),
+            command: self.about.command.clone(),
             origin: self.suspension.origin.clone(),
             processor: processor(),
             dispatcher: serde_json::to_value(state).unwrap_or_default(),
@@ -393,7 +393,7 @@ impl Dispatcher {
                 )),
                 _ => Reply::Refused("has ended before it could be suspended".to_string()),
             };
-            self.console.answer(client, &reply);
+            self.front.console.answer(client, &reply);
         }
     }
 }
