@@ -26,7 +26,7 @@ pub fn registered() -> Vec<Suspended> {
 
 /// Why there is no job `number` if it has been suspended, and runs under another number now.
 pub fn renumbered(number: u32) -> Option<String> {
-    let runs = |job: &Suspended| job.is_running && job.header.about.number == number;
+    let runs = |job: &Suspended| job.is_running && job.header.about.had(number);
     linked()
         .iter()
         .any(runs)
@@ -61,7 +61,7 @@ fn linked() -> Vec<Suspended> {
 pub fn named(name: &OsStr) -> Result<Suspended, String> {
     if let Some(number) = name.to_str().and_then(|name| name.parse::<u32>().ok()) {
         let mut jobs = registered();
-        jobs.retain(|job| job.header.about.number == number);
+        jobs.retain(|job| job.header.about.had(number));
         return match jobs.len() {
             0 => Err(renumbered(number).unwrap_or_else(|| {
                 format!(

@@ -18,11 +18,13 @@ mod patience;
 mod pmi;
 mod program_file;
 mod ranks;
+mod record;
 mod spawn;
 mod spool;
 mod store;
 mod suspend;
 mod taken;
+mod wave_logs;
 mod waves;
 mod wording;
 
@@ -69,6 +71,8 @@ enum Source {
     Snapshot(usize),
     /// The socket to who fills a rank's memory.
     Filler(usize),
+    /// What is written while ranks run.
+    Record,
 }
 
 impl Source {
@@ -83,6 +87,7 @@ impl Source {
             Source::Images(rank) => (rank as u64) << 4 | 6,
             Source::Snapshot(rank) => (rank as u64) << 4 | 7,
             Source::Filler(rank) => (rank as u64) << 4 | 8,
+            Source::Record => 9,
         }
     }
 
@@ -97,7 +102,8 @@ impl Source {
             5 => Source::Output(rank, Stream::Stderr),
             6 => Source::Images(rank),
             7 => Source::Snapshot(rank),
-            _ => Source::Filler(rank),
+            8 => Source::Filler(rank),
+            _ => Source::Record,
         })
     }
 }
@@ -136,9 +142,13 @@ struct Work {
     held: held::Held,
     /// Where images are written into files, if they are.
     store: Option<Store>,
+    /// What is being written so that an interrupted job can be resumed.
+    recording: Option<record::Recording>,
     halt: suspend::Halt,
     /// It goes on where an earlier run of the job was suspended.
     is_resumed: bool,
+    /// It goes on from a wave, as the launcher or the machine was lost: all ranks begin together.
+    is_from_wave: bool,
     /// Waves have been given up, and all begin again when a rank cannot recover alone.
     may_begin_again: bool,
     /// The pipe to rank 0 is in the epoll set.
@@ -189,6 +199,7 @@ impl Agent {
                     Some(Source::Images(rank)) => self.image_event(rank)?,
                     Some(Source::Snapshot(rank)) => self.snapshot_event(rank)?,
                     Some(Source::Filler(rank)) => self.filler_event(rank)?,
+                    Some(Source::Record) => self.record_event()?,
                     None => {}
                 }
             }
@@ -250,7 +261,7 @@ impl Agent {
             ToAgent::Halt => self.halt(),
             ToAgent::GoOn => {
                 if self.ending.is_none() {
-                    self.go_on_after_halt()?;
+                    self.go_on_after_halt(false)?;
                 }
             }
             ToAgent::Suspend { about } => {
@@ -258,6 +269,7 @@ impl Agent {
                     self.suspend(about)?;
                 }
             }
+            ToAgent::Record { about } => self.record(about)?,
             ToAgent::Restart {
                 rank,
                 fault_at_messages,

@@ -13,6 +13,7 @@ mod loggers;
 mod memories;
 mod output;
 mod policy;
+mod record;
 mod refusals;
 mod signals;
 mod spawn;
@@ -285,10 +286,7 @@ impl Dispatcher {
             self.output.end_all();
         }
         let statistics = self.stopped.take().unwrap_or_default();
-        if let Some(directory) = &self.suspension.resumed_from {
-            let is_damaged = self.suspension.is_damaged;
-            self.bus.tell(Event::StaysSuspended { directory, is_damaged });
-        }
+        self.tell_what_can_be_resumed();
         self.bus.ended(code, &statistics, Instant::now());
         if let Some(codes) = self.exit_codes.take() {
             let ranks = self.pids.len();

@@ -291,6 +291,16 @@ impl Directory {
         self.within(name)
     }
 
+    /// Another handle of it.
+    pub fn try_clone(&self) -> io::Result<Directory> {
+        Ok(Directory {
+            file: self.file.try_clone()?,
+            path: self.path.clone(),
+            parent: self.parent.try_clone()?,
+            name: self.name.clone(),
+        })
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

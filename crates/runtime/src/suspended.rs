@@ -1,8 +1,11 @@
-//! Suspended jobs: the file from which a job goes on, and where such files are found.
+//! Suspended and interrupted jobs: the file from which a job goes on, and where such files are found.
 //!
 //! The file lies in the job's directory of image files, under the name [`FILE`], and names the image files that belong to it.
-//! It has a temporary name until everything in it is on the disk. The next suspension replaces it, and the end of the program
+//! It is written when the job is suspended, and each time that a wave of all ranks is complete in files ([`About::wave`]).
+//! It has a temporary name until everything in it is on the disk. The next one replaces it, and the end of the program
 //! removes it; until then the job can be resumed from it, as often as need be.
+//!
+//! The agent of a job holds a lock (flock) on the file [`KEY`] as long as it lives, so nobody resumes or removes a running job.
 //!
 //! ```text
 //! 0    "resurgoS"
@@ -41,14 +44,18 @@ pub const FILE: &str = "suspended";
 pub const KEY: &str = "key";
 /// Its name until it is complete.
 const NEW: &str = "suspended.new";
+/// The same for the one that is written while the job runs.
+const NEW_OF_WAVE: &str = "wave.new";
 const MAGIC: &[u8; 8] = b"resurgoS";
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
+/// The oldest format that is still read. It knows nothing of waves.
+const OLDEST_FORMAT: u32 = 4;
 const HEAD: usize = 56;
 /// Longest JSON accepted.
 const MAX_JSON: u64 = 1 << 32;
 /// Zeros are left out in pieces of this size.
 const PAGE: usize = 4096;
-/// How long somebody may hold a lock on the file who does not resume the job.
+/// How long somebody may hold a lock who only looks at the job.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// Bytes of a section that are written at a time.
 const STEP: usize = 4 << 20;
@@ -67,6 +74,9 @@ pub struct Origin {
 pub struct About {
     /// The job's number when it ran.
     pub number: u32,
+    /// Those of its runs before.
+    #[serde(default)]
+    pub former: Vec<u32>,
     /// When it was suspended, in seconds since 1970.
     pub unix_time: f64,
     /// What its CLOCK_MONOTONIC was then, in nanoseconds; 0: not told.
@@ -83,6 +93,9 @@ pub struct About {
     pub origin: Origin,
     /// What the processor can do (the flags of /proc/cpuinfo): programs choose their instructions when they start.
     pub processor: Vec<String>,
+    /// The wave that was complete when the file was written, while the job ran; none: the job was suspended.
+    #[serde(default)]
+    pub wave: Option<u64>,
     /// What else the dispatcher needs.
     pub dispatcher: Value,
 }
@@ -99,6 +112,16 @@ pub fn processor() -> Vec<String> {
 }
 
 impl About {
+    /// A run of the job had this number.
+    pub fn had(&self, number: u32) -> bool {
+        self.number == number || self.former.contains(&number)
+    }
+
+    /// Different for every file of a job.
+    pub fn id(&self) -> String {
+        format!("{}-{}", self.number, self.unix_time)
+    }
+
     /// Of what the program could use, the instructions and registers that a processor with `flags` does not have.
     pub fn missing(&self, flags: &[String]) -> Vec<&str> {
         let used = [
@@ -118,7 +141,7 @@ impl About {
 /// The JSON of the file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Header {
-    /// Different for every suspension.
+    /// Different for every file.
     pub id: String,
     pub about: About,
     pub job: Job,
@@ -130,7 +153,7 @@ pub struct Suspended {
     /// Of its image files.
     pub directory: PathBuf,
     pub header: Header,
-    /// Somebody has resumed it, and that run is not over.
+    /// It runs: it has never stopped, or somebody has resumed it.
     pub is_running: bool,
 }
 
@@ -147,26 +170,57 @@ pub enum Error {
     OtherUser(PathBuf, u32),
     #[error("no job can be resumed from {}: {}", .0.display(), .1)]
     Untrusted(PathBuf, own_directory::Error),
-    #[error("the job in {} is running: somebody has resumed it already", .0.display())]
+    #[error("the job in {} is running", .0.display())]
     InUse(PathBuf),
+    #[error(
+        "the job that has left its images in {} cannot be resumed: there is no set of images of one moment with all that was under \
+         way between ranks, as a complete wave has it, or a suspension; resurgo rm {} removes its files", .0.display(), .0.display()
+    )]
+    OnlyImages(PathBuf),
 }
 
 /// By which a job knows what it has written.
 pub type Key = [u8; 32];
 
-/// Makes the key of a job, in its directory.
-pub fn make_key(directory: &Directory) -> io::Result<Key> {
+/// Makes the key of a job, in its directory. Returns it with what keeps others from resuming the job.
+pub fn make_key(directory: &Directory) -> io::Result<(Key, File)> {
     let key = crate::event_logger::nonce()?;
-    let mut file = directory.open_file(KEY, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
+    let mut file = directory.open_file(KEY, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)?;
+    // Some file systems have no locks.
+    let _ = file.try_lock();
     file.write_all(&key)?;
     file.sync_all()?;
-    Ok(key)
+    Ok((key, file))
+}
+
+/// Whether the job whose files are in `directory` runs.
+pub fn runs(directory: &Directory) -> bool {
+    let holds = |name: &str| {
+        let file = directory.open_file(name, OFlag::O_RDWR);
+        // Some file systems have no locks.
+        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
+    };
+    // The agents of some versions hold one on the other file.
+    holds(KEY) || holds(FILE)
+}
+
+/// Locks `file`, waiting for those who only look at it; false: somebody else has it.
+fn lock(file: &File) -> bool {
+    let begun = Instant::now();
+    while let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
+        if begun.elapsed() > PATIENCE {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
 }
 
 /// The beginning of the file, verified.
 struct Opened {
     directory: Directory,
     key: Key,
+    key_file: File,
     path: PathBuf,
     file: File,
     header: Header,
@@ -177,7 +231,7 @@ struct Opened {
 fn open(directory: &Path) -> Result<Opened, Error> {
     let path = directory.join(FILE);
     let refused = |error: own_directory::Error| match error {
-        error if error.is_missing() => Error::Nothing(directory.to_path_buf()),
+        error if error.is_missing() => without_file(directory),
         own_directory::Error::Io { path, source } => Error::Io(path, source),
         own_directory::Error::Owner { path, owner } => Error::OtherUser(path, owner),
         error => Error::Untrusted(directory.to_path_buf(), error),
@@ -196,7 +250,7 @@ fn open(directory: &Path) -> Result<Opened, Error> {
     if &head[..8] != MAGIC {
         return Err(defect("it is no file of a suspended job"));
     }
-    if half(8) != FORMAT || half(12) != node_memory::VERSION {
+    if !(OLDEST_FORMAT..=FORMAT).contains(&half(8)) || half(12) != node_memory::VERSION {
         return Err(defect("another version of resurgo has written it"));
     }
     if length > MAX_JSON {
@@ -204,8 +258,10 @@ fn open(directory: &Path) -> Result<Opened, Error> {
     }
     let mut json = vec![0u8; length as usize];
     (&file).read_exact(&mut json).map_err(short)?;
-    let key = directory.read(KEY).ok().and_then(|key| Key::try_from(key).ok());
-    let key = key.ok_or_else(|| defect("the job's key beside it is missing, or cannot be read"))?;
+    let mut key = Key::default();
+    let key_file = directory.open_file(KEY, OFlag::O_RDWR).ok();
+    let key_file = key_file.filter(|file| file.read_exact_at(&mut key, 0).is_ok());
+    let key_file = key_file.ok_or_else(|| defect("the job's key beside it is missing, or cannot be read"))?;
     if blake3::keyed_hash(&key, &json) != head[24..] {
         return Err(defect("it is damaged: the checksum of its description is wrong"));
     }
@@ -216,6 +272,7 @@ fn open(directory: &Path) -> Result<Opened, Error> {
     Ok(Opened {
         directory,
         key,
+        key_file,
         path,
         file,
         header,
@@ -223,12 +280,22 @@ fn open(directory: &Path) -> Result<Opened, Error> {
     })
 }
 
+/// Why there is no file in `directory`.
+fn without_file(directory: &Path) -> Error {
+    let path = directory.to_path_buf();
+    match Directory::open(directory, Trust::Groups) {
+        Ok(directory) if !directory.has(KEY) => Error::Nothing(path),
+        Ok(directory) if runs(&directory) => Error::InUse(path),
+        Ok(_) => Error::OnlyImages(path),
+        Err(_) => Error::Nothing(path),
+    }
+}
+
 impl Suspended {
     /// Reads what the file in `directory` says of the job; its sections are not looked at.
     pub fn find(directory: &Path) -> Result<Suspended, Error> {
         let opened = open(directory)?;
-        // Whoever resumes the job holds a lock on the file. Some file systems have none.
-        let is_running = matches!(opened.file.try_lock_shared(), Err(fs::TryLockError::WouldBlock));
+        let is_running = runs(&opened.directory);
         Ok(Suspended {
             directory: directory.to_path_buf(),
             header: opened.header,
@@ -236,7 +303,7 @@ impl Suspended {
         })
     }
 
-    /// The same, if nobody has resumed it yet.
+    /// The same, if it does not run.
     pub fn unless_running(self) -> Result<Suspended, Error> {
         match self.is_running {
             true => Err(Error::InUse(self.directory)),
@@ -258,7 +325,8 @@ impl Suspended {
         let found = paths.iter().map(|path| Suspended::find(path));
         Ok(found
             .filter(|found| match found {
-                Err(Error::Nothing(_) | Error::OtherUser(..)) => false,
+                // Neither is one that runs and that nothing is written down of yet.
+                Err(Error::Nothing(_) | Error::OnlyImages(_) | Error::InUse(_) | Error::OtherUser(..)) => false,
                 // The directory of somebody else.
                 Err(Error::Io(_, error)) => error.kind() != io::ErrorKind::PermissionDenied,
                 _ => true,
@@ -277,13 +345,8 @@ impl Reader {
     /// Opens the file in `directory` if it is that of suspension `id`.
     pub fn open(directory: &Path, id: &str) -> Result<Reader, Error> {
         let opened = open(directory)?;
-        let begun = Instant::now();
-        while let Err(fs::TryLockError::WouldBlock) = opened.file.try_lock() {
-            // Who only looks at it holds the lock for a moment.
-            if begun.elapsed() > PATIENCE {
-                return Err(Error::InUse(directory.to_path_buf()));
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        if !lock(&opened.key_file) || !lock(&opened.file) {
+            return Err(Error::InUse(directory.to_path_buf()));
         }
         if !opened.directory.is(FILE, &opened.file) || opened.header.id != id {
             // It has been resumed, and perhaps suspended again, in the meantime.
@@ -341,13 +404,20 @@ impl Reader {
 
     /// After the last section: what has been read is what was written. Returns the directory, the key, and what keeps others from
     /// resuming the job.
-    pub fn finish(mut self) -> Result<(Directory, Key, File), Error> {
+    pub fn finish(mut self) -> Result<(Directory, Key, [File; 2]), Error> {
         let mut sum = [0u8; 32];
         self.take(&mut sum)?;
         if self.opened.hasher.finalize() != sum {
             return Err(Error::Defect(self.opened.path, "it is damaged: its checksum is wrong"));
         }
-        Ok((self.opened.directory, self.opened.key, self.opened.file))
+        let Opened {
+            directory,
+            key,
+            key_file,
+            file,
+            ..
+        } = self.opened;
+        Ok((directory, key, [key_file, file]))
     }
 }
 
@@ -356,6 +426,8 @@ impl Reader {
 pub struct Section {
     /// None: it is empty.
     pub file: Option<File>,
+    /// How much of it, none: all.
+    pub length: Option<u64>,
     /// In order.
     pub unneeded: Vec<Range<u64>>,
 }
@@ -364,7 +436,7 @@ impl Section {
     /// The next part from `at` on that may be other than zeros and is needed.
     fn next(&self, mut at: u64) -> io::Result<Option<Range<u64>>> {
         let Some(file) = &self.file else { return Ok(None) };
-        while let Some((start, end)) = next_data(file, at)? {
+        while let Some((start, end)) = next_data(file, self.length()?, at)? {
             let later = self.unneeded.partition_point(|unneeded| unneeded.end <= start);
             match self.unneeded.get(later) {
                 Some(unneeded) if unneeded.start <= start => at = unneeded.end,
@@ -376,7 +448,11 @@ impl Section {
     }
 
     fn length(&self) -> io::Result<u64> {
-        self.file.as_ref().map_or(Ok(0), |file| Ok(file.metadata()?.len()))
+        let whole = self
+            .file
+            .as_ref()
+            .map_or(Ok(0), |file| Ok::<_, io::Error>(file.metadata()?.len()))?;
+        Ok(self.length.map_or(whole, |length| length.min(whole)))
     }
 
     /// Bytes that are no holes and are needed.
@@ -403,10 +479,10 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins the file in `directory`, with room for everything.
+    /// Begins the file in `directory`, with room for everything. `header.about.wave`: the job runs meanwhile.
     pub fn begin(directory: &Directory, key: &Key, header: &Header, mut sections: Vec<Section>) -> io::Result<Writer> {
-        let file = directory.open_file(NEW, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC)?;
-        let _ = file.try_lock();
+        let name = if header.about.wave.is_some() { NEW_OF_WAVE } else { NEW };
+        let file = directory.open_file(name, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC)?;
         let json = serde_json::to_vec(header)?;
         let mut expected = (HEAD + json.len() + 64 * sections.len()) as u64;
         for section in &sections {
@@ -472,25 +548,36 @@ impl Writer {
         Ok(true)
     }
 
-    /// Makes what has been written the job's file in `directory`, in place of an older one. Returns its length and what keeps others
-    /// from resuming the job.
-    pub fn finish(mut self, directory: &Directory) -> io::Result<(u64, File)> {
+    /// Brings all that has been written to the disk. Returns its length.
+    pub fn sync(mut self) -> io::Result<u64> {
         let sum = self.hasher.finalize();
         self.put(sum.as_bytes())?;
         let bytes = self.bytes;
         let file = self.out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.set_len(bytes)?;
         file.sync_all()?;
+        Ok(bytes)
+    }
+
+    /// Makes what has been written the job's file in `directory`, in place of an older one. Returns its length.
+    pub fn finish(self, directory: &Directory) -> io::Result<u64> {
+        let bytes = self.sync()?;
         directory.rename(NEW, FILE)?;
         // From here on it is the job's file. The directory itself may be new.
         directory.sync();
-        Ok((bytes, file))
+        Ok(bytes)
     }
 }
 
-/// Removes what has been written of a file that will not be complete.
+/// Makes the file of a wave, which is on the disk, the job's file in `directory`. The name may not be on the disk yet.
+pub fn name_wave(directory: &Directory) -> io::Result<()> {
+    directory.rename(NEW_OF_WAVE, FILE)
+}
+
+/// Removes what has been written of files that will not be complete.
 pub fn give_up(directory: &Directory) {
     let _ = directory.remove(NEW);
+    let _ = directory.remove(NEW_OF_WAVE);
 }
 
 /// The job cannot be resumed any more.
@@ -499,17 +586,17 @@ pub fn remove(directory: &Directory) {
     let _ = directory.remove(KEY);
 }
 
-/// The next part of a sparse file from `at` on that may be other than zeros.
-fn next_data(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> {
+/// The next part of the first `length` bytes of a sparse file from `at` on that may be other than zeros.
+fn next_data(file: &File, length: u64, at: u64) -> io::Result<Option<(u64, u64)>> {
     use nix::errno::Errno;
-    let length = file.metadata()?.len();
     if at >= length {
         return Ok(None);
     }
     match lseek(file, at as i64, Whence::SeekData) {
         Ok(start) => {
             let end = lseek(file, start, Whence::SeekHole)?;
-            Ok(Some((start as u64, end as u64)))
+            let part = (start as u64, (end as u64).min(length));
+            Ok((part.0 < part.1).then_some(part))
         }
         Err(Errno::ENXIO) => Ok(None),
         // A file system without holes.
@@ -529,157 +616,4 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use nix::sys::memfd::{MFdFlags, memfd_create};
-    use serde_json::json;
-
-    fn memory(parts: &[(u64, &[u8])], length: u64) -> File {
-        let file = File::from(memfd_create(c"test", MFdFlags::MFD_CLOEXEC).unwrap());
-        file.set_len(length).unwrap();
-        for (offset, bytes) in parts {
-            file.write_all_at(bytes, *offset).unwrap();
-        }
-        file
-    }
-
-    fn directory(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("resurgo-suspended-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        path
-    }
-
-    fn header() -> Header {
-        let job = json!({
-            "name": "t", "programs": [], "most_ranks": 1, "protocol": 1, "tolerate_node": false, "log_segments": 1,
-            "prefault_segments": 0, "spin_ns": 0, "spill_directory": null,
-            "event_logger_address": 0, "key": vec![0; 32], "stdin": "Nothing", "images": true,
-            "checkpoint_directory": null, "checkpoint_keep": false, "open_files": [1, 1], "fixed_addresses": true,
-            "place": 0, "stack_limit": 0, "legacy_layout": false,
-            "message_faults": [], "image_at_messages": [],
-        });
-        Header {
-            id: "one".into(),
-            about: About {
-                number: 7,
-                unix_time: 0.0,
-                monotonic_ns: 0,
-                seconds: 1.5,
-                ranks: 1,
-                launched: 1,
-                restarts: 0,
-                command: "x".into(),
-                origin: Origin {
-                    arguments: vec!["x".into()],
-                    environment: Vec::new(),
-                    directory: "/".into(),
-                },
-                processor: processor(),
-                dispatcher: Value::Null,
-            },
-            job: serde_json::from_value(job).unwrap(),
-            agent: json!({"a": 1}),
-        }
-    }
-
-    fn write(directory: &Path, sections: Vec<Section>) {
-        let directory = Directory::open(directory, Trust::Groups).unwrap();
-        let key = make_key(&directory).unwrap();
-        let mut writer = Writer::begin(&directory, &key, &header(), sections).unwrap();
-        while writer.step().unwrap() {}
-        writer.finish(&directory).unwrap();
-    }
-
-    #[test]
-    fn what_is_written_is_read() {
-        let directory = directory("whole");
-        let far = 1u64 << 40;
-        let long: Vec<u8> = (0..9_000_000u32).map(|i| (i / 50_000 % 3) as u8).collect();
-        let first = memory(&[(0, b"begin"), (123_456, &long), (far - 3, b"end")], far);
-        let unneeded = vec![4096..8192, 130_000..200_000];
-        first.write_all_at(b"not needed", 5000).unwrap();
-        let sections = vec![
-            Section {
-                file: Some(first),
-                unneeded,
-            },
-            Section::default(),
-            Section {
-                file: Some(memory(&[(0, b"input")], 5)),
-                unneeded: Vec::new(),
-            },
-        ];
-        write(&directory, sections);
-        // Zeros and what is not needed are not in it.
-        assert!(fs::metadata(directory.join(FILE)).unwrap().len() < 7_000_000);
-        assert_eq!(Suspended::find(&directory).unwrap().header.about, header().about);
-
-        let mut reader = Reader::open(&directory, "one").unwrap();
-        let again = memory(&[], far);
-        assert_eq!(reader.section(Some(&again)).unwrap(), far);
-        assert_eq!(reader.section(None).unwrap(), 0);
-        let input = memory(&[], 0);
-        assert_eq!(reader.section(Some(&input)).unwrap(), 5);
-        assert!(Suspended::find(&directory).unwrap().is_running);
-        drop(reader.finish().unwrap());
-        let mut expected = long;
-        expected[130_000 - 123_456..200_000 - 123_456].fill(0);
-        for (offset, bytes) in [
-            (0, &b"begin"[..]),
-            (123_456, &expected),
-            (5000, &[0; 10]),
-            (far - 3, b"end"),
-        ] {
-            let mut read = vec![0; bytes.len()];
-            again.read_exact_at(&mut read, offset).unwrap();
-            assert!(read == bytes, "at {offset}");
-        }
-        assert!(matches!(Reader::open(&directory, "two"), Err(Error::InUse(_))));
-        // With another key nothing of it is believed.
-        fs::remove_file(directory.join(KEY)).unwrap();
-        assert!(matches!(Suspended::find(&directory), Err(Error::Defect(..))));
-        make_key(&Directory::open(&directory, Trust::Groups).unwrap()).unwrap();
-        assert!(matches!(Suspended::find(&directory), Err(Error::Defect(..))));
-        fs::remove_dir_all(directory).unwrap();
-    }
-
-    #[test]
-    fn another_processor_is_noticed() {
-        let mut about = header().about;
-        assert!(about.missing(&processor()).is_empty());
-        about.processor = ["fpu", "avx2", "avx512f", "xsaves", "ibpb"].map(String::from).to_vec();
-        let other = ["fpu", "avx2", "xsaves"].map(String::from);
-        assert_eq!(about.missing(&other), ["avx512f"]);
-    }
-
-    #[test]
-    fn every_damaged_byte_is_noticed() {
-        let directory = directory("damaged");
-        write(
-            &directory,
-            vec![Section {
-                file: Some(memory(&[(10, b"some bytes")], 4096)),
-                unneeded: Vec::new(),
-            }],
-        );
-        let path = directory.join(FILE);
-        let whole = fs::read(&path).unwrap();
-        let read = || {
-            let mut reader = Reader::open(&directory, "one")?;
-            reader.section(None)?;
-            reader.finish()
-        };
-        assert!(read().is_ok());
-        for at in (0..whole.len()).step_by(7).chain([whole.len() - 1]) {
-            let mut damaged = whole.clone();
-            damaged[at] ^= 1;
-            fs::write(&path, &damaged).unwrap();
-            assert!(read().is_err(), "byte {at}");
-        }
-        for length in [0, 8, 55, 100, whole.len() - 1] {
-            fs::write(&path, &whole[..length]).unwrap();
-            assert!(read().is_err(), "{length} bytes");
-        }
-        fs::remove_dir_all(directory).unwrap();
-    }
-}
+mod tests;

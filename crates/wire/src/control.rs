@@ -366,7 +366,12 @@ pub enum ToAgent {
     Suspend {
         about: serde_json::Value,
     },
-    /// Instead of [`ToAgent::Launch`]: go on with the job that was suspended in `directory`, as the suspension `id`.
+    /// Answers [`ToDispatcher::WaveInFiles`]: `about` is the dispatcher's part of what is written down of the wave. Answered by
+    /// [`ToDispatcher::Recorded`] or [`ToDispatcher::NotRecorded`].
+    Record {
+        about: serde_json::Value,
+    },
+    /// Instead of [`ToAgent::Launch`]: go on with the job whose file `id` lies in `directory`.
     Resume {
         job: Box<Job>,
         directory: OsString,
@@ -493,6 +498,22 @@ pub enum ToDispatcher {
     /// An image of the rank could not be written into a file; files written before stand, and so does its snapshot.
     ImageNotWritten {
         rank: usize,
+        number: u64,
+        reason: String,
+    },
+    /// All ranks have their images of this wave in files. What they printed up to the moment for which the wave is written down
+    /// has been sent before.
+    WaveInFiles {
+        number: u64,
+    },
+    /// If this run is lost, the job can be resumed from this wave.
+    Recorded {
+        number: u64,
+        directory: OsString,
+        bytes: u64,
+    },
+    /// It cannot: `reason`. What was written of an earlier wave stands.
+    NotRecorded {
         number: u64,
         reason: String,
     },

@@ -200,6 +200,7 @@ impl Agent {
             work.forget_before_waves(unit)?;
             self.end_copies_in_files(rank);
             self.send(&written)?;
+            self.begin_recording(number)?;
             return self.writing_ended(rank);
         }
         while images.files.len() > KEPT {

@@ -259,6 +259,12 @@ impl Images {
         self.files.iter().any(|file| file.number == number)
     }
 
+    /// The slot of the cursors of image `number`, which is in a file.
+    pub fn slot_of(&self, number: u64) -> Option<usize> {
+        let mut files = self.files.iter();
+        Some(files.find(|file| file.number == number)?.slot)
+    }
+
     /// A life can begin from image `number`.
     pub fn has(&self, number: u64) -> bool {
         self.number() == number || self.has_file(number)

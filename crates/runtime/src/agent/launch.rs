@@ -161,6 +161,8 @@ impl Work {
             store,
             halt: suspend::Halt::No,
             is_resumed: false,
+            is_from_wave: false,
+            recording: None,
             may_begin_again: false,
             spool_watched: false,
             window: OUTPUT_WINDOW,

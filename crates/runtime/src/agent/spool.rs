@@ -43,6 +43,11 @@ impl Spool {
         &self.file
     }
 
+    /// Bytes that have come so far.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
     pub fn has_ended(&self) -> bool {
         self.ended
     }

@@ -8,7 +8,7 @@
 //! it or plant links has no say in what is written over or read. What the files hold is authenticated: images by their digests, which the
 //! agent remembers; the others by the key that lies in the directory ([`suspended::KEY`]).
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -30,28 +30,28 @@ pub struct Store {
     directory: Directory,
     key: Key,
     keep: bool,
-    /// Image files that belong to a suspension of the job, from which it can be resumed once more.
-    pinned: HashSet<OsString>,
+    /// Files that the job can be resumed from, with the ranks whose images they are.
+    pinned: HashMap<OsString, Option<usize>>,
     /// Keeps others from resuming the job meanwhile.
-    lock: Option<File>,
+    _locks: Vec<File>,
 }
 
 impl Store {
     /// Makes the directory of job `job` below `directory`, which need not be there.
     pub fn create(directory: &Path, job: &str, keep: bool) -> io::Result<Store> {
         let directory = Directory::new_within(directory, OsStr::new(job))?;
-        let key = suspended::make_key(&directory)?;
-        Ok(Store::of(directory, key, keep))
+        let (key, lock) = suspended::make_key(&directory)?;
+        Ok(Store::of(directory, key, vec![lock], keep))
     }
 
-    /// The directory of a job that was suspended.
-    pub fn of(directory: Directory, key: Key, keep: bool) -> Store {
+    /// The directory of a job that goes on.
+    pub fn of(directory: Directory, key: Key, locks: Vec<File>, keep: bool) -> Store {
         Store {
             directory,
             key,
             keep,
-            pinned: HashSet::new(),
-            lock: None,
+            pinned: HashMap::new(),
+            _locks: locks,
         }
     }
 
@@ -63,18 +63,29 @@ impl Store {
         &self.key
     }
 
-    /// `files` stay, with what was in transit in the waves that they are parts of: the job can be resumed from them. The
-    /// number of its image beside each.
-    pub fn pin(&mut self, files: Vec<(u64, OsString)>, lock: File) {
-        let beside: Vec<OsString> = files.iter().map(|(number, _)| in_transit(*number)).collect();
-        let files = files.into_iter().map(|(_, name)| name);
-        (self.pinned, self.lock) = (files.chain(beside).collect(), Some(lock));
+    /// The rank, number and name of these images: the job can be resumed from their files, so they stay, with what was in transit in
+    /// the waves that they are parts of. Those that stayed before go, unless a life of this run may begin from them.
+    pub fn pin(&mut self, files: Vec<(usize, u64, OsString)>, is_used: impl Fn(&OsStr) -> bool) {
+        let beside = files.iter().map(|(_, number, _)| (in_transit(*number), None));
+        let pinned = beside.collect::<HashMap<_, _>>().into_iter();
+        let pinned = pinned.chain(files.into_iter().map(|(rank, _, name)| (name, Some(rank))));
+        let former = std::mem::replace(&mut self.pinned, pinned.collect());
+        for (name, rank) in former {
+            match rank {
+                _ if is_used(&name) => {}
+                Some(rank) => self.collect(rank, &name),
+                None if self.pinned.contains_key(&name) => {}
+                None => {
+                    let _ = self.directory.remove(name);
+                }
+            }
+        }
     }
 
     /// Removes image files that nothing can be resumed from.
     pub fn remove_others(&self) {
         for name in self.directory.names() {
-            if name.as_encoded_bytes().starts_with(b"rank-") && !self.pinned.contains(&name) {
+            if name.as_encoded_bytes().starts_with(b"rank-") && !self.pinned.contains_key(&name) {
                 let _ = self.directory.remove(name);
             }
         }
@@ -117,7 +128,7 @@ impl Store {
 
     /// A file is not needed any more: the next image is written over it.
     pub fn collect(&self, rank: usize, name: &OsStr) {
-        if self.pinned.contains(name) {
+        if self.pinned.contains_key(name) {
             return;
         }
         // It was removed by somebody else, or cannot be: then it is removed with the directory.
@@ -174,7 +185,7 @@ impl Store {
     pub fn remove_in_transit(&self, stay: &[u64]) {
         for name in self.directory.names() {
             let number = name.to_str().and_then(|name| name.strip_prefix(WAVE)?.parse().ok());
-            if number.is_some_and(|number| !stay.contains(&number)) && !self.pinned.contains(&name) {
+            if number.is_some_and(|number| !stay.contains(&number)) && !self.pinned.contains_key(&name) {
                 let _ = self.directory.remove(name);
             }
         }

@@ -1,8 +1,9 @@
-//! Suspending a job, and going on with one that was suspended.
+//! Suspending a job, and going on with one that was suspended or interrupted.
 //!
 //! All ranks are killed at one moment. With their image files, logs and records they can go on from there, exactly as if all had
 //! failed at once; so what is written down is what the agent holds for them: the node memory, the spill file, the standard input
-//! so far, and how far each rank has come in its output and in its conversation with PMI.
+//! so far, and how far each rank has come in its output and in its conversation with PMI. See `record.rs` for what is written while
+//! they run.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,6 +23,7 @@ use super::ranks::Rank;
 use super::spool::Spool;
 use super::store::Store;
 use super::taken::Taken;
+use super::wave_logs::WaveLog;
 use super::{Agent, Work, waves};
 use crate::suspended::{self, About, Header, Reader, Section, Writer};
 
@@ -38,11 +40,14 @@ pub(super) enum Halt {
 
 /// The agent's part of the file.
 #[derive(Serialize, Deserialize)]
-struct State {
-    ranks: Vec<RankState>,
-    server: resurgo_pmi::Server,
+pub(super) struct State {
+    pub ranks: Vec<RankState>,
+    pub server: resurgo_pmi::Server,
     /// Nothing more of standard input will come.
-    input_ended: bool,
+    pub input_ended: bool,
+    /// What leads to the logs that a wave needs, where the node memory is not in the file as a whole.
+    #[serde(default)]
+    pub logs: Vec<WaveLog>,
 }
 
 /// A rank, as it is written down.
@@ -80,16 +85,17 @@ impl Work {
         self.halt != Halt::No
     }
 
-    fn state(&self) -> State {
+    pub(super) fn state(&self) -> State {
         State {
             ranks: self.ranks.iter().map(Rank::state).collect(),
             server: self.server.clone(),
             input_ended: self.spool.as_ref().is_some_and(Spool::has_ended),
+            logs: Vec::new(),
         }
     }
 
     /// The job as a later run is to find it.
-    fn lasting_job(&self) -> Job {
+    pub(super) fn lasting_job(&self) -> Job {
         let mut job = self.job.clone();
         if let Stdin::File(path, _) = &mut job.stdin
             && let Ok(real) = std::fs::read_link(&path)
@@ -100,10 +106,19 @@ impl Work {
         job
     }
 
+    /// The job can be resumed from the files that its ranks have; others are of no use.
+    fn pin_files(&mut self) {
+        let files = self.files_of(|_| true);
+        if let Some(store) = &mut self.store {
+            store.pin(files, |_| true);
+            store.remove_others();
+        }
+    }
+
     fn begin_writing(&self, store: &Store, about: Value) -> io::Result<Writer> {
         let about: About = serde_json::from_value(about)?;
         let header = Header {
-            id: format!("{}-{}", about.number, about.unix_time),
+            id: about.id(),
             about,
             job: self.lasting_job(),
             agent: serde_json::to_value(self.state())?,
@@ -111,7 +126,7 @@ impl Work {
         let whole = |file: Option<&File>| -> io::Result<Section> {
             Ok(Section {
                 file: file.map(File::try_clone).transpose()?,
-                unneeded: Vec::new(),
+                ..Section::default()
             })
         };
         // Without logs, images of a wave need nothing of it.
@@ -164,6 +179,7 @@ impl Agent {
 
     /// Writes the file from which the job can be resumed. If that cannot be, the ranks go on.
     pub(super) fn suspend(&mut self, about: Value) -> io::Result<()> {
+        self.give_up_recording();
         let work = &self.work;
         let Some(store) = &work.store else {
             return self.not_suspended("there is no directory for files".to_string());
@@ -200,27 +216,22 @@ impl Agent {
         let Some(store) = self.work.store.as_ref() else {
             return Ok(None);
         };
-        let (bytes, lock) = writer.finish(store.directory())?;
-        let work = &mut self.work;
-        let files = work.ranks.iter().flat_map(|rank| rank.images.files.iter());
-        let files = files.map(|file| (file.number, file.name.clone())).collect();
-        if let Some(store) = &mut work.store {
-            store.pin(files, lock);
-            store.remove_others();
-        }
+        let bytes = writer.finish(store.directory())?;
+        self.work.pin_files();
         Ok(Some(bytes))
     }
 
     fn not_suspended(&mut self, reason: String) -> io::Result<()> {
         self.send(&ToDispatcher::NotSuspended { reason })?;
-        self.go_on_after_halt()
+        self.go_on_after_halt(false)
     }
 
-    /// Starts all ranks again that have been halted, or that were when the job was suspended.
-    pub(super) fn go_on_after_halt(&mut self) -> io::Result<()> {
+    /// Starts all ranks again that have been halted, or that were when the job was suspended. `together`: from a wave, also where
+    /// there are logs.
+    pub(super) fn go_on_after_halt(&mut self, together: bool) -> io::Result<()> {
         let work = &mut self.work;
         work.halt = Halt::No;
-        if !work.logs() || work.is_hierarchical() {
+        if together || !work.logs() || work.is_hierarchical() {
             // Where a whole unit has finished nobody needs it any more.
             let goes_on = |waves: &&waves::Waves| waves.members.iter().any(|rank| !work.ranks[*rank].has_finished());
             let units = work.waves.iter().filter(goes_on).map(|waves| waves.members[0]);
@@ -240,7 +251,7 @@ impl Agent {
     /// All ranks of a resumed job go on.
     pub(super) fn go_on_resumed(&mut self) -> io::Result<()> {
         self.send(&ToDispatcher::Resumed)?;
-        match self.go_on_after_halt() {
+        match self.go_on_after_halt(self.work.is_from_wave) {
             Ok(()) => Ok(()),
             Err(error) => self.cannot_begin(error.to_string()),
         }
@@ -270,6 +281,7 @@ impl Work {
 
 fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> {
     let header = reader.header();
+    let is_from_wave = header.about.wave.is_some();
     let state: State = serde_json::from_value(header.agent.clone()).map_err(|error| {
         format!(
             "{}: another version of resurgo has written it: {error}",
@@ -295,20 +307,19 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
     section(Some(memory.file()))?;
     memory
         .forget_costs(state.ranks.len())
+        .and_then(|()| memory.put_logs(&state.logs))
         .map_err(|error| format!("cannot use the node memory: {error}"))?;
     section(spill.as_ref())?;
     let input = section(spool.as_ref().map(Spool::file))?;
     if let Some(spool) = &mut spool {
         spool.resume(input, state.input_ended);
     }
-    let (directory, key, lock) = reader.finish().map_err(|error| error.to_string())?;
-    let mut store = Store::of(directory, key, job.checkpoint_keep);
+    let (directory, key, locks) = reader.finish().map_err(|error| error.to_string())?;
+    let store = Store::of(directory, key, locks.into(), job.checkpoint_keep);
     let ranks: Vec<Rank> = state.ranks.into_iter().map(Rank::from_state).collect();
-    let files = ranks.iter().flat_map(|rank| rank.images.files.iter());
-    store.pin(files.map(|file| (file.number, file.name.clone())).collect(), lock);
     let mut waves = waves::Waves::of(&job, ranks.len());
     waves.iter_mut().for_each(|waves| waves.resume(&ranks));
-    Ok(Work {
+    let mut work = Work {
         job,
         program_files,
         memory,
@@ -319,12 +330,17 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
         waves,
         held: super::held::Held::new(),
         store: Some(store),
+        recording: None,
         halt: Halt::No,
         is_resumed: true,
+        is_from_wave,
         may_begin_again: false,
         spool_watched: false,
         window: OUTPUT_WINDOW,
-    })
+    };
+    // An interrupted run may have left some that are of no use.
+    work.pin_files();
+    Ok(work)
 }
 
 impl ImageFile {

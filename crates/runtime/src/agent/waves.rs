@@ -324,8 +324,8 @@ impl Agent {
                 obstacle = Some(*rank);
             }
         }
-        let is_writing =
-            |rank: &&usize| work.ranks[**rank].images.writing.is_some() || work.waves[unit].writing.is_some();
+        let is_busy = work.waves[unit].writing.is_some() || work.recording.is_some();
+        let is_writing = |rank: &&usize| work.ranks[**rank].images.writing.is_some() || is_busy;
         if let Some(rank) = members.iter().find(is_writing).copied() {
             let reason = "its last image is still being written".to_string();
             return self.send(&ToDispatcher::NotCheckpointed { rank, reason });

@@ -61,6 +61,12 @@ pub enum Event<'a> {
         directory: &'a Path,
         is_damaged: bool,
     },
+    /// This run of the job is over before the program's end, and the job can be resumed from the wave, by this name.
+    #[serde(skip)]
+    CanBeResumed {
+        wave: u64,
+        name: &'a str,
+    },
     /// The job ends early.
     Error {
         reason: &'a str,
@@ -260,6 +266,16 @@ pub enum Event<'a> {
     ImageNotWritten {
         rank: usize,
         image: u64,
+        reason: &'a str,
+    },
+    /// If this run is lost, the job can be resumed from the wave.
+    WaveRecorded {
+        wave: u64,
+        bytes: u64,
+    },
+    /// It cannot; from an earlier wave, if there is one.
+    WaveNotRecorded {
+        wave: u64,
         reason: &'a str,
     },
     ImageLost {

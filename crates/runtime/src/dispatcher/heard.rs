@@ -43,6 +43,7 @@ impl Dispatcher {
                     self.output.end(rank);
                 }
             }
+            To::WaveInFiles { .. } | To::Recorded { .. } | To::NotRecorded { .. } => self.heard_of_record(message),
             To::StdinWanted => self.stdin_wanted = true,
             To::Failed { reason } => self.cannot_go_on(&reason),
             To::Resumed => self.resumed(),

@@ -272,6 +272,11 @@ impl Output {
         self.stdout.queued() + self.stderr.queued()
     }
 
+    /// For each of our own streams, bytes that it was given so far, and how many of them have been written.
+    pub fn progress(&self) -> [(u64, u64); 2] {
+        [self.stdout.progress(), self.stderr.progress()]
+    }
+
     /// What cannot be written any more, and why.
     pub fn failed(&self) -> Option<(String, io::ErrorKind)> {
         let of = |what: &str, writer: &Writer| writer.failed().map(|kind| (format!("{what}: {kind}"), kind));

@@ -119,6 +119,8 @@ impl Dispatcher {
             self.bus.tell(Event::OutputFileDiffers { path: &path });
         }
         self.suspension.seconds_before = about.seconds;
+        self.suspension.former = about.former;
+        self.suspension.former.push(about.number);
         self.suspension.resumed_from = Some(suspended.directory.clone());
         self.tell(ToAgent::Resume {
             job,

@@ -17,6 +17,7 @@ use super::checkpoints::Outcome;
 use super::events::Event;
 use super::output::Before;
 use super::policy::Policy;
+use super::record::Record;
 use super::refusals::is_in_passing;
 use super::{Dispatcher, REFUSED};
 use crate::own_directory::{Directory, Trust};
@@ -85,7 +86,9 @@ pub(super) struct Suspension {
     began: Instant,
     origin: Origin,
     /// Where links to suspended jobs are kept.
-    registry: Option<PathBuf>,
+    pub registry: Option<PathBuf>,
+    /// What is written down of waves.
+    pub record: Record,
     /// Why there can be none of this job.
     impossible: Option<&'static str>,
     /// Since the start of the job.
@@ -99,8 +102,9 @@ pub(super) struct Suspension {
     pub is_damaged: bool,
     /// The job that was to be resumed runs elsewhere.
     pub is_elsewhere: bool,
-    /// How long earlier runs of the job have taken.
+    /// How long earlier runs of the job have taken, and their numbers.
     pub seconds_before: f64,
+    pub former: Vec<u32>,
 }
 
 /// What the dispatcher needs to go on with a job.
@@ -126,6 +130,7 @@ impl Suspension {
             began: Instant::now(),
             origin,
             registry,
+            record: Record::default(),
             impossible,
             time_limit,
             not_before: Duration::ZERO,
@@ -134,16 +139,27 @@ impl Suspension {
             is_damaged: false,
             is_elsewhere: false,
             seconds_before: 0.0,
+            former: Vec::new(),
         }
     }
 
     /// The program has come to its end: nothing of job `name` can be resumed.
     pub fn unregister(&mut self, name: &str) {
         self.resumed_from = None;
+        self.record = Record::default();
         if let Some(registry) = &self.registry
             && let Ok(registry) = Directory::open(registry, Trust::Nobody)
         {
             let _ = registry.remove(name);
+        }
+    }
+
+    /// By its number the job can be found in `directory` from now on. Returns its name for people.
+    pub fn register(&self, directory: &Path) -> String {
+        let registered = self.registry.as_ref().map(|registry| register(registry, directory));
+        match registered {
+            Some(Ok(())) => std::process::id().to_string(),
+            _ => directory.display().to_string(),
         }
     }
 
@@ -276,6 +292,7 @@ impl Dispatcher {
 
     /// Takes the next step of a suspension when it can be taken.
     pub(super) fn mind_suspension(&mut self) {
+        self.mind_record();
         if self.verdict.is_some() {
             return;
         }
@@ -295,7 +312,7 @@ impl Dispatcher {
             Phase::Flushing if !self.suspension.unwritten.is_empty() => {}
             Phase::Flushing if self.output.queued() == 0 => {
                 self.suspension.phase = Phase::Writing;
-                match serde_json::to_value(self.about()) {
+                match serde_json::to_value(self.about(None)) {
                     Ok(about) => self.tell(ToAgent::Suspend { about }),
                     Err(error) => self.suspension_failed(&error.to_string()),
                 }
@@ -312,7 +329,8 @@ impl Dispatcher {
         self.acknowledge();
     }
 
-    fn about(&self) -> About {
+    /// The dispatcher's part of what is written down. `wave`: while the job runs, of this wave.
+    pub(super) fn about(&self, wave: Option<u64>) -> About {
         let state = State {
             policy: self.policy.clone(),
             spawned_worlds: self.spawning.worlds.clone(),
@@ -320,6 +338,7 @@ impl Dispatcher {
         };
         About {
             number: std::process::id(),
+            former: self.suspension.former.clone(),
             unix_time: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0.0, |time| time.as_secs_f64()),
@@ -331,6 +350,7 @@ impl Dispatcher {
             command: self.about.command.clone(),
             origin: self.suspension.origin.clone(),
             processor: processor(),
+            wave,
             dispatcher: serde_json::to_value(state).unwrap_or_default(),
         }
     }
@@ -339,16 +359,8 @@ impl Dispatcher {
     pub(super) fn suspended(&mut self, directory: &Path, bytes: u64) {
         self.suspension.phase = Phase::Done;
         self.suspension.resumed_from = None;
-        let number = std::process::id();
-        let name = match self
-            .suspension
-            .registry
-            .as_ref()
-            .map(|registry| register(registry, directory))
-        {
-            Some(Ok(())) => number.to_string(),
-            _ => directory.display().to_string(),
-        };
+        self.suspension.record = Record::default();
+        let name = self.suspension.register(directory);
         self.bus.tell(Event::Suspended {
             directory,
             bytes,

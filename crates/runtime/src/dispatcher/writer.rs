@@ -14,6 +14,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 struct Queue {
     chunks: VecDeque<Vec<u8>>,
     bytes: usize,
+    /// Bytes queued so far.
+    taken: u64,
     writing: bool,
     closing: bool,
     failed: Option<io::ErrorKind>,
@@ -63,9 +65,16 @@ impl Writer {
         let mut queue = self.shared.lock();
         if queue.failed.is_none() {
             queue.bytes += bytes.len();
+            queue.taken += bytes.len() as u64;
             queue.chunks.push_back(bytes);
             self.shared.changed.notify_all();
         }
+    }
+
+    /// Bytes queued so far, and how many of them have been written.
+    pub fn progress(&self) -> (u64, u64) {
+        let queue = self.shared.lock();
+        (queue.taken, queue.taken - queue.bytes as u64)
     }
 
     /// Bytes queued.

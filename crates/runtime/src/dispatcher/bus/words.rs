@@ -15,6 +15,7 @@ pub struct Words {
     behind: BTreeSet<usize>,
     /// Why images of which ranks could not be written, each until one of that rank has been.
     unwritten: BTreeMap<String, BTreeSet<usize>>,
+    has_told_not_recorded: bool,
 }
 
 impl Sink for Words {
@@ -37,6 +38,7 @@ impl Words {
             text: Vec::new(),
             behind: BTreeSet::new(),
             unwritten: BTreeMap::new(),
+            has_told_not_recorded: false,
         }
     }
 
@@ -81,6 +83,9 @@ impl Words {
                 };
                 let directory = directory.display();
                 self.say(&format!("the job stays suspended, as it was, in {directory}{again}"));
+            }
+            Event::CanBeResumed { wave, name } => {
+                self.say(&format!("the job can go on from wave {wave}: resurgo resume {name}"));
             }
             // An error is no progress message.
             Event::Error { reason } => self.insist(reason),
@@ -239,6 +244,11 @@ impl Words {
                 !ranks.is_empty()
             }),
             Event::ImageNotWritten { rank, image, reason } => self.not_written(rank, image, reason),
+            Event::WaveNotRecorded { wave, reason } if !std::mem::replace(&mut self.has_told_not_recorded, true) => {
+                self.say(&format!(
+                    "warning: wave {wave} is in files, but the job could not be resumed from it if this run were lost: {reason}"
+                ));
+            }
             Event::ImageLost { rank, image, reason } => {
                 self.say(&format!("warning: {}", unusable_image(rank, image, reason)));
             }

@@ -1,0 +1,249 @@
+//! Of logs and records in the node memory, the parts that a wave needs when nothing else is left of the memory: in each channel what was
+//! under way, from the segment that the receiver's image reads to the last message that the sender's image has sent; and the segment in
+//! which the record of each image goes on.
+//!
+//! What lies there was written before the wave and does not change before two later waves are in files, so ranks may run meanwhile.
+//! Segments keep their places and serials, which images know.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+
+use resurgo_wire::entry::{self, ALIGN, Kind, Mark};
+use resurgo_wire::node_memory::{self as nm, SEGMENT, arena};
+use serde::{Deserialize, Serialize};
+
+use super::in_transit::damaged;
+use super::node::NodeMemory;
+
+/// The words of a rank's arena that lead to what is kept of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaveLog {
+    next_serial: u64,
+    /// Segments that have had a place so far.
+    taken: u64,
+    /// Reference of the record's segment, 0: it is empty.
+    record: u64,
+    /// Destination and first segment of each channel that has one.
+    channels: Vec<(usize, u64)>,
+    /// References of all segments that are kept.
+    segments: Vec<u64>,
+}
+
+/// Where the part of a segment ends that lies before a wave.
+struct Part {
+    end: usize,
+    /// The next segment that holds something of it.
+    next: u64,
+}
+
+impl NodeMemory {
+    /// What is needed of each rank's arena for the wave whose cursors are in `slots`, one of each rank, and where that lies in the
+    /// memory, in order.
+    ///
+    /// # Errors
+    /// A rank has written something else than it should.
+    pub fn logs_of_wave(&self, slots: &[usize]) -> io::Result<(Vec<WaveLog>, Vec<Range<u64>>)> {
+        let mut needed = Vec::new();
+        let logs = (0..slots.len()).map(|rank| self.log_of_wave(rank, slots, &mut needed));
+        let logs = logs.collect::<io::Result<Vec<_>>>()?;
+        needed.sort_unstable_by_key(|part: &Range<u64>| part.start);
+        Ok((logs, needed))
+    }
+
+    fn log_of_wave(&self, rank: usize, slots: &[usize], needed: &mut Vec<Range<u64>>) -> io::Result<WaveLog> {
+        let arena = self.layout.arena(rank);
+        let taken = (self.read_u64(arena + arena::SLOTS_TAKEN)? as usize).min(self.layout.log_segments);
+        let serials = self.table(arena + self.layout.serials(), taken)?;
+        let places: HashMap<u64, usize> = serials.into_iter().zip(0..).filter(|(serial, _)| *serial > 0).collect();
+        let mut log = WaveLog {
+            next_serial: self.read_u64(arena + arena::NEXT_SERIAL)?,
+            taken: taken as u64,
+            record: self.read_u64(arena + arena::RECORD_CURSORS + slots[rank] * 8)?,
+            ..WaveLog::default()
+        };
+        let segments = arena + self.layout.segments();
+        let mut keep = |reference: u64, bytes: usize| -> io::Result<()> {
+            let (serial, slot) = nm::dereference(reference);
+            if places.get(&(serial + 1)) != Some(&slot) {
+                let used = format!("segment {serial} of rank {rank}'s log has been used again too early");
+                return Err(damaged(&used));
+            }
+            let start = (segments + slot * SEGMENT) as u64;
+            needed.push(start..start + bytes as u64);
+            log.segments.push(reference);
+            Ok(())
+        };
+        if log.record != 0 {
+            keep(log.record, SEGMENT)?;
+        }
+        let mut channels = Vec::new();
+        let sent = self.table(arena + self.layout.announced(), slots.len())?;
+        for (destination, sent) in sent.into_iter().enumerate().filter(|(_, sent)| *sent > 0) {
+            let head = self.read_u64(arena + arena::CHANNELS + destination * 8)?;
+            let cursors = self.layout.arena(destination) + self.layout.cursors(slots[destination]);
+            let mut at = match self.read_u64(cursors + rank * 8)? {
+                0 => head,
+                serial => match places.get(&(serial + 1)) {
+                    Some(slot) => nm::reference(serial, *slot),
+                    None => return Err(damaged("what a receiver was reading is not there any more")),
+                },
+            };
+            channels.push((destination, at));
+            while at != 0 {
+                let part = self.before_wave(segments, nm::dereference(at).1, sent)?;
+                keep(at, part.end)?;
+                at = part.next;
+            }
+        }
+        log.channels = channels;
+        Ok(log)
+    }
+
+    /// The part of the segment in `slot` with messages up to number `sent` of its channel.
+    fn before_wave(&self, segments: usize, slot: usize, sent: u64) -> io::Result<Part> {
+        let mut segment = vec![0; SEGMENT];
+        self.read(&mut segment, segments + slot * SEGMENT)?;
+        let word = |at: usize| {
+            let bytes = segment.get(at..).and_then(|rest| rest.first_chunk::<8>());
+            bytes
+                .map(|bytes| u64::from_le_bytes(*bytes))
+                .ok_or_else(|| damaged("a log goes beyond its segment"))
+        };
+        let (mut begun, mut place) = (word(0)?, ALIGN);
+        loop {
+            let mark = Mark(word(place)?);
+            match kind_of(mark)? {
+                None => return Ok(Part { end: place, next: 0 }),
+                Some(Kind::Jump) => {
+                    let next = word(place + entry::TOTAL)?;
+                    let first = segments + nm::dereference(next.max(1)).1 * SEGMENT + ALIGN;
+                    // The rest of the last message, if that is long.
+                    let goes_on = begun < sent || kind_of(Mark(self.read_u64(first)?))? == Some(Kind::More);
+                    return Ok(match goes_on {
+                        true => Part {
+                            end: place + ALIGN,
+                            next,
+                        },
+                        false => Part { end: place, next: 0 },
+                    });
+                }
+                Some(Kind::More | Kind::Ahead) => {}
+                Some(_) if begun == sent => return Ok(Part { end: place, next: 0 }),
+                Some(_) => begun += 1,
+            }
+            place = entry::next(place, mark.bytes());
+        }
+    }
+
+    /// Puts these words into an empty memory whose segments are there.
+    pub fn put_logs(&self, logs: &[WaveLog]) -> io::Result<()> {
+        for (rank, log) in logs.iter().enumerate() {
+            let arena = self.layout.arena(rank);
+            self.write_u64(arena + arena::NEXT_SERIAL, log.next_serial)?;
+            self.write_u64(arena + arena::SLOTS_TAKEN, log.taken)?;
+            self.write_u64(arena + arena::DETERMINANTS, log.record)?;
+            for (destination, first) in &log.channels {
+                self.write_u64(arena + arena::CHANNELS + destination * 8, *first)?;
+            }
+            for reference in &log.segments {
+                let (serial, slot) = nm::dereference(*reference);
+                self.write_u64(arena + self.layout.serials() + slot * 8, serial + 1)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// None: there is no entry yet.
+fn kind_of(mark: Mark) -> io::Result<Option<Kind>> {
+    match mark.0 & 0xff {
+        0 => Ok(None),
+        kind if kind as usize <= entry::KINDS.len() => Ok(Some(mark.kind())),
+        _ => Err(damaged("a log has an entry of no kind")),
+    }
+}
+
+/// What of a file of `length` bytes is not in `needed`, which is in order.
+pub fn all_but(needed: &[Range<u64>], length: u64) -> Vec<Range<u64>> {
+    let starts = std::iter::once(0).chain(needed.iter().map(|part| part.end));
+    let ends = needed.iter().map(|part| part.start).chain(std::iter::once(length));
+    starts
+        .zip(ends)
+        .map(|(start, end)| start..end)
+        .filter(|part| !part.is_empty())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::node::tests::job;
+
+    /// A segment of rank 0's log: what it begins with, and entries (kind and payload bytes, or the segment that follows).
+    fn put_segment(memory: &NodeMemory, serial: u64, slot: usize, begun: u64, entries: &[(Kind, u64)]) -> usize {
+        let arena = memory.layout.arena(0);
+        let start = arena + memory.layout.segments() + slot * SEGMENT;
+        memory
+            .write_u64(arena + memory.layout.serials() + slot * 8, serial + 1)
+            .unwrap();
+        memory.write_u64(start, begun).unwrap();
+        let mut place = ALIGN;
+        for (kind, what) in entries {
+            let bytes = if *kind == Kind::Jump { 0 } else { *what as usize };
+            if *kind == Kind::Jump {
+                memory.write_u64(start + place + entry::TOTAL, *what).unwrap();
+            }
+            memory
+                .write_u64(start + place, Mark::new(*kind, 0, 0, bytes).0)
+                .unwrap();
+            place = if *kind == Kind::Jump {
+                place
+            } else {
+                entry::next(place, bytes)
+            };
+        }
+        place
+    }
+
+    #[test]
+    fn what_is_under_way_at_a_wave_is_found_and_nothing_else() {
+        use Kind::{Jump, More, Tagged};
+        let memory = NodeMemory::create(&job(), 2).unwrap();
+        let (arena, layout) = (memory.layout.arena(0), memory.layout);
+        memory.write_u64(arena + arena::SLOTS_TAKEN, 5).unwrap();
+        memory.write_u64(arena + arena::NEXT_SERIAL, 9).unwrap();
+        // Messages 1 and 2, which the receiver's image has read; 3, which goes on in the next segment; 4, sent after the wave.
+        let [old, first, second, third] =
+            [(3, 2), (5, 0), (6, 4), (7, 1)].map(|(serial, slot)| nm::reference(serial, slot));
+        put_segment(&memory, 3, 2, 0, &[(Tagged, 100), (Tagged, 100), (Jump, first)]);
+        let first_end = put_segment(&memory, 5, 0, 2, &[(Tagged, 12_000), (More, 12_000), (Jump, second)]);
+        let second_end = put_segment(&memory, 6, 4, 3, &[(More, 500), (Tagged, 40), (Jump, third)]) - 128;
+        put_segment(&memory, 7, 1, 4, &[(Tagged, 40)]);
+        memory.write_u64(arena + arena::CHANNELS + 8, old).unwrap();
+        memory.write_u64(arena + layout.announced() + 8, 3).unwrap();
+        memory.write_u64(layout.arena(1) + layout.cursors(6), 5).unwrap();
+        let (logs, needed) = memory.logs_of_wave(&[1, 6]).unwrap();
+        assert_eq!(logs[1], WaveLog::default());
+        assert_eq!(
+            (&logs[0].channels, &logs[0].segments),
+            (&vec![(1, first)], &vec![first, second])
+        );
+        let start = |slot: usize| (arena + layout.segments() + slot * SEGMENT) as u64;
+        let expected = [
+            start(0)..start(0) + (first_end + ALIGN) as u64,
+            start(4)..start(4) + second_end as u64,
+        ];
+        assert_eq!(needed, expected);
+        let total = layout.total() as u64;
+        assert_eq!(all_but(&needed, total)[1], needed[0].end..needed[1].start);
+
+        let again = NodeMemory::create(&job(), 2).unwrap();
+        again.put_logs(&logs).unwrap();
+        assert_eq!(again.read_u64(arena + arena::CHANNELS + 8).unwrap(), first);
+        assert_eq!(again.table(arena + layout.serials(), 5).unwrap(), [6, 0, 0, 0, 7]);
+        // When the sender has used one of them again, it is said.
+        memory.write_u64(arena + layout.serials() + 4 * 8, 99).unwrap();
+        assert!(memory.logs_of_wave(&[1, 6]).is_err());
+    }
+}

@@ -1,0 +1,80 @@
+//! The dispatcher's part of what is written down of each wave: see `agent/record.rs`.
+
+use std::path::Path;
+
+use resurgo_wire::control::{ToAgent, ToDispatcher};
+use serde_json::Value;
+
+use super::Dispatcher;
+use super::events::Event;
+
+/// What is written down of waves.
+#[derive(Default)]
+pub(super) struct Record {
+    /// What belongs to a wave that is in files, until all that was printed before is written.
+    waiting: Option<Waiting>,
+    /// The wave from which the job can be resumed, and its name for that.
+    resumable: Option<(u64, String)>,
+}
+
+struct Waiting {
+    about: Value,
+    /// For each of our streams, bytes that must have been written.
+    printed: [u64; 2],
+}
+
+impl Dispatcher {
+    /// What the agent says about waves that are written down.
+    pub(super) fn heard_of_record(&mut self, message: ToDispatcher) {
+        match message {
+            ToDispatcher::WaveInFiles { number } => self.wave_in_files(number),
+            ToDispatcher::Recorded {
+                number,
+                directory,
+                bytes,
+            } => self.recorded(number, Path::new(&directory), bytes),
+            ToDispatcher::NotRecorded { number, reason } => self.bus.tell(Event::WaveNotRecorded {
+                wave: number,
+                reason: &reason,
+            }),
+            _ => {}
+        }
+    }
+
+    /// A wave is in files. All that ranks had printed when the agent noted its part has come before.
+    fn wave_in_files(&mut self, wave: u64) {
+        let about = serde_json::to_value(self.about(Some(wave))).unwrap_or_default();
+        let printed = self.output.progress().map(|(taken, _)| taken);
+        self.suspension.record.waiting = Some(Waiting { about, printed });
+    }
+
+    /// Gives the agent the dispatcher's part: what a later run does not print again must have been written.
+    pub(super) fn mind_record(&mut self) {
+        let progress = self.output.progress().map(|(_, written)| written);
+        let record = &mut self.suspension.record;
+        let is_written = |waiting: &mut Waiting| progress.iter().zip(waiting.printed).all(|(now, then)| *now >= then);
+        if let Some(Waiting { about, .. }) = record.waiting.take_if(is_written) {
+            self.tell(ToAgent::Record { about });
+        }
+    }
+
+    /// The job can be resumed from `wave`.
+    fn recorded(&mut self, wave: u64, directory: &Path, bytes: u64) {
+        let name = match self.suspension.record.resumable.take() {
+            Some((_, name)) => name,
+            None => self.suspension.register(directory),
+        };
+        self.suspension.record.resumable = Some((wave, name));
+        self.bus.tell(Event::WaveRecorded { wave, bytes });
+    }
+
+    /// This run is over, and perhaps the program has not come to its end.
+    pub(super) fn tell_what_can_be_resumed(&mut self) {
+        if let Some((wave, name)) = &self.suspension.record.resumable {
+            self.bus.tell(Event::CanBeResumed { wave: *wave, name });
+        } else if let Some(directory) = &self.suspension.resumed_from {
+            let is_damaged = self.suspension.is_damaged;
+            self.bus.tell(Event::StaysSuspended { directory, is_damaged });
+        }
+    }
+}
