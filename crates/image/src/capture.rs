@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use resurgo_wire::image::{Datagram, IN_WAVE, Kind, TRACKED};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
-use crate::descriptors::{self, Refusal};
 use crate::file::warm;
-use crate::shared::Twins;
+use crate::shared::{self, Twins};
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Socket, Text};
-use crate::{changes, gate, locks, mappings, objects, shared, sharing, snapshot, stop, threads, timers};
+use crate::trouble::Refusal;
+use crate::{changes, descriptors, gate, locks, mappings, objects, sharing, snapshot, stop, threads, timers};
 
 /// What the provider has to say about an image.
 #[derive(Clone)]

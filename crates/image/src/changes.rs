@@ -10,17 +10,17 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
-use crate::file::pages::{self, AT_ONCE, IS_FILE, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, Scan};
-use crate::file::work::{self, Area};
-use crate::mappings::{Lines, Mapping};
+use crate::pages::{self, AT_ONCE, IS_FILE, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, Scan};
+use crate::proc::{Lines, MapsLine};
 use crate::shared;
 use crate::sys::{self, Errno, call};
+use crate::zone::{self, Area};
 
 /// Lists of former images that are kept: the file to be written over is usually that of the third image before.
 const KEPT: usize = 4;
 /// The first of their areas.
-const AREA: usize = work::LISTS.start;
-const _: () = assert!(work::LISTS.end - work::LISTS.start == KEPT);
+const AREA: usize = zone::LISTS.start;
+const _: () = assert!(zone::LISTS.end - zone::LISTS.start == KEPT);
 
 /// What was written to between two images.
 struct Changes {
@@ -222,7 +222,7 @@ fn note_all(fd: i32, ranges: &mut Area) -> Result<(), Errno> {
         let result = loop {
             match lines.next_line() {
                 Ok(Some(line)) => {
-                    let noted = match Mapping::parse(line) {
+                    let noted = match MapsLine::parse(line) {
                         // Its twin is new.
                         Some(mapping) if shared::has(&mapping) => add(ranges, mapping.start, mapping.end),
                         Some(mapping) if is_tracked(&mapping) => note_mapping(fd, pages, &mapping, ranges),
@@ -244,11 +244,11 @@ fn note_all(fd: i32, ranges: &mut Area) -> Result<(), Errno> {
 }
 
 /// The kernel's own pages are no memory of the process.
-fn is_tracked(mapping: &Mapping) -> bool {
-    !mapping.shared && !mapping.path.starts_with("[v") && !(work::ZONE..work::ZONE_END).contains(&mapping.start)
+fn is_tracked(mapping: &MapsLine) -> bool {
+    !mapping.shared && !mapping.path.starts_with("[v") && !(zone::ZONE..zone::ZONE_END).contains(&mapping.start)
 }
 
-fn note_mapping(fd: i32, pages: i32, mapping: &Mapping, ranges: &mut Area) -> Result<(), Errno> {
+fn note_mapping(fd: i32, pages: i32, mapping: &MapsLine, ranges: &mut Area) -> Result<(), Errno> {
     let mut note = |start, end| add(ranges, start, end);
     match protect(pages, mapping, &mut note) {
         Err(libc::EPERM) => {}
@@ -273,7 +273,7 @@ fn note_mapping(fd: i32, pages: i32, mapping: &Mapping, ranges: &mut Area) -> Re
 /// Protects the pages that have been written to, and calls `each` for their ranges. EPERM: they are not tracked.
 fn protect(
     pages: i32,
-    mapping: &Mapping,
+    mapping: &MapsLine,
     each: &mut dyn FnMut(usize, usize) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
     let of_file = if mapping.inode != 0 { IS_FILE } else { 0 };

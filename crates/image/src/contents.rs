@@ -7,10 +7,11 @@
 
 use std::cell::UnsafeCell;
 
-use crate::descriptors::{self, Descriptor};
+use crate::descriptors::Descriptor;
+use crate::pages::PAGE;
 use crate::sharing::Inode;
 use crate::sys::{self, Errno, call};
-use crate::{mappings, objects};
+use crate::{mappings, proc};
 
 /// Bytes of all files. They are copied while the program stands still.
 const MOST: usize = 16 << 20;
@@ -18,7 +19,6 @@ const MOST_FILES: usize = 64;
 
 /// Where the copies are: below the restorer, so that it leaves them alone, and next to nothing else (see [`resurgo_wire::places`]).
 const PLACE: usize = 0x1f0_0000_0000;
-const PAGE: usize = 4096;
 /// Bytes that are read and compared at once.
 const STEP: usize = 64 << 10;
 
@@ -136,10 +136,10 @@ pub fn note(entries: &[Descriptor]) {
         if is_known || state.count == MOST_FILES || end + length > MOST {
             continue;
         }
-        if mappings::is_of_library(objects::link(reader, &mut [0; 64]).as_bytes()) {
+        if mappings::is_of_library(proc::link(reader, &mut [0; 64]).as_bytes()) {
             continue;
         }
-        let Ok(stat) = descriptors::stat(reader) else { continue };
+        let Ok(stat) = sys::stat(reader) else { continue };
         let now = sys::now_ns();
         let mut content = Content {
             inode: entry.inode,
@@ -233,7 +233,7 @@ fn put_back(content: &Content, reader: i32, writer: i32, is_shared: impl Fn() ->
             done += unsafe { call!(libc::SYS_pwrite64, writer, rest.as_ptr(), rest.len(), offset + done) }?;
         }
     }
-    if descriptors::stat(writer)?.st_size as usize > content.length && may_write() {
+    if sys::stat(writer)?.st_size as usize > content.length && may_write() {
         // SAFETY: changes the length of a file.
         unsafe { call!(libc::SYS_ftruncate, writer, content.length) }?;
     }
@@ -252,6 +252,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::descriptors;
 
     /// One test at a time has the copies.
     fn alone() -> MutexGuard<'static, ()> {

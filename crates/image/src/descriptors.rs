@@ -12,7 +12,8 @@ use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
 use crate::objects::{self, Object};
 use crate::sys::{self, Errno, call};
-use crate::{contents, sharing};
+use crate::trouble::Refusal;
+use crate::{contents, proc, sharing};
 
 /// Most open descriptors of a rank.
 const MOST: usize = 4096;
@@ -146,18 +147,9 @@ pub fn is_mpi_file(inode: (u64, u64)) -> bool {
     MPI_FILES.iter().any(|file| file.is(inode))
 }
 
-pub fn stat(fd: i32) -> Result<libc::stat, Errno> {
-    // SAFETY: an all-zero stat is valid, and the kernel fills it.
-    unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        call!(libc::SYS_fstat, fd, &raw mut stat)?;
-        Ok(stat)
-    }
-}
-
 /// Notes which pipes lead to the agent. Call once, before the first image.
 pub fn find_standard(standard: [i32; 3]) {
-    table().standard = standard.map(|fd| stat(fd).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino)));
+    table().standard = standard.map(|fd| sys::stat(fd).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino)));
 }
 
 /// True when two descriptors share one open file, as dup makes them.
@@ -229,7 +221,7 @@ pub(crate) fn complete() -> Result<(), (i32, Errno, &'static str)> {
             Kind::Output(which) => which as usize,
             _ => continue,
         };
-        table.standard[standard] = stat(entry.fd).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
+        table.standard[standard] = sys::stat(entry.fd).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
     }
     let entries = &table.entries[..table.count];
     roll_back(entries).map_err(|(fd, errno)| (fd, errno, "a file that was written to cannot be what it was"))?;
@@ -253,21 +245,8 @@ fn lock_again(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
     Ok(())
 }
 
-/// Why there can be no image now, and the descriptor it is about (-1: none).
-#[derive(Debug, Clone, Copy)]
-pub struct Refusal {
-    pub why: &'static str,
-    pub fd: i32,
-}
-
-impl Refusal {
-    pub fn new(why: &'static str, fd: i32) -> Refusal {
-        Refusal { why, fd }
-    }
-}
-
 pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor]) -> Result<Descriptor, &'static str> {
-    let stat = stat(fd).map_err(|_| "an open file cannot be looked at")?;
+    let stat = sys::stat(fd).map_err(|_| "an open file cannot be looked at")?;
     let inode = (stat.st_dev, stat.st_ino);
     let kind = match (fd, stat.st_mode & libc::S_IFMT) {
         (PMI_FD | NODE_MEMORY_FD | SPILL_FD | IMAGE_FD, _) => Kind::Shared,
@@ -359,7 +338,7 @@ fn is_stateless(major: u32) -> bool {
 fn lock_of(fd: i32) -> Result<i32, &'static str> {
     let mut lock = 0;
     let mut other = false;
-    objects::for_each_fact(fd, |label, value| {
+    proc::for_each_fact(fd, |label, value| {
         // "1: FLOCK  ADVISORY  WRITE 1234 00:1c:99 0 EOF"
         if label == "lock" {
             let mut words = value.split_whitespace().skip(1);
@@ -435,7 +414,7 @@ fn roll_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
     for entry in entries {
         let grows = entry.kind == Kind::File && sharing::grows(entry.mode, entry.status, entry.offset, entry.length);
         let is_longer = |stat: libc::stat| stat.st_size > entry.length && stat.st_nlink > 0;
-        if grows && stat(entry.fd).is_ok_and(is_longer) && !entry.is_written_by_others() {
+        if grows && sys::stat(entry.fd).is_ok_and(is_longer) && !entry.is_written_by_others() {
             // SAFETY: changes the length of a file.
             unsafe { call!(libc::SYS_ftruncate, entry.fd, entry.length) }.map_err(|errno| (entry.fd, errno))?;
         }

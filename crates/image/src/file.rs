@@ -9,7 +9,6 @@ mod large;
 mod layout;
 mod output;
 mod packer;
-pub(crate) mod pages;
 pub(crate) mod plan;
 mod reader;
 mod restore;
@@ -18,7 +17,6 @@ mod scan;
 mod show;
 pub(crate) mod tables;
 pub(crate) mod warm;
-pub(crate) mod work;
 pub(crate) mod writer;
 mod zstd;
 

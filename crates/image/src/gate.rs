@@ -13,15 +13,6 @@ static RESTORED: AtomicU32 = AtomicU32::new(0);
 /// No images now (the endpoint is closed).
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Tells the calling thread from others.
-#[inline]
-pub fn thread_pointer() -> usize {
-    let pointer: usize;
-    // SAFETY: on x86-64 Linux the first word of the thread control block is its own address.
-    unsafe { std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
-    pointer
-}
-
 /// While it lives, the calling thread is not stopped for an image. The provider lets one thread in at a time, as the
 /// MPI library above does.
 ///
@@ -39,7 +30,7 @@ impl Guard {
     #[inline]
     #[allow(clippy::new_without_default)] // It does something.
     pub fn new() -> Guard {
-        let thread = thread_pointer();
+        let thread = sys::thread_pointer();
         let outermost = INSIDE.load(Ordering::Relaxed) != thread;
         INSIDE.store(thread, Ordering::Relaxed);
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
@@ -71,7 +62,7 @@ fn stop_now() {
 
 /// In the signal handler: true when the calling thread must not stop here. It will come back.
 pub(crate) fn must_go_on() -> bool {
-    let inside = INSIDE.load(Ordering::Relaxed) == thread_pointer();
+    let inside = INSIDE.load(Ordering::Relaxed) == sys::thread_pointer();
     if inside {
         PENDING.fetch_add(1, Ordering::Relaxed);
     }

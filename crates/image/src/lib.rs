@@ -13,6 +13,8 @@ mod gate;
 mod locks;
 mod mappings;
 mod objects;
+mod pages;
+mod proc;
 mod shared;
 mod sharing;
 mod snapshot;
@@ -21,11 +23,13 @@ mod sys;
 mod talk;
 mod threads;
 mod timers;
+mod trouble;
+mod zone;
 
 pub use capture::{Hooks, ask, enable, enable_again, is_enabled, log_grows, wants_image};
 pub use descriptors::{is_mpi_file, note_mpi_file};
-pub use gate::{Guard, disable, is_restored, take_restored, thread_pointer};
-pub use sys::make_large_pages;
+pub use gate::{Guard, disable, is_restored, take_restored};
+pub use sys::{make_large_pages, thread_pointer};
 pub use talk::Socket;
 
 /// Bytes that wait in a pipe, whichever of its ends is asked.

@@ -10,8 +10,8 @@
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::{Range, RangeInclusive};
 
-use crate::file::pages::is_guard;
-use crate::mappings::{Lines, Mapping};
+use crate::pages::{PAGE, is_guard};
+use crate::proc::{Lines, MapsLine};
 use crate::sys::{self, Errno, call};
 use crate::{calls, threads};
 
@@ -29,7 +29,6 @@ pub fn refuses() -> Option<&'static str> {
 /// What a thread was called when the image was taken, and what it is called now.
 pub type Renamed = (i32, i32);
 
-const PAGE: usize = 4096;
 const PAGES: usize = 512;
 const OWNER_BITS: u32 = 0x3fff_ffff;
 
@@ -46,7 +45,7 @@ pub fn rename(renamed: &[Renamed], memory: &Where) -> Result<(), Errno> {
     if renamed.iter().all(|(old, new)| old == new) {
         return Ok(());
     }
-    let is_searched = |mapping: &Mapping| match memory {
+    let is_searched = |mapping: &MapsLine| match memory {
         Where::Without(left_out) => !left_out.contains(&mapping.start),
         Where::Files => mapping.inode != 0,
     };
@@ -54,7 +53,7 @@ pub fn rename(renamed: &[Renamed], memory: &Where) -> Result<(), Errno> {
     let maps = sys::open(b"/proc/self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC)?;
     let mut lines = Lines::new(maps);
     while let Some(line) = lines.next_line()? {
-        let Some(mapping) = Mapping::parse(line) else { continue };
+        let Some(mapping) = MapsLine::parse(line) else { continue };
         let both = libc::PROT_READ | libc::PROT_WRITE;
         if !mapping.shared && mapping.protection & both == both && is_searched(&mapping) {
             search(pages, (mapping.start, mapping.end), renamed)?;

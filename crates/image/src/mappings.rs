@@ -2,11 +2,10 @@
 
 use resurgo_wire::node_memory::{NODE_MEMORY_FD, SPILL_FD};
 
-use crate::descriptors;
-use crate::file::pages::{self, AT_ONCE, IS_GUARD, IS_PRESENT, IS_SWAPPED, Scan};
-use crate::file::work;
-use crate::shared;
+use crate::pages::{self, AT_ONCE, IS_GUARD, IS_PRESENT, IS_SWAPPED, Scan};
+use crate::proc::{Lines, MapsLine};
 use crate::sys::{self, Errno, call};
+use crate::{shared, zone};
 
 /// Where MPI libraries keep memory that they share with ranks of the same node. Every rank is told that it is alone on
 /// its node, so nobody else has it.
@@ -27,7 +26,7 @@ pub fn survey() -> Result<(), &'static str> {
     let mut result = Ok(());
     shared::clear();
     while let Some(line) = lines.next_line().map_err(|_| UNREADABLE)? {
-        let Some(mapping) = Mapping::parse(line) else { continue };
+        let Some(mapping) = MapsLine::parse(line) else { continue };
         if !mapping.shared || of_node.contains(&Some(mapping.inode)) {
             continue;
         }
@@ -82,7 +81,7 @@ fn has_pages(pages: i32, range: (usize, usize), categories: u64) -> bool {
 }
 
 fn inode_of(fd: i32) -> Option<u64> {
-    descriptors::stat(fd).ok().map(|stat| stat.st_ino)
+    sys::stat(fd).ok().map(|stat| stat.st_ino)
 }
 
 /// A number that stands for all mappings, their places and rights. A copied process has the same, unless the program has
@@ -94,9 +93,9 @@ pub fn checksum() -> Option<u64> {
     loop {
         match lines.next_line() {
             Ok(Some(line)) => {
-                let Some(mapping) = Mapping::parse(line) else { continue };
+                let Some(mapping) = MapsLine::parse(line) else { continue };
                 // Not copied, and nobody's loss.
-                if (work::ZONE..work::ZONE_END).contains(&mapping.start) {
+                if (zone::ZONE..zone::ZONE_END).contains(&mapping.start) {
                     continue;
                 }
                 for number in [mapping.start, mapping.end, mapping.protection as usize] {
@@ -133,8 +132,8 @@ pub fn join() -> Joined {
         let mut lines = Lines::new(maps);
         let mut last = (0, 0, 0);
         while let Ok(Some(line)) = lines.next_line() {
-            let anonymous = |mapping: &Mapping| mapping.inode == 0 && !mapping.shared && mapping.path.is_empty();
-            let Some(mapping) = Mapping::parse(line).filter(anonymous) else {
+            let anonymous = |mapping: &MapsLine| mapping.inode == 0 && !mapping.shared && mapping.path.is_empty();
+            let Some(mapping) = MapsLine::parse(line).filter(anonymous) else {
                 continue;
             };
             let this = (mapping.start, mapping.end - mapping.start, mapping.protection);
@@ -198,111 +197,14 @@ pub(crate) fn is_of_library(path: &[u8]) -> bool {
     path.starts_with(LEFTOVER) || std::str::from_utf8(path).is_ok_and(is_of_one_rank)
 }
 
-/// A line of /proc/self/maps.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Mapping<'a> {
-    pub start: usize,
-    pub end: usize,
-    pub protection: i32,
-    pub shared: bool,
-    pub offset: u64,
-    /// As in the struct of stat.
-    pub device: u64,
-    pub inode: u64,
-    pub path: &'a str,
-}
-
-impl<'a> Mapping<'a> {
-    pub fn parse(line: &'a [u8]) -> Option<Mapping<'a>> {
-        let line = std::str::from_utf8(line).ok()?;
-        let mut words = line.splitn(6, ' ');
-        let (start, end) = words.next()?.split_once('-')?;
-        let rights = words.next()?.as_bytes();
-        let offset = words.next()?;
-        let (major, minor) = words.next()?.split_once(':')?;
-        let number = |digits| u32::from_str_radix(digits, 16).ok();
-        let device = libc::makedev(number(major)?, number(minor)?);
-        let inode = words.next()?.parse().ok()?;
-        let path = words.next().unwrap_or("").trim_start();
-        let mut protection = 0;
-        for (letter, bit) in [
-            (b'r', libc::PROT_READ),
-            (b'w', libc::PROT_WRITE),
-            (b'x', libc::PROT_EXEC),
-        ] {
-            if rights.contains(&letter) {
-                protection |= bit;
-            }
-        }
-        Some(Mapping {
-            start: usize::from_str_radix(start, 16).ok()?,
-            end: usize::from_str_radix(end, 16).ok()?,
-            protection,
-            shared: rights.get(3) == Some(&b's'),
-            offset: u64::from_str_radix(offset, 16).ok()?,
-            device,
-            inode,
-            path,
-        })
-    }
-}
-
-/// Reads a file line by line, without allocating. Longer lines are cut.
-pub struct Lines {
-    file: i32,
-    buffer: [u8; 8192],
-    from: usize,
-    to: usize,
-}
-
-impl Lines {
-    pub fn new(file: i32) -> Lines {
-        Lines {
-            file,
-            buffer: [0; 8192],
-            from: 0,
-            to: 0,
-        }
-    }
-
-    pub fn next_line(&mut self) -> Result<Option<&[u8]>, Errno> {
-        loop {
-            let end = self.buffer[self.from..self.to].iter().position(|byte| *byte == b'\n');
-            if let Some(length) = end {
-                let line = self.from..self.from + length;
-                self.from += length + 1;
-                return Ok(Some(&self.buffer[line]));
-            }
-            self.buffer.copy_within(self.from..self.to, 0);
-            self.to -= self.from;
-            self.from = 0;
-            if self.to == self.buffer.len() {
-                return Err(libc::E2BIG);
-            }
-            match sys::read(self.file, &mut self.buffer[self.to..])? {
-                0 => return Ok(None),
-                length => self.to += length,
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_map_are_understood() {
-        let line =
-            b"7ffff5410000-7ffff5514000 rw-s 00000000 00:1a 39367                      /dev/shm/mpich_shm_744293fe_0";
-        let mapping = Mapping::parse(line).unwrap();
-        assert_eq!((mapping.start, mapping.end), (0x7ffff5410000, 0x7ffff5514000));
-        assert_eq!(mapping.protection, libc::PROT_READ | libc::PROT_WRITE);
-        assert!(mapping.shared && is_of_one_rank(mapping.path) && mapping.device == libc::makedev(0, 0x1a));
-        let heap = Mapping::parse(b"55555555a000-5555555be000 rw-p 00000000 00:00 0      [heap]").unwrap();
-        assert!(!heap.shared && heap.path == "[heap]");
-        let nameless = Mapping::parse(b"80000000000-90000000000 rw-p 00000000 00:00 0").unwrap();
-        assert!(nameless.path.is_empty());
-        assert_eq!(mapping.inode, 39367);
+    fn memory_of_the_mpi_library_is_known_by_its_name() {
+        assert!(is_of_one_rank("/dev/shm/mpich_shm_744293fe_0"));
+        assert!(!is_of_one_rank("/dev/shm/other"));
+        assert!(is_of_library(b"/memfd:resurgo-leftover (deleted)"));
     }
 }

@@ -5,10 +5,10 @@
 
 use std::cell::UnsafeCell;
 
-use crate::descriptors::{Descriptor, Refusal, replace};
-use crate::file::tables::Trouble;
-use crate::mappings::Lines;
+use crate::descriptors::{Descriptor, replace};
+use crate::proc;
 use crate::sys::{self, Errno, call};
+use crate::trouble::{Refusal, Trouble};
 
 const MOST_PIPES: usize = 64;
 const MOST_WATCHES: usize = 1024;
@@ -84,60 +84,21 @@ fn noted() -> &'static mut Noted {
     unsafe { &mut *NOTED.0.get() }
 }
 
-const UNREADABLE: &str = "an open descriptor cannot be looked at";
-
-/// What is in /proc/self/fd for `fd`, cut to what fits.
-pub fn link(fd: i32, to: &mut [u8; 64]) -> &str {
-    let mut name = [0u8; 64];
-    let path = sys::path(&mut name, "/proc/self/fd/", fd, "");
-    // SAFETY: the path ends with a zero, and the buffer is as long as said.
-    let length =
-        unsafe { call!(libc::SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), to.as_mut_ptr(), 64) }.unwrap_or(0);
-    std::str::from_utf8(&to[..length]).unwrap_or("")
-}
-
-/// Calls `each` with every line that the kernel tells about `fd`, cut at the first colon.
-pub fn for_each_fact(fd: i32, each: impl FnMut(&str, &str) -> Option<()>) -> Result<(), &'static str> {
-    let mut name = [0u8; 64];
-    for_each_fact_in(sys::path(&mut name, "/proc/self/fdinfo/", fd, ""), each)
-}
-
-/// The same of such a file, whose path ends with a zero.
-pub fn for_each_fact_in(path: &[u8], mut each: impl FnMut(&str, &str) -> Option<()>) -> Result<(), &'static str> {
-    let file = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC).map_err(|_| UNREADABLE)?;
-    let mut lines = Lines::new(file);
-    let result = loop {
-        match lines.next_line() {
-            Ok(None) => break Ok(()),
-            Ok(Some(line)) => {
-                let line = std::str::from_utf8(line).unwrap_or("");
-                let (label, value) = line.split_once(':').unwrap_or((line, ""));
-                if each(label, value.trim()).is_none() {
-                    break Err(UNREADABLE);
-                }
-            }
-            Err(_) => break Err(UNREADABLE),
-        }
-    };
-    sys::close(file);
-    result
-}
-
 /// What `fd` stands for, which is neither file nor socket nor device. The error says what cannot be part of an image.
 pub fn describe(fd: i32) -> Result<Object, &'static str> {
     let mut place = [0u8; 64];
-    match link(fd, &mut place) {
+    match proc::link(fd, &mut place) {
         "anon_inode:[eventfd]" => event(fd),
         "anon_inode:[timerfd]" => timer(fd),
         "anon_inode:[signalfd]" => {
             let mut mask = None;
-            for_each_fact(fd, |label, value| {
+            proc::for_each_fact(fd, |label, value| {
                 if label == "sigmask" {
                     mask = Some(u64::from_str_radix(value, 16).ok()?);
                 }
                 Some(())
             })?;
-            mask.map(Object::Signals).ok_or(UNREADABLE)
+            mask.map(Object::Signals).ok_or(proc::UNREADABLE)
         }
         "anon_inode:[eventpoll]" => Ok(Object::Epoll),
         "anon_inode:inotify" => Err("it watches files (inotify)"),
@@ -149,7 +110,7 @@ pub fn describe(fd: i32) -> Result<Object, &'static str> {
 
 fn event(fd: i32) -> Result<Object, &'static str> {
     let (mut count, mut semaphore) = (None, None);
-    for_each_fact(fd, |label, value| {
+    proc::for_each_fact(fd, |label, value| {
         match label {
             "eventfd-count" => count = Some(u64::from_str_radix(value, 16).ok()?),
             "eventfd-semaphore" => semaphore = Some(value != "0"),
@@ -170,7 +131,7 @@ fn timer(fd: i32) -> Result<Object, &'static str> {
         let (seconds, rest) = text.trim_matches(['(', ')']).split_once(", ")?;
         Some(seconds.parse::<u64>().ok()?.saturating_mul(1_000_000_000) + rest.parse::<u64>().ok()?)
     };
-    for_each_fact(fd, |label, value| {
+    proc::for_each_fact(fd, |label, value| {
         match label {
             "clockid" => clock = Some(value.parse().ok()?),
             "ticks" => ticks = value.parse().ok()?,
@@ -191,7 +152,7 @@ fn timer(fd: i32) -> Result<Object, &'static str> {
             interval,
             left,
         }),
-        _ => Err(UNREADABLE),
+        _ => Err(proc::UNREADABLE),
     }
 }
 
@@ -297,7 +258,7 @@ fn parse_watch(epoll: i32, value: &str) -> Option<(Watch, u64)> {
 
 fn note_watches(noted: &mut Noted, entry: &Descriptor, table: &[Descriptor]) -> Result<(), Refusal> {
     let mut refused = None;
-    let read = for_each_fact(entry.fd, |label, value| {
+    let read = proc::for_each_fact(entry.fd, |label, value| {
         if label != "tfd" {
             return Some(());
         }

@@ -8,13 +8,12 @@
 use std::cell::UnsafeCell;
 
 use crate::descriptors;
-use crate::file::pages;
-use crate::mappings::{Lines, Mapping};
+use crate::pages::{self, PAGE};
+use crate::proc::{Lines, MapsLine};
 use crate::sharing::{self, Inode, Opened};
 use crate::sys::{self, Errno, call};
 use crate::talk::Text;
 
-const PAGE: usize = 4096;
 /// Most such areas of a rank.
 const MOST: usize = 64;
 /// Why there is no image with memory of others.
@@ -75,13 +74,13 @@ pub fn is_any() -> bool {
 }
 
 /// Whether this mapping is one of them.
-pub fn has(mapping: &Mapping) -> bool {
+pub fn has(mapping: &MapsLine) -> bool {
     state().areas().iter().any(|area| area.start == mapping.start)
 }
 
 /// Notes a shared mapping. The error says why there can be no image with it. (Whether other processes have it is asked in the copy,
 /// by [`is_of_others`].)
-pub fn add(mapping: &Mapping) -> Result<(), &'static str> {
+pub fn add(mapping: &MapsLine) -> Result<(), &'static str> {
     let state = state();
     if state.count == MOST {
         return Err("it has more than 64 shared memory areas");
@@ -100,7 +99,7 @@ pub fn add(mapping: &Mapping) -> Result<(), &'static str> {
 
 /// Whether a shared mapping is of memory only, and can be had by nobody through a name. `of_kernel`: the device of memory that never
 /// has names.
-pub fn is_nameless(mapping: &Mapping, of_kernel: u64) -> bool {
+pub fn is_nameless(mapping: &MapsLine, of_kernel: u64) -> bool {
     let Some(path) = mapping.path.strip_suffix(" (deleted)") else {
         return false;
     };
@@ -120,8 +119,8 @@ pub fn is_nameless(mapping: &Mapping, of_kernel: u64) -> bool {
         return false;
     };
     const MEMORY: i64 = 0x0102_1994;
-    let is_of_memory = sys::file_system(directory) == MEMORY
-        && descriptors::stat(directory).is_ok_and(|stat| stat.st_dev == mapping.device);
+    let is_of_memory =
+        sys::file_system(directory) == MEMORY && sys::stat(directory).is_ok_and(|stat| stat.st_dev == mapping.device);
     // A file may have lost one of two names: sem_open gives each its second one first.
     let mut has_name = false;
     let listed = sys::entries_in(directory, |inode, _| has_name |= inode == mapping.inode);
@@ -139,7 +138,7 @@ pub fn refuses() -> Option<&'static str> {
             None => !noted.any(|entry| entry.inode == area.file),
             Some(fd) => {
                 let seals = sys::fcntl(fd, F_GET_SEALS, 0).unwrap_or(0);
-                seals & NO_MORE_WRITING == 0 && descriptors::stat(fd).is_ok_and(|stat| stat.st_nlink == 0)
+                seals & NO_MORE_WRITING == 0 && sys::stat(fd).is_ok_and(|stat| stat.st_nlink == 0)
             }
         }
     };
@@ -277,8 +276,8 @@ pub fn is_of_others(original: i32) -> bool {
         };
         let mut lines = Lines::new(file);
         while let Ok(Some(line)) = lines.next_line() {
-            let is_ours = |mapping: Mapping| mapping.inode != 0 && is_one((mapping.device, mapping.inode));
-            found |= Mapping::parse(line).is_some_and(is_ours);
+            let is_ours = |mapping: MapsLine| mapping.inode != 0 && is_one((mapping.device, mapping.inode));
+            found |= MapsLine::parse(line).is_some_and(is_ours);
         }
         sys::close(file);
     });
@@ -348,7 +347,7 @@ unsafe fn share(area: &Area, file: i32) -> Result<(), Errno> {
 /// The device of memory that never has names; 0: it cannot be found.
 pub fn device_of_kernel() -> u64 {
     new_file(None).map_or(0, |file| {
-        let device = descriptors::stat(file).map_or(0, |stat| stat.st_dev);
+        let device = sys::stat(file).map_or(0, |stat| stat.st_dev);
         sys::close(file);
         device
     })

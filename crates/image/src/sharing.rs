@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use resurgo_wire::node_memory::{ENV_RANK, NODE_MEMORY_FD};
 
-use crate::objects;
-use crate::sys;
 use crate::talk::Text;
+use crate::{proc, sys};
 
 /// Device and inode.
 pub type Inode = (u64, u64);
@@ -102,7 +101,7 @@ fn has_no_name(process: i32, file: i32) -> bool {
 fn number(process: i32, file: i32, which: Opened) -> Option<u64> {
     let (mut writes, mut number) = (false, None);
     let path = Text::of(format_args!("/proc/{process}/fdinfo/{file}\0"));
-    let read = objects::for_each_fact_in(path.as_str().as_bytes(), |label, value| {
+    let read = proc::for_each_fact_in(path.as_str().as_bytes(), |label, value| {
         match label {
             "flags" => {
                 let flags = i32::from_str_radix(value, 8).ok()?;

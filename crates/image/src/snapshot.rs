@@ -12,10 +12,11 @@ use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 use crate::descriptors::{self, Given};
 use crate::file::digest::Digest;
 use crate::file::helper::Pipe;
-use crate::file::tables::{Trouble, read_file};
 use crate::file::writer::About;
+use crate::proc::read_file;
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Text};
+use crate::trouble::Trouble;
 use crate::{calls, changes, gate, locks, mappings, shared, stop, threads, timers};
 
 const SIGNALS: usize = 64;
@@ -112,14 +113,7 @@ pub fn become_independent(agent: i32) {
         let _ = call!(libc::SYS_setpgid, 0, 0);
     }
     if sys::getppid() != agent {
-        exit(1);
-    }
-}
-
-pub fn exit(code: i32) -> ! {
-    loop {
-        // SAFETY: ends the process.
-        let _ = unsafe { call!(libc::SYS_exit_group, code) };
+        sys::exit(1);
     }
 }
 
@@ -133,7 +127,7 @@ fn end() -> ! {
             let _ = call!(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, NICE);
         }
     }
-    exit(0)
+    sys::exit(0)
 }
 
 /// In place of a descriptor: others have memory that was taken for the process's alone.
@@ -171,10 +165,10 @@ pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
     let is_alone = || (!shared::is_of_others(original)).then_some(()).ok_or((IS_OF_OTHERS, 0));
     if let Err((what, errno)) = done.and_then(|()| is_alone()) {
         let _ = talk::send(others, &Datagram::new(Kind::Failed, number, what, errno as u64), &[]);
-        exit(1);
+        sys::exit(1);
     }
     if talk::send(others, &Datagram::new(Kind::Ready, number, 0, 0), &[]).is_err() {
-        exit(1);
+        sys::exit(1);
     }
     descriptors::note_sharing();
     sleep(others, agent)
@@ -310,7 +304,7 @@ fn wake(socket: i32, agent: i32, request: &Received) -> ! {
         let text = Text::of(format_args!("descriptor {fd} cannot be opened again (error {errno})"));
         let failed = Datagram::new(Kind::Failed, errno as u64, fd as u64, 0);
         let _ = talk::send(socket, &failed.with_text(text.as_str()), &[]);
-        exit(1);
+        sys::exit(1);
     }
     become_rank(Some(socket), false)
 }
@@ -343,13 +337,13 @@ pub fn become_rank(socket: Option<i32>, main_renamed: bool) -> ! {
         sys::close(socket);
     }
     if with_others && !others_are_ready() {
-        exit(1);
+        sys::exit(1);
     }
     calls::go_on_from_now();
     match go_on(main_renamed) {
         // SAFETY: the memory is the image's, and each thread is revived once.
         Ok(main) => unsafe { threads::become_thread(main) },
-        Err(_) => exit(1),
+        Err(_) => sys::exit(1),
     }
 }
 

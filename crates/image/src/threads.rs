@@ -4,8 +4,7 @@ use std::arch::naked_asm;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::gate::thread_pointer;
-use crate::sys::{self, Errno, call};
+use crate::sys::{self, Errno, call, thread_pointer};
 use crate::{calls, mappings, timers};
 
 /// Most threads of a rank.
@@ -329,7 +328,7 @@ fn clone_process(wanted: Option<i32>) -> Result<i32, Errno> {
 fn may_choose_numbers() -> bool {
     // SAFETY: it makes none; and if it did, this process would wait until that had ended.
     match unsafe { clone_with_number(libc::CLONE_VM | libc::CLONE_VFORK, sys::getpid()) } {
-        Ok(0) => crate::snapshot::exit(0),
+        Ok(0) => crate::sys::exit(0),
         result => result == Err(libc::EEXIST),
     }
 }

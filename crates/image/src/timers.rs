@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 
-use crate::mappings::Lines;
+use crate::proc::Lines;
 use crate::sys::{self, Errno, call};
 use crate::threads::{self, MOST};
 

@@ -3,7 +3,7 @@
 //! ```text
 //! 0x01f0_0000_0000    copies of files (crates/image, contents.rs)
 //! 0x0200_0000_0000    the restorer and its plan (file/plan.rs)
-//! 0x0210_0000_0000    tables of the writer of image files (file/work.rs)
+//! 0x0210_0000_0000    tables of the writer of image files (zone.rs)
 //! 0x0300_0000_0000    the provider's heap
 //! 0x0400_0000_0000    the node memory, somewhere up to
 //! 0x5000_0000_0000    below the program (0x5555_5555_4000 and more) and its heap

@@ -5,7 +5,9 @@ use std::arch::x86_64::{
     __m128i, _MM_HINT_T0, _mm_crc32_u64, _mm_load_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128,
 };
 
-pub const PAGE: usize = 4096;
+use crate::pages::PAGE;
+use crate::zone::Area;
+
 const LANE: usize = PAGE / 4;
 
 /// Checksum of some pages.
@@ -176,6 +178,13 @@ pub fn sum_of(pages: &[u8]) -> Sum {
     let mut summer = Summer::new();
     summer.add(pages);
     summer.finish()
+}
+
+/// Checksums in an area, from byte `at` on.
+pub fn sums_mut(area: &mut Area, at: usize, count: usize) -> &mut [Sum] {
+    let bytes = &mut area.bytes_mut()[at..at + count * size_of::<Sum>()];
+    // SAFETY: areas begin with a page, `at` is that of a sum, and any bytes are sums.
+    unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }
 }
 
 #[cfg(test)]

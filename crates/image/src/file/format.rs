@@ -12,7 +12,8 @@
 //! Every part is whole pages, padded with zeros, and covered by a checksum: header and note by one in their own last 16
 //! bytes, tables and sums by those in the header. Data that no extent names is of no meaning.
 
-use super::checksum::{PAGE, Sum, sum_of};
+use super::checksum::{Sum, sum_of};
+use crate::pages::PAGE;
 
 pub const MAGIC: [u8; 8] = *b"resurgoI";
 /// Changes whenever the meaning of any byte changes.
@@ -153,9 +154,6 @@ pub struct Mapping {
     /// 1: the file was (or may be) written through it.
     pub may_write: u32,
 }
-
-/// MADV_GUARD_INSTALL (Linux 6.13).
-pub const GUARD: u32 = 102;
 
 /// Build ids are at most this long.
 pub const BUILD_ID: usize = 32;

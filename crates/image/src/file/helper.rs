@@ -5,11 +5,12 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::checksum::{self, PAGE, Sum};
-use super::tables::Trouble;
-use super::work::Area;
+use super::checksum::{self, Sum};
+use crate::pages::PAGE;
 use crate::sys::{self, Errno, call};
 use crate::threads;
+use crate::trouble::Trouble;
+use crate::zone::Area;
 
 /// Memory that goes to a place in a file, as the writer has it: in several parts.
 #[derive(Clone, Copy)]

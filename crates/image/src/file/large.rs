@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use resurgo_wire::node_memory::LARGE_PAGE;
 
-use super::work;
 use crate::sys::{self, Errno, call};
+use crate::zone;
 
 const LARGE: u64 = LARGE_PAGE as u64;
 /// Made at once: the kernel looks around on all processors first.
@@ -27,15 +27,15 @@ impl LargePages {
     /// Of a file that will hold data up to `data_end`. None: there are none.
     pub fn map(file: i32, data_end: u64) -> Option<LargePages> {
         let whole = data_end / LARGE * LARGE;
-        if whole == 0 || whole > work::FILE.len() as u64 {
+        if whole == 0 || whole > zone::FILE.len() as u64 {
             return None;
         }
-        let length = crate::descriptors::stat(file).ok()?.st_size as u64;
+        let length = sys::stat(file).ok()?.st_size as u64;
         // SAFETY: address space that nobody has (NOREPLACE).
         let mapped = unsafe {
             call!(
                 libc::SYS_mmap,
-                work::FILE.start,
+                zone::FILE.start,
                 whole,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
@@ -74,7 +74,7 @@ impl LargePages {
             }
             self.made = from..to;
         }
-        Some(work::FILE.start + offset as usize)
+        Some(zone::FILE.start + offset as usize)
     }
 
     /// See [`sys::make_large_pages`].
@@ -87,7 +87,7 @@ impl LargePages {
         // SAFETY: the mapping made above.
         unsafe {
             sys::make_large_pages(
-                work::FILE.start + range.start as usize,
+                zone::FILE.start + range.start as usize,
                 (range.end - range.start) as usize,
             )
         }
@@ -97,6 +97,6 @@ impl LargePages {
 impl Drop for LargePages {
     fn drop(&mut self) {
         // SAFETY: nobody else has memory there.
-        let _ = unsafe { call!(libc::SYS_munmap, work::FILE.start, work::FILE.len()) };
+        let _ = unsafe { call!(libc::SYS_munmap, zone::FILE.start, zone::FILE.len()) };
     }
 }

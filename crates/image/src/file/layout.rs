@@ -1,12 +1,14 @@
 //! Where each page lies in the file. Of a file that is written over, every page stays where it is as long as the process has
 //! that page: only what has changed since is written.
 
-use super::checksum::{PAGE, Sum, sum_of};
-use super::format::{DATA_OFFSET, Extent, GUARD, Header, Mapping, Record, bytes_of, is_image, record_at};
-use super::tables::{Tables, Trouble};
-use super::work::Area;
+use super::checksum::{Sum, sum_of};
+use super::format::{DATA_OFFSET, Extent, Header, Mapping, Record, bytes_of, is_image, record_at};
+use super::tables::Tables;
 use crate::changes::Since;
+use crate::pages::{GUARD, PAGE};
 use crate::sys::{self, Errno};
+use crate::trouble::Trouble;
+use crate::zone::Area;
 
 /// A file is packed anew when less than half of its data, and a MiB, is in use.
 const SPARE: u64 = 1 << 20;

@@ -1,13 +1,14 @@
 //! Getting pages into the file. On a memory file system they are copied, on a disk they are written, from where they are.
 
-use super::checksum::{PAGE, Sum, copy_and_sum, sum_each};
+use super::checksum::{Sum, copy_and_sum, sum_each};
 use super::format::DATA_OFFSET;
 use super::helper::{Batch, Helper, Pipe, Step, part};
 use super::large::LargePages;
-use super::tables::Trouble;
-use super::work::Area;
 use crate::changes;
+use crate::pages::PAGE;
 use crate::sys::{self, Errno, call};
+use crate::trouble::Trouble;
+use crate::zone::Area;
 
 /// Bytes handed to the kernel at once, and in how many parts at most.
 const BATCH: usize = 8 << 20;
@@ -96,7 +97,7 @@ impl Output {
                 helper = Some(Helper::start()?);
             }
         }
-        let taken = match crate::descriptors::stat(file) {
+        let taken = match sys::stat(file) {
             // Written over: it has its room.
             Ok(stat) if stat.st_blocks * 512 >= stat.st_size => stat.st_size as u64 & !(PAGE as u64 - 1),
             _ => 0,

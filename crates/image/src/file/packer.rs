@@ -1,13 +1,14 @@
 //! Compressing the data of an image on its way into the file.
 
-use super::checksum::{PAGE, Sum};
+use super::checksum::{self, Sum};
 use super::format::DATA_OFFSET;
 use super::layout;
 use super::output::Output;
-use super::tables::Trouble;
-use super::work::Area;
 use super::writer::CHUNK;
 use super::zstd::Encoder;
+use crate::pages::PAGE;
+use crate::trouble::Trouble;
+use crate::zone::Area;
 
 /// Takes [`CHUNK`] bytes at once, and hands as many to the file.
 pub struct Packer {
@@ -80,7 +81,7 @@ impl Packer {
 
     /// Hands what is waiting, whole pages, to the file.
     fn put(&mut self, output: &mut Output, sums: &mut Area) -> Result<(), Trouble> {
-        let sums = sums.sums_mut(layout::sum_at(self.offset), self.waiting / PAGE);
+        let sums = checksum::sums_mut(sums, layout::sum_at(self.offset), self.waiting / PAGE);
         // SAFETY: memory of the packer's.
         unsafe { output.put(self.offset, self.packed.bytes().as_ptr(), sums, false)? };
         self.offset += self.waiting as u64;

@@ -6,13 +6,15 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::checksum::{PAGE, Sum, sum_of};
+use super::checksum::{Sum, sum_of};
 use super::digest::{Digest, digest};
 use super::format::{
     self, DATA_OFFSET, DESCRIPTOR_KINDS, Descriptor, Extent, FORMAT_VERSION, Header, MAGIC, MAPPING_KINDS, Mapping,
     Name, PLAIN, Record, Table, Thread, ZSTD, page_up, record_at,
 };
-use super::{plan, work};
+use super::plan;
+use crate::pages::PAGE;
+use crate::zone;
 
 mod data;
 
@@ -222,7 +224,7 @@ impl Image {
             if !whole(mapping.start) || !whole(mapping.end) || !whole(mapping.offset) {
                 return Err(format!("{place} is not of whole pages"));
             }
-            if mapping.start < work::ZONE_END as u64 && mapping.end > plan::RESTORER as u64 {
+            if mapping.start < zone::ZONE_END as u64 && mapping.end > plan::RESTORER as u64 {
                 return Err(format!("{place} lies where the restorer works"));
             }
             if mapping.kind as usize >= MAPPING_KINDS.len() {

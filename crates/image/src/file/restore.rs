@@ -14,11 +14,11 @@ use std::path::Path;
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD};
 
-use super::checksum::PAGE;
-use super::format::{self, Extent, GUARD, Mapping, MappingKind, OTHERS_WRITE, page_up};
+use super::format::{self, Extent, Mapping, MappingKind, OTHERS_WRITE, page_up};
 use super::plan::{self, ANY, Head, MAY_FAIL, PARKED, PARKED_NAMES, PLAN, RESTORER, RESTORER_END, Step};
 use super::reader::Image;
-use super::{pages, scan};
+use super::scan;
+use crate::pages::{self, GUARD, PAGE};
 use crate::talk;
 use filler::Filler;
 

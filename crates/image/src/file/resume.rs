@@ -32,7 +32,7 @@ pub extern "C" fn resume(restorer: usize, bytes: usize, told: *const u64) -> ! {
     if let Err((fd, errno, what)) = descriptors::complete() {
         let failed = Datagram::new(Kind::Failed, 0, errno as u64, fd as u64);
         let _ = talk::send(IMAGE_FD, &failed.with_text(what), &[]);
-        snapshot::exit(EXIT_NOT_RESTORED);
+        sys::exit(EXIT_NOT_RESTORED);
     }
     snapshot::set_inherited();
     let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::Restored, 0, 0, 0), &[]);

@@ -1,13 +1,13 @@
 //! What of the process's memory an image has to hold: the mappings, and the pages that come from nowhere else.
 
-use super::checksum::PAGE;
 use super::format::{self, MappingKind, Name, bytes_of};
 use super::layout::{Former, Part, Piece};
-use super::pages::{self, AT_ONCE, Guards, IS_FILE, IS_GUARD, IS_PRESENT, IS_SWAPPED, IS_ZERO, Scan};
-use super::tables::{Tables, Trouble};
-use super::work;
-use crate::mappings::{Lines, Mapping};
+use super::tables::Tables;
+use crate::pages::{self, AT_ONCE, Guards, IS_FILE, IS_GUARD, IS_PRESENT, IS_SWAPPED, IS_ZERO, PAGE, Scan};
+use crate::proc::{Lines, MapsLine};
 use crate::sys::{self, Errno, call};
+use crate::trouble::Trouble;
+use crate::zone;
 use resurgo_wire::node_memory::NODE_MEMORY_FD;
 
 const FROM_FILE: Trouble = Trouble::new("its memory map cannot be read", 0);
@@ -27,7 +27,7 @@ pub fn mappings(tables: &mut Tables, former: Option<&mut Former>, quickly: bool)
 }
 
 fn read_mappings(tables: &mut Tables, former: Option<&mut Former>, quickly: bool) -> Result<(), Trouble> {
-    let node = crate::descriptors::stat(NODE_MEMORY_FD).map_err(|errno| Trouble::new("the node memory", errno))?;
+    let node = sys::stat(NODE_MEMORY_FD).map_err(|errno| Trouble::new("the node memory", errno))?;
     let path: &[u8] = match former {
         Some(_) => b"/proc/self/maps\0",
         None => b"/proc/self/smaps\0",
@@ -51,8 +51,8 @@ fn note_mappings(
                 let mapping = add_flags(mapping, flags)?;
                 tables.mappings.push(bytes_of(&mapping)).map_err(Trouble::memory)?;
             }
-        } else if let Some(mapping) = Mapping::parse(line) {
-            let ours = (work::ZONE..work::ZONE_END).contains(&mapping.start);
+        } else if let Some(mapping) = MapsLine::parse(line) {
+            let ours = (zone::ZONE..zone::ZONE_END).contains(&mapping.start);
             if ours || mapping.path == "[vsyscall]" {
                 continue;
             }
@@ -90,7 +90,7 @@ const NEW: Trouble = Trouble::new("it has mapped memory of some kind since", 0);
 /// Bit in a mapping's `may_write` while the tables are made: every page is stored, whatever it came from.
 const WHOLE: u32 = 2;
 
-fn describe(tables: &mut Tables, mapping: &Mapping, node: u64) -> Result<format::Mapping, Trouble> {
+fn describe(tables: &mut Tables, mapping: &MapsLine, node: u64) -> Result<format::Mapping, Trouble> {
     let mut record = format::Mapping {
         start: mapping.start as u64,
         end: mapping.end as u64,
@@ -118,7 +118,7 @@ fn describe(tables: &mut Tables, mapping: &Mapping, node: u64) -> Result<format:
     Ok(record)
 }
 
-fn of_file(tables: &mut Tables, record: &mut format::Mapping, mapping: &Mapping) -> Result<(), Trouble> {
+fn of_file(tables: &mut Tables, record: &mut format::Mapping, mapping: &MapsLine) -> Result<(), Trouble> {
     let found = sys::stat_path(mapping.path)
         .ok()
         .filter(|stat| stat.st_ino == mapping.inode);
@@ -138,7 +138,7 @@ fn of_file(tables: &mut Tables, record: &mut format::Mapping, mapping: &Mapping)
 }
 
 /// The index of the file that `mapping` is of.
-fn file(tables: &mut Tables, mapping: &Mapping, stat: &libc::stat) -> Result<u32, Trouble> {
+fn file(tables: &mut Tables, mapping: &MapsLine, stat: &libc::stat) -> Result<u32, Trouble> {
     let count = tables.files.bytes().len() / size_of::<format::File>();
     for index in (0..count).rev() {
         let known: format::File = tables.file(index);

@@ -7,6 +7,7 @@ use resurgo_wire::text::{one_line, readable_size};
 
 use super::format::{self, DESCRIPTOR_KINDS, DescriptorKind, MAPPING_KINDS, MappingKind, OTHERS_WRITE};
 use super::reader::{Defect, Image};
+use crate::pages;
 
 /// Describes a file after having verified all of it.
 pub fn show(path: &Path) -> Result<String, Defect> {
@@ -88,7 +89,7 @@ fn describe(image: &Image) -> String {
             }
         };
         let what = match MAPPING_KINDS[mapping.kind as usize] {
-            _ if mapping.advice == format::GUARD => "guard".into(),
+            _ if mapping.advice == pages::GUARD => "guard".into(),
             MappingKind::Anonymous if mapping.flags & libc::MAP_GROWSDOWN as u32 != 0 => "stack".to_string(),
             MappingKind::Anonymous => "".into(),
             MappingKind::File => shown(image.text(image.files[mapping.file as usize].path)),

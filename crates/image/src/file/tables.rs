@@ -4,35 +4,15 @@ use super::format::{
     self, Descriptor, DescriptorKind, Header, Name, OTHERS_WRITE, Record, Table, Thread, bytes_of, record_at,
 };
 use super::layout::Piece;
-use super::work::Area;
 use crate::objects::{self, Object};
+use crate::proc::read_file;
 use crate::sys::{self, Errno};
-use crate::{descriptors, mappings, sharing, threads};
+use crate::trouble::Trouble;
+use crate::zone::Area;
+use crate::{descriptors, mappings, pages, sharing, threads};
 
 /// Of a removed file: its content is held in memory while the image is written.
 const MOST_REMOVED: i64 = 64 << 20;
-
-/// Why an image cannot be written.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Trouble {
-    pub what: &'static str,
-    /// 0: none.
-    pub errno: Errno,
-}
-
-impl Trouble {
-    pub const fn new(what: &'static str, errno: Errno) -> Trouble {
-        Trouble { what, errno }
-    }
-
-    pub fn with(self, errno: Errno) -> Trouble {
-        Trouble { errno, ..self }
-    }
-
-    pub fn memory(errno: Errno) -> Trouble {
-        Trouble::new("there is no memory for the tables of the image", errno)
-    }
-}
 
 pub struct Tables {
     pub mappings: Area,
@@ -168,7 +148,7 @@ impl Tables {
             let mut from = mapping.start;
             while let Some((start, end)) = guards.next_if(|guard| guard.0 < mapping.end) {
                 add(from, start, mapping.advice)?;
-                add(start, end, format::GUARD)?;
+                add(start, end, pages::GUARD)?;
                 from = end;
             }
             add(from, mapping.end, mapping.advice)?;
@@ -229,7 +209,7 @@ impl Tables {
                 descriptors::Kind::Object(Object::Pipe) => (DescriptorKind::Pipe, entry.same_as.unwrap_or(-1)),
                 descriptors::Kind::Object(_) => (DescriptorKind::Object, entry.same_as.unwrap_or(-1)),
             };
-            let is_removed = || descriptors::stat(entry.fd).is_ok_and(|stat| stat.st_nlink == 0);
+            let is_removed = || sys::stat(entry.fd).is_ok_and(|stat| stat.st_nlink == 0);
             let kind = match kind {
                 DescriptorKind::File if is_removed() => DescriptorKind::Removed,
                 kind => kind,
@@ -360,21 +340,6 @@ fn content(entry: &descriptors::Descriptor, each: &mut dyn FnMut(&[u8]) -> Resul
 fn record<T: Record>(area: &Area, index: usize) -> T {
     let record = record_at(area.bytes(), index * size_of::<T>());
     record.expect("callers count the records")
-}
-
-/// Reads what fits of a file in /proc.
-pub fn read_file(path: &[u8], to: &mut [u8]) -> Result<usize, Errno> {
-    let file = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;
-    let mut length = 0;
-    let result = loop {
-        match sys::read(file, &mut to[length..]) {
-            Ok(0) => break Ok(length),
-            Ok(more) => length += more,
-            Err(errno) => break Err(errno),
-        }
-    };
-    sys::close(file);
-    result
 }
 
 /// The numbers of PR_SET_MM_MAP, from /proc/self/stat and the kernel's brk.

@@ -14,12 +14,13 @@ use resurgo_wire::node_memory::NODE_MEMORY_FD;
 use super::format::Header;
 use super::layout::{Former, Piece};
 use super::scan;
-use super::tables::{Tables, Trouble};
-use super::work::{self, Area};
+use super::tables::Tables;
 use super::writer::{self, About, Sources};
 use crate::changes::{self, Latest};
 use crate::sys::{self, Errno};
-use crate::{descriptors, snapshot, talk, threads};
+use crate::trouble::Trouble;
+use crate::zone::{self, Area};
+use crate::{snapshot, talk, threads};
 
 /// Nobody notices a fork that takes less, nanoseconds.
 const WORTH: u64 = 1_000_000;
@@ -80,14 +81,14 @@ const UNKNOWN: State = State {
     find: Measured([0; 4]),
     copy: Measured([USUAL_COPY; 4]),
     buffers: [buffer(0), buffer(1), buffer(2)],
-    shared: Area::new(work::WARM.start),
+    shared: Area::new(zone::WARM.start),
 };
 
 const fn buffer(index: usize) -> Buffer {
     Buffer {
         number: 0,
-        index: Area::new(work::WARM.start + 1 + index),
-        data: Area::new(work::WARM.start + 1 + BUFFERS + index),
+        index: Area::new(zone::WARM.start + 1 + index),
+        data: Area::new(zone::WARM.start + 1 + BUFFERS + index),
         ready: 0,
     }
 }
@@ -236,13 +237,13 @@ pub fn copy(about: &About, file: i32) -> Option<Copied> {
         return None;
     }
     // One that was killed has left it.
-    work::clear_scratch();
+    zone::clear_scratch();
     if !state.is_cheaper(changes::bytes(about.number)) {
         return None;
     }
     let start = sys::now_ns();
     let former = Former::find(file, about.number)?;
-    let stat = descriptors::stat(file).ok()?;
+    let stat = sys::stat(file).ok()?;
     let mut tables = Tables::new();
     let mut former = Some(former);
     let header = writer::collect(about, &mut tables, &mut former, true, &mut || ());
@@ -252,7 +253,7 @@ pub fn copy(about: &About, file: i32) -> Option<Copied> {
         .and_then(|_| copy_pages(state, &tables, about.number, start).ok()?);
     scan::protect_again(&tables);
     let (Ok(header), Some(former), Some(parts)) = (header, former, parts) else {
-        work::clear_scratch();
+        zone::clear_scratch();
         return None;
     };
     Some(Copied {
@@ -285,7 +286,7 @@ fn copy_pages(state: &mut State, tables: &Tables, number: u64, start: u64) -> Re
     let mut to = buffer.data.bytes().as_ptr() as u64;
     for part in parts.words_mut().chunks_exact_mut(2) {
         let (from, bytes) = (part[0], part[1]);
-        if (work::ZONE..work::ZONE_END).contains(&(from as usize)) {
+        if (zone::ZONE..zone::ZONE_END).contains(&(from as usize)) {
             continue;
         }
         // SAFETY: readable memory of the program, which stands still, and room for all such parts.
@@ -388,15 +389,15 @@ extern "C" fn run(task: usize) -> ! {
     snapshot::become_independent(task.agent);
     snapshot::name();
     if close_others(socket).is_err() {
-        snapshot::exit(1);
+        sys::exit(1);
     }
     let mut copied = Some(task.copied);
     if talk::send(socket, &Datagram::new(Kind::Ready, 0, 0, 0), &[]).is_err() {
-        snapshot::exit(1);
+        sys::exit(1);
     }
     loop {
         let Ok(Some(request)) = talk::receive(socket, 0) else {
-            snapshot::exit(0)
+            sys::exit(0)
         };
         match (request.datagram.kind, copied.take()) {
             (Kind::Write, Some(copied)) if request.count > 0 => write(copied, request.descriptors[0], socket),
@@ -427,10 +428,10 @@ fn write(mut copied: Copied, file: i32, socket: i32) {
     let mut look = || {
         // Nobody wants the image any more.
         if let Ok(None) = talk::receive(socket, libc::MSG_DONTWAIT) {
-            snapshot::exit(0);
+            sys::exit(0);
         }
     };
-    let same = descriptors::stat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == copied.file);
+    let same = sys::stat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == copied.file);
     let whole = same && copied.former.read_sums(file).is_some();
     let written = if whole {
         let sources = Sources::Buffers(copied.parts, 0, 0);
@@ -446,6 +447,6 @@ fn write(mut copied: Copied, file: i32, socket: i32) {
     } else {
         Err(Trouble::new("the file that is to be written over has changed", 0))
     };
-    work::clear_scratch();
+    zone::clear_scratch();
     snapshot::say_written(socket, copied.number, written, start);
 }

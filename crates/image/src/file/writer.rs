@@ -1,21 +1,22 @@
 //! Writing the image file, in the sleeping snapshot: one thread, no allocation, and never long without looking whether
 //! the agent wants something.
 
-use super::checksum::{PAGE, Sum, copy_and_sum, sum_of};
+use super::checksum::{self, Sum, copy_and_sum, sum_of};
 use super::digest::{Digest, digest};
-use super::format::{self, DATA_OFFSET, FORMAT_VERSION, Header, MAGIC, MappingKind, Name, Part, Table};
-use super::format::{bytes_of, page_up};
+use super::format::{
+    self, DATA_OFFSET, FORMAT_VERSION, Header, MAGIC, MappingKind, Name, Part, Table, bytes_of, page_up,
+};
 use super::helper::{self, Pipe};
 use super::layout::{self, Former, Layout, Piece};
 use super::output::{Expected, Output};
 use super::packer::{self, Packer};
-use super::scan;
-use super::tables::{Tables, Trouble, memory_numbers};
-use super::warm;
-use super::work::{self, Area};
-use crate::changes;
+use super::tables::{Tables, memory_numbers};
+use super::{scan, warm};
+use crate::pages::PAGE;
 use crate::sys::call;
-use crate::threads;
+use crate::trouble::Trouble;
+use crate::zone::{self, Area};
+use crate::{changes, threads};
 
 /// Bytes between two looks at what the agent wants, and with them their checksums; fewer where they are compressed.
 const STEP: usize = 4 << 20;
@@ -39,7 +40,7 @@ pub struct About {
 /// process that it holds, what has not changed stays. Returns the bytes written, and what tells the file from others. `look` is called again and again. `pipe`: for a file
 /// on a disk.
 pub fn write(file: i32, pipe: Option<Pipe>, about: &About, look: &mut dyn FnMut()) -> Result<(u64, Digest), Trouble> {
-    work::clear_scratch();
+    zone::clear_scratch();
     let mut tables = Tables::new();
     // What has been compressed cannot be changed page by page.
     let mut former = match about.level {
@@ -64,7 +65,7 @@ pub fn write(file: i32, pipe: Option<Pipe>, about: &About, look: &mut dyn FnMut(
 
 /// In a copy of the process that was made while it wrote: nothing of the writer's is left.
 pub fn forget() {
-    work::clear();
+    zone::clear();
     changes::forget();
     warm::forget();
 }
@@ -239,7 +240,7 @@ fn put_data(
                     copied
                 }
                 None => {
-                    let page_sums = sums.sums_mut(layout::sum_at(offset), bytes / PAGE);
+                    let page_sums = checksum::sums_mut(sums, layout::sum_at(offset), bytes / PAGE);
                     // SAFETY: as above.
                     unsafe { output.put(offset, memory, page_sums, skip_zeros)? }
                 }

@@ -10,9 +10,9 @@ use zstd_sys::{
     ZSTD_freeDCtx, ZSTD_getErrorName, ZSTD_inBuffer, ZSTD_initStaticCCtx, ZSTD_isError, ZSTD_outBuffer,
 };
 
-use super::checksum::PAGE;
-use super::tables::Trouble;
-use super::work::Area;
+use crate::pages::PAGE;
+use crate::trouble::Trouble;
+use crate::zone::Area;
 
 /// The highest level; those above need much more memory, also to read them.
 pub const MOST: u8 = 19;

@@ -8,10 +8,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Defect, Image};
-use crate::file::checksum::{PAGE, sum_of};
+use crate::file::checksum::sum_of;
 use crate::file::format::{DATA_OFFSET, Extent, PLAIN, record_at};
 use crate::file::layout;
 use crate::file::zstd::Decoder;
+use crate::pages::PAGE;
 
 /// Bytes read at once, and decompressed at once.
 const READ: usize = 1 << 20;

@@ -2,6 +2,8 @@ use super::*;
 use crate::file::MOST_COMPRESSED;
 use crate::file::helper::Pipe;
 use crate::file::writer::{self, About};
+use crate::pages::PAGE;
+use crate::zone;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
@@ -330,7 +332,7 @@ fn a_file_that_is_written_over_is_the_same_as_a_new_one() {
     let damaged = Image::open(&paths[over]).unwrap().verify().is_err();
     assert_eq!(damaged, crate::changes::name() != 0);
     crate::changes::forget();
-    work::clear();
+    zone::clear();
     drop(guard);
     paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
     // SAFETY: the test's own mapping.

@@ -17,13 +17,12 @@ use resurgo_wire::node_memory::IMAGE_FD;
 
 use super::Plan;
 use crate::changes::{API, UFFDIO_API, UFFDIO_REGISTER, USER_MODE_ONLY, userfaultfd};
-use crate::contents;
 use crate::file::format::{Mapping, MappingKind, PLAIN};
 use crate::file::plan::{KEEP, KEPT};
 use crate::file::reader::{Defect, Image};
 use crate::locks::{self, Renamed};
 use crate::sys::{self, Errno, call};
-use crate::talk;
+use crate::{contents, talk};
 
 mod lazy;
 

@@ -78,7 +78,7 @@ pub fn functions(code: &[u8]) -> Option<Vec<(&'static [u8], i64, usize)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::checksum::PAGE;
+    use crate::pages::PAGE;
 
     fn own() -> Vec<u8> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -3,6 +3,7 @@
 
 use super::parts::{EXTENTS, Parts, bytes_of_all, put_header};
 use super::*;
+use crate::pages::PAGE;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::{Duration, Instant};

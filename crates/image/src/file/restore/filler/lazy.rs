@@ -22,10 +22,10 @@ use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
 use super::{copy_some, failed, find, rename};
 use crate::changes::userfaultfd;
-use crate::file::checksum::PAGE;
 use crate::file::format::Extent;
 use crate::file::reader::{Defect, Image};
 use crate::locks::Renamed;
+use crate::pages::PAGE;
 use crate::sys::{self, Errno, call};
 use crate::talk;
 

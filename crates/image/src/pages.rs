@@ -1,8 +1,10 @@
-//! Asking the kernel what it knows of the pages of this process (PAGEMAP_SCAN, Linux 6.7).
+//! Pages of memory, and what the kernel knows of those of this process (PAGEMAP_SCAN, Linux 6.7).
 
-use super::checksum::PAGE;
-use super::format::GUARD;
 use crate::sys::{Errno, call};
+
+pub const PAGE: usize = 4096;
+/// MADV_GUARD_INSTALL (Linux 6.13).
+pub const GUARD: u32 = 102;
 
 pub const IS_WRITTEN: u64 = 1 << 1;
 pub const IS_FILE: u64 = 1 << 2;

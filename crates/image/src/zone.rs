@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::checksum::Sum;
 use crate::sys::{Errno, call};
 
 /// See [`resurgo_wire::places`].
@@ -88,13 +87,6 @@ impl Area {
         self.resize(length)?;
         self.bytes_mut()[used..].fill(0);
         Ok(())
-    }
-
-    /// Checksums from byte `at` on.
-    pub fn sums_mut(&mut self, at: usize, count: usize) -> &mut [Sum] {
-        let bytes = &mut self.bytes_mut()[at..at + count * size_of::<Sum>()];
-        // SAFETY: areas begin with a page, `at` is that of a sum, and any bytes are sums.
-        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }
     }
 
     /// Has memory for `length` bytes at hand, which a copy of the process will not have; what the area holds stays.
