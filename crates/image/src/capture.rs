@@ -3,195 +3,18 @@
 //! It exists only while an image is taken. The signal's handler starts it, on a stack of its own, unknown to glibc, with
 //! all signals blocked.
 
-use std::cell::UnsafeCell;
-use std::io;
-use std::ops::Range;
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use resurgo_wire::image::{Datagram, IN_WAVE, Kind, TRACKED};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
-use crate::file::warm;
+use crate::file::{resume, warm};
+use crate::hooks::{self, Hooks};
 use crate::shared::{self, Twins};
 use crate::sys::{self, Errno, call};
-use crate::talk::{self, Received, Socket, Text};
+use crate::talk::{self, Received, Text};
 use crate::trouble::Refusal;
-use crate::{changes, descriptors, gate, locks, mappings, objects, sharing, snapshot, stop, threads, timers};
-
-/// What the provider has to say about an image.
-#[derive(Clone)]
-pub struct Hooks {
-    /// Where its own objects are, and nothing of the program's.
-    pub own_memory: fn() -> Range<usize>,
-    /// Calls with the descriptor of each connection of its own: they are no part of the image, and whoever wakes up makes new ones.
-    pub connections: fn(each: &mut dyn FnMut(i32)),
-    /// Why there can be none now, if so. All threads stand still, outside of every [`crate::Guard`].
-    pub refuses: fn() -> Option<&'static str>,
-    /// Note the cursors of image `number` in this slot of the rank's arena.
-    pub note_cursors: fn(number: u64, slot: u64),
-    /// Say how many messages have been sent on each channel (waves only that stop all, as the next two).
-    pub announce: fn(),
-    /// Take what the channels to this rank hold; how many messages or parts of them that were.
-    pub drain: fn() -> u64,
-    /// As many messages have been taken as were announced.
-    pub is_drained: fn() -> bool,
-    /// Look whose turn it is in a wave of groups: hold back what must not pass now, let go what may, and say how many messages
-    /// have been sent on each channel. All threads stand still, outside of every [`crate::Guard`].
-    pub notice: fn(),
-    /// This process has woken up; no thread of the program runs yet. True when all ranks return to a wave: then it waits for
-    /// them.
-    pub woken: fn() -> bool,
-}
-
-struct Place<T>(UnsafeCell<T>);
-// SAFETY: written by `enable` before the signal is in use, or used by the one capturing thread.
-unsafe impl<T> Sync for Place<T> {}
-
-static HOOKS: Place<Option<Hooks>> = Place(UnsafeCell::new(None));
-
-const STACK: usize = 256 << 10;
-
-/// Stack and thread pointer of a capturing thread. There are two: a woken copy of a snapshot still stands on the first when
-/// the next image may already be asked for.
-#[repr(C, align(4096))]
-struct Area {
-    stack: [u8; STACK],
-    /// What lies below a thread pointer: glibc's errno, should anything ever write it.
-    below: [u8; 8192],
-    /// The thread control block: its own address first, and at 16.
-    control_block: [usize; 512],
-}
-
-static AREAS: [Place<Area>; 2] = [const {
-    Place(UnsafeCell::new(Area {
-        stack: [0; STACK],
-        below: [0; 8192],
-        control_block: [0; 512],
-    }))
-}; 2];
-static NEXT_AREA: AtomicU32 = AtomicU32::new(0);
-
-/// Lowest address, end, and thread pointer of the stack that the last capturing thread had, and which the snapshot that it
-/// made is on.
-pub fn stack() -> (usize, usize, usize) {
-    let area = AREAS[(NEXT_AREA.load(Ordering::SeqCst).wrapping_sub(1) % 2) as usize]
-        .0
-        .get();
-    // SAFETY: addresses only.
-    let (stack, control_block) = unsafe { (&raw const (*area).stack, &raw const (*area).control_block) };
-    (stack as usize, stack as usize + STACK, control_block as usize)
-}
-/// The thread id of the capturing thread; the kernel clears it when it has left its stack.
-static RUNNING: AtomicU32 = AtomicU32::new(0);
-
-/// Lets the agent take images of this process from now on, if it has given the process a socket for that.
-pub fn enable(hooks: Hooks) {
-    if sys::fcntl(IMAGE_FD, libc::F_GETFD, 0).is_err() {
-        return;
-    }
-    let _ = sys::fcntl(IMAGE_FD, libc::F_SETFD, libc::FD_CLOEXEC as usize);
-    // SAFETY: nobody reads it before the handler is installed.
-    unsafe { *HOOKS.0.get() = Some(hooks) };
-    threads::find_rseq();
-    descriptors::find_standard([0, 1, 2]);
-    changes::find_own();
-    sharing::find_own();
-    stay_loaded();
-    gate::enable();
-    stop::install();
-}
-
-/// The endpoint is open again.
-pub fn enable_again() {
-    if hooks().is_some() {
-        gate::enable();
-    }
-}
-
-/// Whether images can be taken of this process at all.
-pub fn is_enabled() -> bool {
-    hooks().is_some() && !gate::is_disabled()
-}
-
-/// Tells the agent that this rank's message log has grown by so many bytes, and whether it `is_scarce`: images of the job's
-/// ranks would let it forget.
-pub fn log_grows(bytes: u64, is_scarce: bool) {
-    let _ = talk::send(
-        IMAGE_FD,
-        &Datagram::new(Kind::LogGrows, bytes, u64::from(is_scarce), 0),
-        &[],
-    );
-}
-
-/// Tells the agent that an image of this process is wanted now.
-pub fn wants_image() {
-    let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::WantsImage, 0, 0, 0), &[]);
-}
-
-/// The agent's side: asks process `pid` for an image by the datagram that `request` makes of what the main thread is
-/// doing, and then by the signal.
-pub fn ask(pid: i32, socket: &Socket, request: Datagram, beside: &[BorrowedFd]) -> io::Result<()> {
-    // A wrapper, whose child is the program, would never answer.
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    if caught.is_some_and(|mask| mask >> (crate::SIGNAL - 1) & 1 == 0) {
-        return Err(io::Error::other(
-            "the process that was started is a wrapper, and the program its child",
-        ));
-    }
-    // So that a system call which the signal breaks off can be started again.
-    let doing = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-    socket.send(&request.with_text(doing.trim_end()), beside)?;
-    stop::signal(pid, pid).map_err(|errno| {
-        // It finds the request with the next signal, and must not take it for that one's.
-        if request.kind == Kind::Checkpoint {
-            let _ = socket.send(&Datagram::new(Kind::Abandon, request.a, 0, 0), &[]);
-        }
-        io::Error::from_raw_os_error(errno)
-    })
-}
-
-/// The MPI library may unload the provider when it ends, and the signal's handler with it.
-fn stay_loaded() {
-    // SAFETY: asks the loader about this very function.
-    unsafe {
-        let mut about: libc::Dl_info = std::mem::zeroed();
-        if libc::dladdr(enable as *const libc::c_void, &raw mut about) != 0 && !about.dli_fname.is_null() {
-            libc::dlopen(
-                about.dli_fname,
-                libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE,
-            );
-        }
-    }
-}
-
-/// In the signal handler: starts the capturing thread. Answers the epoch that ends when threads are let go.
-pub fn start() -> Result<u32, Errno> {
-    // The last one may be about to leave, or wait for its copy, which waits for a file server.
-    let deadline = sys::now_ns() + stop::PATIENCE_NS;
-    loop {
-        match RUNNING.load(Ordering::SeqCst) {
-            0 => break,
-            _ if sys::now_ns() > deadline => return Err(libc::EBUSY),
-            tid => sys::futex_wait(&RUNNING, tid, Some(1_000_000)),
-        }
-    }
-    // The last one lets nobody go any more, and this one has nobody to let go yet.
-    let epoch = stop::epoch();
-    let area = AREAS[(NEXT_AREA.fetch_add(1, Ordering::SeqCst) % 2) as usize].0.get();
-    // SAFETY: nobody else uses the area: the thread that had it before last has left.
-    unsafe {
-        let control_block = (&raw mut (*area).control_block).cast::<usize>();
-        *control_block = control_block as usize;
-        *control_block.add(2) = control_block as usize;
-        let stack = (&raw mut (*area).stack) as usize + STACK;
-        // Signals stay blocked in the new thread: it inherits the mask of the handler.
-        threads::start_service(stack, control_block as usize, &RUNNING, run, 0)?;
-    }
-    Ok(epoch)
-}
+use crate::{
+    capturing_thread, changes, descriptors, gate, inherited, locks, mappings, objects, snapshot, stop, threads, timers,
+};
 
 /// In the signal handler: there is no capturing thread that could answer.
 #[cold]
@@ -203,7 +26,7 @@ pub fn cannot_start(errno: Errno) {
         _ => "there is not enough memory for a thread to take it",
     };
     if let Some((request, kind)) = next_request() {
-        snapshot::close_all(&request);
+        request.close();
         say_no(&request, kind, &refuse(why));
     }
 }
@@ -215,7 +38,7 @@ fn next_request() -> Option<(Received, Kind)> {
             Kind::Checkpoint if !is_abandoned(request.datagram.a) => return Some((request, Kind::Refused)),
             Kind::Notice => return Some((request, Kind::Noticed)),
             // Others are late answers about an image that was refused.
-            _ => snapshot::close_all(&request),
+            _ => request.close(),
         }
     }
     None
@@ -226,7 +49,7 @@ fn is_abandoned(number: u64) -> bool {
     let Ok(Some(next)) = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT | libc::MSG_PEEK) else {
         return false;
     };
-    snapshot::close_all(&next);
+    next.close();
     next.datagram.kind == Kind::Abandon && next.datagram.a == number
 }
 
@@ -237,11 +60,6 @@ fn say_no(request: &Received, kind: Kind, refusal: &Refusal) {
     };
     let answer = Datagram::new(kind, request.datagram.a, 0, 0).with_text(text.as_str());
     let _ = talk::send(IMAGE_FD, &answer, &[]);
-}
-
-/// In a copy of the process: the capturing thread is not running there.
-pub fn reset() {
-    RUNNING.store(0, Ordering::SeqCst);
 }
 
 extern "C" fn run(_: usize) -> ! {
@@ -262,27 +80,20 @@ extern "C" fn run(_: usize) -> ! {
     if let Some((request, kind, refusal)) = refusal {
         say_no(&request, kind, &refusal);
     }
-    leave()
+    capturing_thread::leave()
 }
 
 /// Has the provider see whose turn it is in a wave of groups. On success the answer has been sent.
 fn notice(request: &Received) -> Result<(), Refusal> {
     let first = stop::parse_call(request.datagram.text().as_bytes()).unwrap_or((-1, 0));
     stop::all(sys::gettid(), first).map_err(refuse)?;
-    let hooks = hooks()
+    let hooks = hooks::hooks()
         .filter(|_| !gate::is_disabled())
         .ok_or(refuse("it has left MPI"))?;
     (hooks.notice)();
     // What is asked for next comes after this.
     let noticed = Datagram::new(Kind::Noticed, request.datagram.a, 0, 0);
     talk::send(IMAGE_FD, &noticed, &[]).map_err(|_| refuse("the agent does not listen"))
-}
-
-fn leave() -> ! {
-    loop {
-        // SAFETY: ends this thread only; the kernel clears RUNNING behind it.
-        let _ = unsafe { call!(libc::SYS_exit, 0) };
-    }
 }
 
 fn refuse(why: &'static str) -> Refusal {
@@ -343,7 +154,7 @@ fn take(request: &Received) -> Result<(), Refusal> {
 /// Returns the number of the new process, this end of its socket, and the processor time of a fork, in nanoseconds.
 fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u64>), Refusal> {
     let (number, slot, in_wave) = (request.a, request.b, request.c & IN_WAVE != 0);
-    let hooks = hooks().ok_or(refuse("it has left MPI"))?;
+    let hooks = hooks::hooks().ok_or(refuse("it has left MPI"))?;
     if gate::is_disabled() {
         return Err(refuse("it has left MPI"));
     }
@@ -363,7 +174,7 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
         return Err(refuse(why));
     }
     timers::note().map_err(refuse)?;
-    snapshot::note_inherited();
+    inherited::note();
     mappings::survey().map_err(refuse)?;
     let own = file.as_ref().map_or(-1, |file| file.0);
     let is_own = |fd| {
@@ -400,7 +211,7 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
     let pages = file
         .as_ref()
         .filter(|_| !shared::is_any())
-        .and_then(|file| warm::copy(&snapshot::about(number, 0), file.0));
+        .and_then(|file| warm::copy(&resume::about(number, 0), file.0));
     drop(file);
     let copied = match pages {
         Some(copied) => warm::start(copied, others),
@@ -450,16 +261,15 @@ fn drain(number: u64, hooks: &Hooks) -> Result<(), &'static str> {
     }
 }
 
-/// The provider's hooks. Only after [`enable`].
-pub fn hooks() -> Option<Hooks> {
-    // SAFETY: written before the first signal.
-    unsafe { (*HOOKS.0.get()).clone() }
-}
-
 /// True when the program has child processes, running or not waited for.
 fn has_children() -> bool {
     let options = libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
     // SAFETY: looks, and takes nothing away. The capturing thread has no children of its own.
     let asked = unsafe { call!(libc::SYS_waitid, libc::P_ALL, 0, 0, options, 0) };
     asked != Err(libc::ECHILD)
+}
+
+/// In the signal handler: starts the thread that takes the image. Returns the epoch that ends when threads are let go.
+pub fn start() -> Result<u32, Errno> {
+    capturing_thread::start(run)
 }

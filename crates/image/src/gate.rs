@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use crate::sys;
+use crate::{signal, sys};
 
 /// Thread pointer of the thread that must not be stopped now, 0: nobody.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
@@ -56,7 +56,7 @@ impl Drop for Guard {
 #[cold]
 fn stop_now() {
     for _ in 0..PENDING.swap(0, Ordering::Relaxed) {
-        let _ = crate::stop::signal(sys::getpid(), sys::gettid());
+        let _ = signal::send(sys::getpid(), sys::gettid());
     }
 }
 

@@ -5,18 +5,26 @@
 
 mod calls;
 mod capture;
+mod capturing_thread;
 mod changes;
+mod clones;
 mod contents;
 mod descriptors;
+mod enable;
 pub mod file;
 mod gate;
+mod handler;
+mod hooks;
+mod inherited;
 mod locks;
 mod mappings;
 mod objects;
 mod pages;
 mod proc;
+mod revive;
 mod shared;
 mod sharing;
+mod signal;
 mod snapshot;
 mod stop;
 mod sys;
@@ -24,13 +32,15 @@ mod talk;
 mod threads;
 mod timers;
 mod trouble;
+mod wake;
 mod zone;
 
-pub use capture::{Hooks, ask, enable, enable_again, is_enabled, log_grows, wants_image};
 pub use descriptors::{is_mpi_file, note_mpi_file};
+pub use enable::{enable, enable_again, is_enabled};
 pub use gate::{Guard, disable, is_restored, take_restored};
+pub use hooks::Hooks;
 pub use sys::{make_large_pages, thread_pointer};
-pub use talk::Socket;
+pub use talk::{Socket, ask, log_grows, wants_image};
 
 /// Bytes that wait in a pipe, whichever of its ends is asked.
 pub fn readable_bytes(pipe: &impl std::os::fd::AsRawFd) -> u64 {

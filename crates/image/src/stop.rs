@@ -1,10 +1,9 @@
 //! Stopping every thread of the process, and letting them go on.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::sys::{self, Errno, call};
 use crate::threads::{self, MOST};
-use crate::{SIGNAL, calls, gate};
+use crate::{calls, gate, signal, sys};
 
 /// How long threads may take to stop.
 pub const PATIENCE_NS: u64 = 2_000_000_000;
@@ -18,129 +17,6 @@ const STOPPING: u32 = 1;
 static STATE: AtomicU32 = AtomicU32::new(IDLE);
 /// Threads wait until it changes.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
-
-/// What the kernel does with a signal.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct KernelAction {
-    handler: usize,
-    flags: u64,
-    restorer: usize,
-    mask: u64,
-}
-
-impl KernelAction {
-    pub const DEFAULT: KernelAction = KernelAction {
-        handler: 0,
-        flags: 0,
-        restorer: 0,
-        mask: 0,
-    };
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn restorer() -> ! {
-    std::arch::naked_asm!("mov eax, 15", "syscall", "ud2")
-}
-
-const SA_RESTORER: u64 = 0x0400_0000;
-
-/// glibc's own handler of [`SIGNAL`], 0: none.
-static OF_GLIBC: AtomicUsize = AtomicUsize::new(0);
-
-/// Makes [`SIGNAL`] stop threads.
-pub fn install() {
-    // glibc sets its own handler when the first thread is made: after that, ours stays.
-    let _ = std::thread::Builder::new().spawn(|| ()).map(|thread| thread.join());
-    let own = on_signal as *const () as usize;
-    let action = KernelAction {
-        handler: own,
-        flags: (libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK) as u64 | SA_RESTORER,
-        restorer: restorer as *const () as usize,
-        mask: u64::MAX,
-    };
-    let mut before = KernelAction {
-        handler: 0,
-        flags: 0,
-        restorer: 0,
-        mask: 0,
-    };
-    // SAFETY: the structs are the kernel's own; glibc refuses this signal's number to programs.
-    let _ = unsafe { call!(libc::SYS_rt_sigaction, SIGNAL, &raw const action, &raw mut before, 8) };
-    if before.handler != own {
-        OF_GLIBC.store(before.handler, Ordering::SeqCst);
-    }
-}
-
-type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t);
-
-/// Says that a signal is ours: glibc uses the same one, by tgkill, when a process with threads changes its user.
-const OURS: usize = 0x7265_7375_7267_6f21;
-
-/// The beginning of siginfo_t as rt_tgsigqueueinfo takes it.
-#[repr(C)]
-struct Information {
-    signal: i32,
-    error: i32,
-    code: i32,
-    _padding: i32,
-    pid: i32,
-    uid: u32,
-    value: usize,
-    _rest: [u64; 12],
-}
-
-/// Sends [`SIGNAL`] to a thread of process `pid`.
-pub fn signal(pid: i32, tid: i32) -> Result<(), Errno> {
-    let information = Information {
-        signal: SIGNAL,
-        error: 0,
-        code: libc::SI_QUEUE,
-        _padding: 0,
-        pid: sys::getpid(),
-        uid: 0,
-        value: OURS,
-        _rest: [0; 12],
-    };
-    // SAFETY: the kernel reads 128 bytes.
-    unsafe { call!(libc::SYS_rt_tgsigqueueinfo, pid, tid, SIGNAL, &raw const information) }.map(|_| ())
-}
-
-extern "C" fn on_signal(number: i32, information: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: the kernel's siginfo, of 128 bytes.
-    let said = unsafe { &*information.cast::<Information>() };
-    if said.code != libc::SI_QUEUE || said.value != OURS {
-        let handler = OF_GLIBC.load(Ordering::SeqCst);
-        if handler > libc::SIG_IGN {
-            // SAFETY: what the kernel would have called.
-            unsafe { std::mem::transmute::<usize, Handler>(handler)(number, information, context) };
-        }
-        return;
-    }
-    if gate::must_go_on() {
-        return;
-    }
-    let epoch = if STATE
-        .compare_exchange(IDLE, STOPPING, Ordering::SeqCst, Ordering::SeqCst)
-        .is_ok()
-    {
-        threads::clear();
-        match crate::capture::start() {
-            Ok(epoch) => epoch,
-            Err(errno) => {
-                STATE.store(IDLE, Ordering::SeqCst);
-                return crate::capture::cannot_start(errno);
-            }
-        }
-    } else {
-        epoch()
-    };
-    threads::park(context as usize);
-    while EPOCH.load(Ordering::SeqCst) == epoch {
-        sys::futex_wait(&EPOCH, epoch, None);
-    }
-    calls::heed_signals(context as usize);
-}
 
 /// Threads that have got the signal, and what they were doing before.
 struct Signalled {
@@ -199,7 +75,7 @@ fn stop(directory: i32, own: i32, deadline: u64, signalled: &mut Signalled) -> R
                 return;
             }
             let (number, pc) = current_call(tid);
-            if signal(sys::getpid(), tid).is_ok() {
+            if signal::send(sys::getpid(), tid).is_ok() {
                 signalled.entries[signalled.count] = (tid, number, pc);
                 signalled.count += 1;
                 new += 1;
@@ -247,6 +123,24 @@ pub(crate) fn parse_call(text: &[u8]) -> Option<(i64, u64)> {
     let number = text.split(' ').next()?.parse().ok()?;
     let pc = u64::from_str_radix(text.rsplit(' ').next()?.strip_prefix("0x")?, 16).ok()?;
     Some((number, pc))
+}
+
+/// Threads are to stop from here on; false: they are already.
+pub fn begin() -> bool {
+    let (state, seen) = (&STATE, Ordering::SeqCst);
+    state.compare_exchange(IDLE, STOPPING, seen, seen).is_ok()
+}
+
+/// Nobody can let threads go: none may stop.
+pub fn cancel() {
+    STATE.store(IDLE, Ordering::SeqCst);
+}
+
+/// In a thread that stands still: returns when the epoch has ended.
+pub fn wait_beyond(epoch: u32) {
+    while EPOCH.load(Ordering::SeqCst) == epoch {
+        sys::futex_wait(&EPOCH, epoch, None);
+    }
 }
 
 /// It ends when all threads are let go.

@@ -4,8 +4,10 @@ use std::fmt::Write;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use resurgo_wire::image::{BYTES, Datagram, TEXT};
+use resurgo_wire::image::{BYTES, Datagram, Kind, TEXT};
+use resurgo_wire::node_memory::IMAGE_FD;
 
+use crate::signal;
 use crate::sys::{self, Errno, call};
 
 /// Most descriptors beside one datagram.
@@ -91,6 +93,13 @@ pub struct Received {
     pub datagram: Datagram,
     pub descriptors: [i32; DESCRIPTORS],
     pub count: usize,
+}
+
+impl Received {
+    /// Closes what came beside it.
+    pub fn close(&self) {
+        self.descriptors[..self.count].iter().for_each(|fd| sys::close(*fd));
+    }
 }
 
 /// Waits for a datagram (or not, with MSG_DONTWAIT in `flags`). None: the other side is gone, or has said something that
@@ -208,10 +217,48 @@ impl AsFd for Socket {
     }
 }
 
+/// Tells the agent that this rank's message log has grown by so many bytes, and whether it `is_scarce`: images of the job's
+/// ranks would let it forget.
+pub fn log_grows(bytes: u64, is_scarce: bool) {
+    let _ = send(
+        IMAGE_FD,
+        &Datagram::new(Kind::LogGrows, bytes, u64::from(is_scarce), 0),
+        &[],
+    );
+}
+
+/// Tells the agent that an image of this process is wanted now.
+pub fn wants_image() {
+    let _ = send(IMAGE_FD, &Datagram::new(Kind::WantsImage, 0, 0, 0), &[]);
+}
+
+/// The agent's side: asks process `pid` for an image by the datagram that `request` makes of what the main thread is
+/// doing, and then by the signal.
+pub fn ask(pid: i32, socket: &Socket, request: Datagram, beside: &[BorrowedFd]) -> io::Result<()> {
+    // A wrapper, whose child is the program, would never answer.
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    if caught.is_some_and(|mask| mask >> (crate::SIGNAL - 1) & 1 == 0) {
+        return Err(io::Error::other(
+            "the process that was started is a wrapper, and the program its child",
+        ));
+    }
+    // So that a system call which the signal breaks off can be started again.
+    let doing = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    socket.send(&request.with_text(doing.trim_end()), beside)?;
+    signal::send(pid, pid).map_err(|errno| {
+        // It finds the request with the next signal, and must not take it for that one's.
+        if request.kind == Kind::Checkpoint {
+            let _ = socket.send(&Datagram::new(Kind::Abandon, request.a, 0, 0), &[]);
+        }
+        io::Error::from_raw_os_error(errno)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use resurgo_wire::image::Kind;
 
     #[test]
     fn datagrams_and_descriptors_arrive() {

@@ -1,11 +1,9 @@
 //! The threads of the program: what of each must be kept besides its memory, and how it is brought back.
 
-use std::arch::naked_asm;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::sys::{self, Errno, call, thread_pointer};
-use crate::{calls, mappings, timers};
+use crate::sys::{self, call, thread_pointer};
 
 /// Most threads of a rank.
 pub const MOST: usize = 1024;
@@ -24,15 +22,15 @@ pub struct Thread {
     /// Where the kernel writes 0 and wakes when the thread ends: glibc's copy of the thread id.
     pub tid_address: usize,
     pub robust_list: usize,
-    robust_length: usize,
+    pub robust_length: usize,
     pub name: [u8; 16],
-    affinity: [u64; 16],
-    affinity_bytes: usize,
-    scheduling: Scheduling,
+    pub affinity: [u64; 16],
+    pub affinity_bytes: usize,
+    pub scheduling: Scheduling,
 }
 
 /// struct sched_attr of the kernel, as far as all kernels have it: size and policy, flags, nice and priority, deadlines.
-type Scheduling = [u64; 6];
+pub type Scheduling = [u64; 6];
 const SCHEDULING: usize = size_of::<Scheduling>();
 
 impl Thread {
@@ -95,7 +93,7 @@ pub(crate) static PARKED: AtomicU32 = AtomicU32::new(0);
 static RSEQ: AtomicU64 = AtomicU64::new(0);
 
 /// What the kernel and glibc agree on for restartable sequences.
-const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+pub const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
 /// Finds out where glibc has its restartable-sequence area. Call once, in ordinary circumstances.
 pub fn find_rseq() {
@@ -110,7 +108,7 @@ pub fn find_rseq() {
 }
 
 /// The restartable-sequence area of the thread with this thread pointer, and its size.
-fn rseq(thread_pointer: usize) -> Option<(usize, u32)> {
+pub fn rseq(thread_pointer: usize) -> Option<(usize, u32)> {
     let rseq = RSEQ.load(Ordering::Relaxed);
     let area = thread_pointer.wrapping_add_signed((rseq >> 32) as u32 as i32 as isize);
     (rseq != 0).then_some((area, ((rseq as u32).wrapping_sub(1)).max(32)))
@@ -181,263 +179,6 @@ pub fn park(context: usize) {
     }
     PARKED.store(index as u32 + 1, Ordering::SeqCst);
     sys::futex_wake(&PARKED);
-}
-
-/// Makes the calling thread, new and unknown to glibc, the one of entry `index`: it goes on where that stopped.
-///
-/// # Safety
-/// The memory is that of the image, and no other thread has become this one.
-pub unsafe fn become_thread(index: usize) -> ! {
-    let thread = parked()[index];
-    // SAFETY: as required: these areas belong to the thread that this one becomes.
-    unsafe {
-        let _ = call!(libc::SYS_set_tid_address, thread.tid_address);
-        let _ = call!(libc::SYS_set_robust_list, thread.robust_list, thread.robust_length);
-        let _ = call!(libc::SYS_arch_prctl, 0x1002, thread.fs); // ARCH_SET_FS
-        if let Some((area, size)) = rseq(thread.fs) {
-            // cpu_id_start, cpu_id and rseq_cs are the kernel's to fill.
-            std::ptr::write_bytes(area as *mut u8, 0, 16);
-            let _ = call!(libc::SYS_rseq, area, size, 0, RSEQ_SIGNATURE);
-        }
-        let _ = call!(libc::SYS_prctl, libc::PR_SET_NAME, thread.name.as_ptr());
-        let _ = call!(
-            libc::SYS_sched_setaffinity,
-            0,
-            thread.affinity_bytes,
-            thread.affinity.as_ptr()
-        );
-        let _ = call!(libc::SYS_sched_setattr, 0, &raw const thread.scheduling, 0);
-        timers::raise_own(index);
-        // The first that goes on may be asked for the next image, which needs the tables anew.
-        wait_for_all();
-        calls::heed_signals(thread.context);
-        go_on(thread.context)
-    }
-}
-
-/// Returns from the signal whose frame lies at `context`.
-#[unsafe(naked)]
-unsafe extern "C" fn go_on(context: usize) -> ! {
-    naked_asm!("mov rsp, rdi", "mov eax, 15", "syscall", "ud2")
-}
-
-const THREAD_FLAGS: i32 = libc::CLONE_VM
-    | libc::CLONE_FS
-    | libc::CLONE_FILES
-    | libc::CLONE_SIGHAND
-    | libc::CLONE_THREAD
-    | libc::CLONE_SYSVSEM;
-
-/// Threads that have still to become those of the table.
-static MISSING: AtomicU32 = AtomicU32::new(0);
-
-/// `count` threads are about to become those of the table: none goes on before all have.
-pub fn expect(count: usize) {
-    MISSING.store(count as u32, Ordering::SeqCst);
-}
-
-/// Counts the calling thread, which needs the tables no more, and waits for the others.
-fn wait_for_all() {
-    let mut missing = MISSING.fetch_sub(1, Ordering::SeqCst) - 1;
-    if missing == 0 {
-        sys::futex_wake(&MISSING);
-    }
-    while missing != 0 {
-        sys::futex_wait(&MISSING, missing, None);
-        missing = MISSING.load(Ordering::SeqCst);
-    }
-}
-
-/// Starts a thread that becomes the one of entry `index`, and returns its number. It begins on that thread's own stack,
-/// below its frame.
-///
-/// # Safety
-/// As for [`become_thread`].
-pub unsafe fn revive(index: usize) -> Result<i32, Errno> {
-    extern "C" fn begin(index: usize) -> ! {
-        // SAFETY: `revive` gave the number of an entry of the table.
-        unsafe { become_thread(index) }
-    }
-    // The handler's own frames below the context are of no more use.
-    let stack = (parked()[index].context - 512) & !15;
-    let number = parked()[index].tid;
-    let arguments = CloneArguments {
-        flags: THREAD_FLAGS as u64,
-        // The whole of it need not be there: the kernel only adds the two.
-        stack: stack as u64 - 16,
-        stack_size: 16,
-        set_tid: &raw const number as u64,
-        set_tid_size: 1,
-        ..CloneArguments::default()
-    };
-    // SAFETY: as required by this function.
-    unsafe {
-        // With its old number where that is allowed and free, else with a new one.
-        let with_number = NewThread {
-            number: libc::SYS_clone3,
-            arguments: [&raw const arguments as usize, size_of::<CloneArguments>(), 0, 0, 0],
-            run: begin,
-            argument: index,
-        };
-        match make(&raw const with_number) {
-            tid if tid > 0 => Ok(tid as i32),
-            _ => start(THREAD_FLAGS, stack, begin, index, None),
-        }
-    }
-}
-
-/// struct clone_args of the kernel.
-#[repr(C)]
-#[derive(Default)]
-struct CloneArguments {
-    flags: u64,
-    pidfd: u64,
-    child_tid: u64,
-    parent_tid: u64,
-    exit_signal: u64,
-    stack: u64,
-    stack_size: u64,
-    tls: u64,
-    set_tid: u64,
-    set_tid_size: u64,
-    cgroup: u64,
-}
-
-/// A copy of this process, alone in its copy of the memory, whose parent is this one's parent; 0: this is the copy. It gets
-/// number `wanted` where that is allowed (CAP_CHECKPOINT_RESTORE) and free, else any.
-pub fn copy_process(wanted: Option<i32>) -> Result<i32, Errno> {
-    let joined = mappings::join();
-    let copied = clone_process(wanted);
-    mappings::part(&joined);
-    copied
-}
-
-fn clone_process(wanted: Option<i32>) -> Result<i32, Errno> {
-    if let Some(number) = wanted.filter(|_| may_choose_numbers())
-        // SAFETY: no new stack: the copy goes on here.
-        && let Ok(pid) = unsafe { clone_with_number(libc::CLONE_PARENT, number) }
-    {
-        return Ok(pid as i32);
-    }
-    // SAFETY: as above.
-    unsafe { call!(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0, 0, 0, 0) }.map(|pid| pid as i32)
-}
-
-/// Whether new processes may be given numbers: the kernel says no only when it has copied all the memory. So a number is asked for that is
-/// taken, for a process that would share the memory.
-fn may_choose_numbers() -> bool {
-    // SAFETY: it makes none; and if it did, this process would wait until that had ended.
-    match unsafe { clone_with_number(libc::CLONE_VM | libc::CLONE_VFORK, sys::getpid()) } {
-        Ok(0) => crate::sys::exit(0),
-        result => result == Err(libc::EEXIST),
-    }
-}
-
-unsafe fn clone_with_number(flags: i32, number: i32) -> Result<usize, Errno> {
-    let arguments = CloneArguments {
-        flags: flags as u64,
-        set_tid: &raw const number as u64,
-        set_tid_size: 1,
-        ..CloneArguments::default()
-    };
-    // SAFETY: the caller answers for what the new process does.
-    unsafe { call!(libc::SYS_clone3, &raw const arguments, size_of::<CloneArguments>()) }
-}
-
-/// Starts a thread that shares everything and runs `run(argument)` on the stack that ends at `stack`, with `tls` as its
-/// thread pointer; `ended` becomes 0 when it has left its stack.
-///
-/// # Safety
-/// The stack is nobody else's; `run` does without glibc's thread-local storage.
-pub unsafe fn start_service(
-    stack: usize,
-    tls: usize,
-    ended: &AtomicU32,
-    run: extern "C" fn(usize) -> !,
-    argument: usize,
-) -> Result<i32, Errno> {
-    let flags = THREAD_FLAGS | libc::CLONE_SETTLS | libc::CLONE_CHILD_CLEARTID | libc::CLONE_PARENT_SETTID;
-    // SAFETY: as required.
-    unsafe { start(flags, stack, run, argument, Some((tls, ended.as_ptr() as usize))) }
-}
-
-/// Starts a process that shares nothing but the memory, and whose parent is this one's parent; else as [`start_service`].
-///
-/// # Safety
-/// As there.
-pub unsafe fn start_process(
-    stack: usize,
-    tls: usize,
-    ended: &AtomicU32,
-    run: extern "C" fn(usize) -> !,
-    argument: usize,
-) -> Result<i32, Errno> {
-    let share = libc::CLONE_VM | libc::CLONE_PARENT | libc::SIGCHLD;
-    let flags = share | libc::CLONE_SETTLS | libc::CLONE_CHILD_CLEARTID | libc::CLONE_PARENT_SETTID;
-    // SAFETY: as required.
-    unsafe { start(flags, stack, run, argument, Some((tls, ended.as_ptr() as usize))) }
-}
-
-unsafe fn start(
-    flags: i32,
-    stack: usize,
-    run: extern "C" fn(usize) -> !,
-    argument: usize,
-    extra: Option<(usize, usize)>,
-) -> Result<i32, Errno> {
-    let (tls, tid) = extra.unwrap_or((0, 0));
-    let thread = NewThread {
-        number: libc::SYS_clone,
-        // Where the number goes, in the parent and in the child.
-        arguments: [flags as usize, stack, tid, tid, tls],
-        run,
-        argument,
-    };
-    // SAFETY: the caller answers for stack and function.
-    let result = unsafe { make(&raw const thread) };
-    if result < 0 {
-        Err(-result as Errno)
-    } else {
-        Ok(result as i32)
-    }
-}
-
-/// A system call that makes a thread, and what the new thread does: `run(argument)`.
-#[repr(C)]
-struct NewThread {
-    number: i64,
-    arguments: [usize; 5],
-    run: extern "C" fn(usize) -> !,
-    argument: usize,
-}
-
-/// Makes the call; returns in the calling thread only.
-#[unsafe(naked)]
-unsafe extern "C" fn make(thread: *const NewThread) -> isize {
-    naked_asm!(
-        "push r12",
-        "push r13",
-        "mov r12, [rdi + 48]",
-        "mov r13, [rdi + 56]",
-        "mov rax, [rdi]",
-        "mov rsi, [rdi + 16]",
-        "mov rdx, [rdi + 24]",
-        "mov r10, [rdi + 32]",
-        "mov r8, [rdi + 40]",
-        "mov rdi, [rdi + 8]",
-        "syscall",
-        "test rax, rax",
-        "jz 2f",
-        "pop r13",
-        "pop r12",
-        "ret",
-        "2:",
-        "xor ebp, ebp",
-        "mov rdi, r13",
-        "and rsp, -16",
-        "call r12",
-        "ud2",
-    )
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::checksum::{self, Sum};
+use crate::clones;
 use crate::pages::PAGE;
 use crate::sys::{self, Errno, call};
-use crate::threads;
 use crate::trouble::Trouble;
 use crate::zone::Area;
 
@@ -336,7 +336,7 @@ impl Helper {
         unsafe { shared.task.get().write((Task::Write(nothing), Ok(()))) };
         let stack = &raw const shared.stack as usize + STACK;
         // SAFETY: the stack is its alone, and `run` makes system calls only.
-        unsafe { threads::start_service(stack, own, &shared.running, run, own) }
+        unsafe { clones::start_service(stack, own, &shared.running, run, own) }
             .map_err(|errno| Trouble::new("no thread can be made to write the file", errno))?;
         Ok(Helper {
             _memory: memory,

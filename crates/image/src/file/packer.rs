@@ -4,11 +4,13 @@ use super::checksum::{self, Sum};
 use super::format::DATA_OFFSET;
 use super::layout;
 use super::output::Output;
-use super::writer::CHUNK;
 use super::zstd::Encoder;
 use crate::pages::PAGE;
 use crate::trouble::Trouble;
 use crate::zone::Area;
+
+/// Bytes that are compressed at once, at most.
+pub const CHUNK: usize = 256 << 10;
 
 /// Takes [`CHUNK`] bytes at once, and hands as many to the file.
 pub struct Packer {

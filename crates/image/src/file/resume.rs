@@ -5,8 +5,9 @@ use resurgo_wire::node_memory::IMAGE_FD;
 
 use super::plan::EXIT_NOT_RESTORED;
 use super::warm;
+use super::writer::About;
 use crate::sys::{self, call};
-use crate::{capture, changes, descriptors, snapshot, stop, talk};
+use crate::{capturing_thread, changes, clones, descriptors, inherited, stop, talk, wake};
 
 /// The restorer jumps here, on the stack and with the thread pointer of the header. `restorer` and `bytes`: its own memory;
 /// `told`,
@@ -27,14 +28,27 @@ pub extern "C" fn resume(restorer: usize, bytes: usize, told: *const u64) -> ! {
     warm::forget();
     // Of an image that was copied by the process itself.
     stop::reset();
-    capture::reset();
-    snapshot::become_independent(sys::getppid());
+    capturing_thread::reset();
+    clones::become_independent(sys::getppid());
     if let Err((fd, errno, what)) = descriptors::complete() {
         let failed = Datagram::new(Kind::Failed, 0, errno as u64, fd as u64);
         let _ = talk::send(IMAGE_FD, &failed.with_text(what), &[]);
         sys::exit(EXIT_NOT_RESTORED);
     }
-    snapshot::set_inherited();
+    inherited::set();
     let _ = talk::send(IMAGE_FD, &Datagram::new(Kind::Restored, 0, 0, 0), &[]);
-    snapshot::become_rank(None, locks_renamed)
+    wake::become_rank(None, locks_renamed)
+}
+
+/// What a file of image `number` says of the process besides its memory.
+pub fn about(number: u64, level: u8) -> About {
+    let (low, stack, thread_pointer) = capturing_thread::stack();
+    About {
+        number,
+        entry: resume as *const () as usize,
+        stack,
+        thread_pointer,
+        level,
+        hole: (low, stack),
+    }
 }

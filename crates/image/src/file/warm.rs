@@ -13,14 +13,14 @@ use resurgo_wire::node_memory::NODE_MEMORY_FD;
 
 use super::format::Header;
 use super::layout::{Former, Piece};
-use super::scan;
 use super::tables::Tables;
 use super::writer::{self, About, Sources};
+use super::{answers, scan};
 use crate::changes::{self, Latest};
 use crate::sys::{self, Errno};
 use crate::trouble::Trouble;
 use crate::zone::{self, Area};
-use crate::{snapshot, talk, threads};
+use crate::{clones, talk};
 
 /// Nobody notices a fork that takes less, nanoseconds.
 const WORTH: u64 = 1_000_000;
@@ -376,7 +376,7 @@ pub fn start(copied: Copied, others: i32) -> Result<i32, Errno> {
         *control_block = control_block as usize;
         *control_block.add(2) = control_block as usize;
         let stack = (&raw mut (*shared).stack) as usize + STACK;
-        threads::start_process(stack, control_block as usize, &(*shared).running, run, task as usize)
+        clones::start_process(stack, control_block as usize, &(*shared).running, run, task as usize)
     }
 }
 
@@ -386,8 +386,8 @@ extern "C" fn run(task: usize) -> ! {
     // SAFETY: `start` has put it there for this process.
     let task = unsafe { (task as *const Task).read() };
     let socket = task.socket;
-    snapshot::become_independent(task.agent);
-    snapshot::name();
+    clones::become_independent(task.agent);
+    clones::name_image();
     if close_others(socket).is_err() {
         sys::exit(1);
     }
@@ -403,10 +403,10 @@ extern "C" fn run(task: usize) -> ! {
             (Kind::Write, Some(copied)) if request.count > 0 => write(copied, request.descriptors[0], socket),
             (_, kept) => {
                 copied = kept;
-                snapshot::sync(socket, &request);
+                answers::sync(socket, &request);
             }
         }
-        snapshot::close_all(&request);
+        request.close();
     }
 }
 
@@ -448,5 +448,12 @@ fn write(mut copied: Copied, file: i32, socket: i32) {
         Err(Trouble::new("the file that is to be written over has changed", 0))
     };
     zone::clear_scratch();
-    snapshot::say_written(socket, copied.number, written, start);
+    answers::say_written(socket, copied.number, written, start);
+}
+
+/// In a copy of the process that was made while it wrote: nothing of the writer's is left.
+pub fn forget_all() {
+    zone::clear();
+    changes::forget();
+    forget();
 }

@@ -10,8 +10,8 @@ use super::helper::{self, Pipe};
 use super::layout::{self, Former, Layout, Piece};
 use super::output::{Expected, Output};
 use super::packer::{self, Packer};
+use super::scan;
 use super::tables::{Tables, memory_numbers};
-use super::{scan, warm};
 use crate::pages::PAGE;
 use crate::sys::call;
 use crate::trouble::Trouble;
@@ -21,7 +21,6 @@ use crate::{changes, threads};
 /// Bytes between two looks at what the agent wants, and with them their checksums; fewer where they are compressed.
 const STEP: usize = 4 << 20;
 const _: () = assert!(STEP / PAGE <= helper::MOST_SHARED, "a step can be shared");
-pub const CHUNK: usize = 256 << 10;
 
 /// What the writer has to know of the process besides its memory.
 pub struct About {
@@ -38,7 +37,7 @@ pub struct About {
 
 /// Writes the image into `file`, whose second page the agent has written, and syncs it. Of an earlier image of the same
 /// process that it holds, what has not changed stays. Returns the bytes written, and what tells the file from others. `look` is called again and again. `pipe`: for a file
-/// on a disk.
+/// on a disk. Then [`super::warm::forget_all`].
 pub fn write(file: i32, pipe: Option<Pipe>, about: &About, look: &mut dyn FnMut()) -> Result<(u64, Digest), Trouble> {
     zone::clear_scratch();
     let mut tables = Tables::new();
@@ -59,15 +58,7 @@ pub fn write(file: i32, pipe: Option<Pipe>, about: &About, look: &mut dyn FnMut(
         )
     });
     scan::protect_again(&tables);
-    forget();
     result
-}
-
-/// In a copy of the process that was made while it wrote: nothing of the writer's is left.
-pub fn forget() {
-    zone::clear();
-    changes::forget();
-    warm::forget();
 }
 
 /// Finds all that the file is to hold; `quickly`: see [`scan::mappings`]. Then [`scan::protect_again`].
@@ -216,7 +207,7 @@ fn put_data(
     look: &mut dyn FnMut(),
 ) -> Result<u64, Trouble> {
     let mut layout = Layout::new(tables, former_length)?;
-    let most = if packer.is_some() { CHUNK } else { STEP };
+    let most = if packer.is_some() { packer::CHUNK } else { STEP };
     let mut since_look = 0;
     for index in 0..tables.piece_count() {
         let piece = tables.piece(index);
