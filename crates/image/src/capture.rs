@@ -13,7 +13,7 @@ use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Text};
 use crate::trouble::Refusal;
 use crate::{
-    capturing_thread, changes, descriptors, gate, inherited, locks, mappings, objects, snapshot, stop, threads, timers,
+    capturing_thread, changes, gate, inherited, locks, mappings, open_files, pipes, snapshot, stop, threads, timers,
 };
 
 /// In the signal handler: there is no capturing thread that could answer.
@@ -119,7 +119,7 @@ fn take(request: &Received) -> Result<(), Refusal> {
     let may_copy = file.is_some();
     let stopped = stop::all(sys::gettid(), first).map_err(refuse);
     let copied = stopped.and_then(|()| copy(&request.datagram, file));
-    objects::forget();
+    pipes::forget();
     let (pid, socket, fork) = copied?;
     stop::release();
     let stall = sys::now_ns() - start;
@@ -182,7 +182,7 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
         (hooks.connections)(&mut |connection| is_own |= fd == connection);
         is_own
     };
-    descriptors::note(is_own)?;
+    open_files::note(is_own)?;
     if let Some(why) = shared::refuses() {
         return Err(refuse(why));
     }

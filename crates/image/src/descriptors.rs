@@ -1,19 +1,13 @@
-//! Open files: what each descriptor is, found while the threads stand still, and how the copy of a process gets offsets of
-//! its own.
-//!
-//! A copied process shares the offset of every open file with the original, which goes on. So the copy opens each regular
-//! file and directory anew, through /proc/self/fd (also when its name is gone), and goes to the offset it had. It does so at
-//! once: then a lock that the original gives back is given back, and it is known that they can be opened again.
+//! Open descriptors: what each is, found while the threads stand still.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
-use crate::objects::{self, Object};
+use crate::eventfds::{self, Object};
 use crate::sys::{self, Errno, call};
 use crate::trouble::Refusal;
-use crate::{contents, proc, sharing};
+use crate::{proc, sharing};
 
 /// Most open descriptors of a rank.
 const MOST: usize = 4096;
@@ -44,7 +38,7 @@ pub struct Descriptor {
     /// Of a regular file.
     pub length: i64,
     /// The lock on the whole file (flock), 0: none.
-    lock: i32,
+    pub lock: i32,
     /// The first descriptor with the same open file, if there is one.
     pub same_as: Option<i32>,
     /// Device and inode.
@@ -111,42 +105,6 @@ fn table() -> &'static mut Table {
     unsafe { &mut *TABLE.0.get() }
 }
 
-/// A file that the MPI library has opened to write to it.
-struct MpiFile {
-    device: AtomicU64,
-    inode: AtomicU64,
-}
-
-impl MpiFile {
-    fn is(&self, inode: (u64, u64)) -> bool {
-        (self.device.load(Ordering::Relaxed), self.inode.load(Ordering::Relaxed)) == inode
-    }
-}
-
-/// The last ones, the next one in the place of [`NEXT`].
-static MPI_FILES: [MpiFile; 256] = [const {
-    MpiFile {
-        device: AtomicU64::new(0),
-        inode: AtomicU64::new(0),
-    }
-}; 256];
-static NEXT: AtomicUsize = AtomicUsize::new(0);
-
-/// The MPI library has opened this file (device and inode) to write to it. Other ranks mostly have, too; they may not have it open yet
-/// when an image is taken, and not any more when this rank goes back to that.
-pub fn note_mpi_file(inode: (u64, u64)) {
-    if !is_mpi_file(inode) {
-        let file = &MPI_FILES[NEXT.fetch_add(1, Ordering::Relaxed) % MPI_FILES.len()];
-        file.device.store(inode.0, Ordering::Relaxed);
-        file.inode.store(inode.1, Ordering::Relaxed);
-    }
-}
-
-/// Whether it is one of those: then it is never brought back to what it held at an image.
-pub fn is_mpi_file(inode: (u64, u64)) -> bool {
-    MPI_FILES.iter().any(|file| file.is(inode))
-}
-
 /// Notes which pipes lead to the agent. Call once, before the first image.
 pub fn find_standard(standard: [i32; 3]) {
     table().standard = standard.map(|fd| sys::stat(fd).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino)));
@@ -191,8 +149,6 @@ pub fn note(is_own: impl Fn(i32) -> bool) -> Result<(), Refusal> {
     sys::close(directory);
     listed.map_err(|_| Refusal::new("its open files cannot be listed", -1))?;
     refused.map_or(Ok(()), Err)?;
-    objects::note(&table.entries[..table.count])?;
-    contents::note(&table.entries[..table.count]);
     Ok(())
 }
 
@@ -210,41 +166,6 @@ pub(crate) fn note_shared(shared: &[u64]) {
     }
 }
 
-/// In a process that was rebuilt from a file, with its descriptors: what else belongs to them. The error names one, and what cannot
-/// be done.
-pub(crate) fn complete() -> Result<(), (i32, Errno, &'static str)> {
-    let table = table();
-    for entry in &table.entries[..table.count] {
-        let _ = sys::fcntl(entry.fd, libc::F_SETFD, entry.flags as usize);
-        let standard = match entry.kind {
-            Kind::Input => 0,
-            Kind::Output(which) => which as usize,
-            _ => continue,
-        };
-        table.standard[standard] = sys::stat(entry.fd).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
-    }
-    let entries = &table.entries[..table.count];
-    roll_back(entries).map_err(|(fd, errno)| (fd, errno, "a file that was written to cannot be what it was"))?;
-    objects::forget_copies();
-    let renewed = objects::renew(entries);
-    renewed.map_err(|(fd, errno)| {
-        (
-            fd,
-            errno,
-            "a pipe, an epoll descriptor or the like cannot be made again",
-        )
-    })?;
-    lock_again(entries).map_err(|(fd, errno)| (fd, errno, "a file that was locked cannot be locked again"))
-}
-
-fn lock_again(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
-    for entry in entries.iter().filter(|entry| entry.lock != 0) {
-        // SAFETY: locks a file for the process being rebuilt; who held it is dead.
-        unsafe { call!(libc::SYS_flock, entry.fd, entry.lock | libc::LOCK_NB) }.map_err(|errno| (entry.fd, errno))?;
-    }
-    Ok(())
-}
-
 pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor]) -> Result<Descriptor, &'static str> {
     let stat = sys::stat(fd).map_err(|_| "an open file cannot be looked at")?;
     let inode = (stat.st_dev, stat.st_ino);
@@ -257,7 +178,7 @@ pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor
         (_, libc::S_IFCHR) if is_stateless(libc::major(stat.st_rdev)) => Kind::Shared,
         (_, libc::S_IFCHR | libc::S_IFBLK) => return Err("it has an open device"),
         (_, libc::S_IFSOCK) => return Err("it has an open socket"),
-        _ => Kind::Object(objects::describe(fd)?),
+        _ => Kind::Object(eventfds::describe(fd)?),
     };
     let of_process = kind == Kind::File && is_of_process(fd)?;
     let same_as = before
@@ -282,7 +203,7 @@ pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor
         inode,
         mode: stat.st_mode,
         of_process,
-        others_write: is_mpi_file(inode),
+        others_write: sharing::is_mpi_file(inode),
     })
 }
 
@@ -356,16 +277,6 @@ fn lock_of(fd: i32) -> Result<i32, &'static str> {
     Ok(lock)
 }
 
-/// What a new life is given by the agent.
-pub struct Given {
-    pub stdout: i32,
-    pub stderr: i32,
-    pub pmi: i32,
-    pub image: i32,
-    /// -1: standard input is no pipe.
-    pub stdin: i32,
-}
-
 pub fn replace(new: i32, old: i32, flags: i32) -> Result<(), Errno> {
     if new == old {
         return Ok(());
@@ -377,49 +288,6 @@ pub fn replace(new: i32, old: i32, flags: i32) -> Result<(), Errno> {
     };
     // SAFETY: replaces a descriptor of the process being rebuilt.
     unsafe { call!(libc::SYS_dup3, new, old, cloexec) }.map(|_| ())
-}
-
-/// In a copy: gives every noted descriptor an open file of its own again. The error names the descriptor.
-pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
-    find_standard([given.stdin, given.stdout, given.stderr]);
-    let table = table();
-    for entry in &table.entries[..table.count] {
-        let at = |errno| (entry.fd, errno);
-        match entry.kind {
-            Kind::Output(which) => {
-                let new = if which == 1 { given.stdout } else { given.stderr };
-                replace(new, entry.fd, entry.flags).map_err(at)?;
-                let _ = sys::fcntl(entry.fd, libc::F_SETFL, entry.status as usize);
-            }
-            Kind::Input if given.stdin >= 0 => replace(given.stdin, entry.fd, entry.flags).map_err(at)?,
-            Kind::Input | Kind::Shared | Kind::File | Kind::Object(_) => {}
-        }
-    }
-    roll_back(&table.entries[..table.count])?;
-    part(&table.entries[..table.count])?;
-    lock_again(&table.entries[..table.count])?;
-    replace(given.pmi, PMI_FD, 0).map_err(|errno| (PMI_FD, errno))?;
-    replace(given.image, IMAGE_FD, libc::FD_CLOEXEC).map_err(|errno| (IMAGE_FD, errno))?;
-    for fd in [given.stdin, given.stdout, given.stderr, given.pmi, given.image] {
-        if fd > 2 && ![PMI_FD, IMAGE_FD].contains(&fd) && !table.entries[..table.count].iter().any(|e| e.fd == fd) {
-            sys::close(fd);
-        }
-    }
-    Ok(())
-}
-
-/// What the rank has written to its files since the image goes, as it will write it again.
-fn roll_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
-    contents::bring_back(entries)?;
-    for entry in entries {
-        let grows = entry.kind == Kind::File && sharing::grows(entry.mode, entry.status, entry.offset, entry.length);
-        let is_longer = |stat: libc::stat| stat.st_size > entry.length && stat.st_nlink > 0;
-        if grows && sys::stat(entry.fd).is_ok_and(is_longer) && !entry.is_written_by_others() {
-            // SAFETY: changes the length of a file.
-            unsafe { call!(libc::SYS_ftruncate, entry.fd, entry.length) }.map_err(|errno| (entry.fd, errno))?;
-        }
-    }
-    Ok(())
 }
 
 /// In a copy: marks files that others write to as well. They may have closed them when this rank returns, and what they have written
@@ -434,38 +302,15 @@ pub fn note_sharing() {
     });
 }
 
-/// In a copy: nothing that has a state is shared with the original any more. The error names the descriptor.
-pub fn leave_original() -> Result<(), (i32, Errno)> {
+/// In a process that was rebuilt from a file: finds which pipes lead to the agent by what was noted.
+pub fn find_standard_again() {
     let table = table();
-    part(&table.entries[..table.count])
-}
-
-fn part(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
-    for entry in entries.iter().filter(|entry| entry.kind == Kind::File) {
-        match entry.same_as {
-            Some(first) => replace(first, entry.fd, entry.flags),
-            None => reopen(entry),
-        }
-        .map_err(|errno| (entry.fd, errno))?;
+    for entry in &table.entries[..table.count] {
+        let standard = match entry.kind {
+            Kind::Input => 0,
+            Kind::Output(which) => which as usize,
+            _ => continue,
+        };
+        table.standard[standard] = sys::stat(entry.fd).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
     }
-    objects::renew(entries)
-}
-
-fn reopen(entry: &Descriptor) -> Result<(), Errno> {
-    let mut name = [0u8; 64];
-    // What is opened is a link, whatever the program had opened.
-    let only_once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NOFOLLOW;
-    let flags = entry.status & !only_once | libc::O_CLOEXEC;
-    let mut own = [0; 256];
-    let path = match entry.of_process {
-        true => name_of_own(entry.fd, &mut own)?,
-        false => sys::path(&mut name, "/proc/self/fd/", entry.fd, ""),
-    };
-    let new = sys::open(path, flags)?;
-    if entry.status & libc::O_PATH == 0 {
-        sys::lseek(new, entry.offset, libc::SEEK_SET)?;
-    }
-    let result = replace(new, entry.fd, entry.flags);
-    sys::close(new);
-    result
 }

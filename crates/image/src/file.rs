@@ -10,6 +10,7 @@ mod large;
 mod layout;
 mod output;
 mod packer;
+mod piece;
 pub(crate) mod plan;
 mod reader;
 mod restore;

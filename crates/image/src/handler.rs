@@ -2,10 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::SIGNAL;
 use crate::signal::{Information, KernelAction};
 use crate::sys::call;
-use crate::{calls, capture, gate, stop, threads};
+use crate::{SIGNAL, calls, capture, gate, stop, threads};
 
 #[unsafe(naked)]
 unsafe extern "C" fn restorer() -> ! {

@@ -2,7 +2,7 @@
 //! since would be there twice, or at the end of what it writes now; so such a file is cut to the length it had. Not where another
 //! process has it open for writing: what is behind that length may be its own.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use resurgo_wire::node_memory::{ENV_RANK, NODE_MEMORY_FD};
 
@@ -201,6 +201,43 @@ impl Search {
         }
         self.seen = fits.then_some(seen + 1);
     }
+}
+
+/// A file that the MPI library has opened to write to it.
+struct MpiFile {
+    device: AtomicU64,
+    inode: AtomicU64,
+}
+
+impl MpiFile {
+    fn is(&self, inode: Inode) -> bool {
+        (self.device.load(Ordering::Relaxed), self.inode.load(Ordering::Relaxed)) == inode
+    }
+}
+
+/// The last ones, the next one in the place of [`NEXT`].
+static MPI_FILES: [MpiFile; 256] = [const {
+    MpiFile {
+        device: AtomicU64::new(0),
+        inode: AtomicU64::new(0),
+    }
+}; 256];
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// The MPI library has opened this file (device and inode) to write to it. Other ranks mostly have, too; they may not have it open yet
+/// when an image is taken, and not any more when this rank goes back to that.
+pub fn note_mpi_file(inode: Inode) {
+    if !is_mpi_file(inode) {
+        let file = &MPI_FILES[NEXT.fetch_add(1, Ordering::Relaxed) % MPI_FILES.len()];
+        file.device.store(inode.0, Ordering::Relaxed);
+        file.inode.store(inode.1, Ordering::Relaxed);
+    }
+}
+
+/// Whether the MPI library has opened this file to write to it: then it is never brought back to what it held at an image.
+pub fn is_mpi_file(inode: Inode) -> bool {
+    MPI_FILES.iter().any(|file| file.is(inode))
 }
 
 #[cfg(test)]

@@ -7,13 +7,12 @@
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
-use crate::descriptors::{self, Given};
 use crate::file::helper::Pipe;
-use crate::file::writer;
-use crate::file::{answers, resume, warm};
+use crate::file::{answers, resume, warm, writer};
+use crate::open_files::{self, Given};
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Text};
-use crate::{capturing_thread, changes, clones, hooks, inherited, mappings, shared, stop, threads, wake};
+use crate::{capturing_thread, changes, clones, descriptors, hooks, inherited, mappings, shared, stop, threads, wake};
 
 /// Nobody wants the image any more. To give back what only this process has takes 0.1 s of a processor for a GiB, which the rank,
 /// and who writes the next image to a file, need more: so it takes a low priority first.
@@ -54,7 +53,7 @@ pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
     inherited::set_oom_score(b"1000");
     clones::name_image();
     let whole = mappings == mappings::checksum();
-    let parted = descriptors::leave_original().map_err(|(fd, errno)| (fd as u64, errno));
+    let parted = open_files::leave_original().map_err(|(fd, errno)| (fd as u64, errno));
     let has_own = shared::take_places().map_err(|errno| (u64::MAX, errno));
     let done = match whole {
         true => parted.and(has_own),
@@ -145,7 +144,7 @@ fn wake(socket: i32, agent: i32, request: &Received) -> ! {
         image,
         stdin: if request.count > 4 { stdin } else { -1 },
     };
-    let rebuilt = inherited::with_any_descriptor(|| descriptors::rebuild(&given));
+    let rebuilt = inherited::with_any_descriptor(|| open_files::rebuild(&given));
     if let Err((fd, errno)) = rebuilt {
         let text = Text::of(format_args!("descriptor {fd} cannot be opened again (error {errno})"));
         let failed = Datagram::new(Kind::Failed, errno as u64, fd as u64, 0);

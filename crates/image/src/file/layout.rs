@@ -2,7 +2,8 @@
 //! that page: only what has changed since is written.
 
 use super::checksum::{Sum, sum_of};
-use super::format::{DATA_OFFSET, Extent, Header, Mapping, Record, bytes_of, is_image, record_at};
+use super::format::{DATA_OFFSET, Extent, Header, Mapping, bytes_of, is_image, record_at};
+use super::piece::{NOWHERE, Piece};
 use super::tables::Tables;
 use crate::changes::Since;
 use crate::pages::{GUARD, PAGE};
@@ -26,17 +27,17 @@ pub struct Former {
 }
 
 /// The beginning of a range of memory, as far as the same is true of all of it.
-pub struct Part {
+pub struct Stretch {
     pub end: usize,
     /// Where it lies in the file.
     pub offset: Option<u64>,
     pub changed: bool,
 }
 
-impl Part {
+impl Stretch {
     /// Memory that nothing is known of.
-    pub fn new(end: usize) -> Part {
-        Part {
+    pub fn new(end: usize) -> Stretch {
+        Stretch {
             end,
             offset: None,
             changed: true,
@@ -143,7 +144,7 @@ impl Former {
     }
 
     /// What it has of the memory from `start` on, at most to `end`. Asked for in ascending order.
-    pub fn look(&mut self, start: usize, end: usize) -> Part {
+    pub fn look(&mut self, start: usize, end: usize) -> Stretch {
         let (from, to) = (start as u64, end as u64);
         while let Some(extent) = self.extent()
             && extent.address + extent.length <= from
@@ -159,57 +160,11 @@ impl Former {
             None => (to, None),
         };
         let (changed, end) = self.since.look(start, end as usize);
-        Part { end, offset, changed }
+        Stretch { end, offset, changed }
     }
 
     fn extent(&self) -> Option<Extent> {
         record_at(self.tables.bytes().get(self.extents.clone())?, 0)
-    }
-}
-
-/// Memory to store whose pages follow one another, in the file too if they have a place there.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Piece {
-    pub address: u64,
-    pub length: u64,
-    /// In the file, or [`NOWHERE`].
-    offset: u64,
-    pub flags: u64,
-}
-
-// SAFETY: words.
-unsafe impl Record for Piece {}
-
-/// Not in the file yet.
-const NOWHERE: u64 = u64::MAX;
-
-impl Piece {
-    /// To be written.
-    pub const WRITE: u64 = 1;
-    /// Pages of zeros need not be stored.
-    pub const SKIP_ZEROS: u64 = 2;
-    /// The first of its mapping.
-    pub const FIRST: u64 = 4;
-    /// Of memory of which nobody knows when it has been written to.
-    pub const UNKNOWN: u64 = 8;
-
-    pub fn new(start: usize, end: usize, offset: Option<u64>) -> Piece {
-        Piece {
-            address: start as u64,
-            length: (end - start) as u64,
-            offset: offset.unwrap_or(NOWHERE),
-            flags: 0,
-        }
-    }
-
-    /// It has no place in the file yet.
-    pub fn is_new(&self) -> bool {
-        self.offset == NOWHERE
-    }
-
-    pub fn has(&self, flag: u64) -> bool {
-        self.flags & flag != 0
     }
 }
 

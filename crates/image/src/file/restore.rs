@@ -12,28 +12,27 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use resurgo_wire::image::{Datagram, Kind};
-use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD};
+use resurgo_wire::node_memory::IMAGE_FD;
 
-use super::format::{self, Extent, Mapping, MappingKind, OTHERS_WRITE, page_up};
-use super::plan::{self, ANY, Head, MAY_FAIL, PARKED, PARKED_NAMES, PLAN, RESTORER, RESTORER_END, Step};
+use super::format::{self, MappingKind, OTHERS_WRITE, page_up};
+use super::plan::{self, ANY, Head, MAY_FAIL, PARKED_NAMES, RESTORER, RESTORER_END, Step};
 use super::reader::Image;
 use super::scan;
-use crate::pages::{self, GUARD, PAGE};
+use crate::pages::PAGE;
 use crate::talk;
 use filler::Filler;
+use open::Never;
+use steps::Plan;
 
 mod filler;
+mod mapping;
 mod open;
+mod steps;
 mod vdso;
 
 pub use plan::EXIT_NOT_RESTORED;
 
 static RESTORER_FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/restorer"));
-
-/// Read at once, at most: the kernel stops a little below 2 GiB.
-const READ: u64 = 1 << 30;
-/// Of a copy that is given back piece by piece.
-const READ_COPY: u64 = 16 << 20;
 
 /// Becomes the process whose image `file` is, called `path`, unless it has another `digest` or `check` objects to the agent's note in it.
 /// Returns only when that fails, after having told the agent; the exit code to use.
@@ -51,8 +50,6 @@ pub fn restore(
     let _ = talk::send(IMAGE_FD, &failed, &[]);
     EXIT_NOT_RESTORED
 }
-
-enum Never {}
 
 fn try_restore(
     path: &Path,
@@ -161,49 +158,6 @@ fn check_file(image: &Image, file: &format::File) -> Result<(), String> {
     Ok(())
 }
 
-#[derive(Default)]
-struct Plan {
-    bytes: Vec<u8>,
-    steps: Vec<Step>,
-}
-
-impl Plan {
-    /// Places bytes that steps point to; returns their address.
-    fn place(&mut self, bytes: &[u8]) -> u64 {
-        let at = self.bytes.len().next_multiple_of(8);
-        self.bytes.resize(at, 0);
-        self.bytes.extend(bytes);
-        (PLAN + size_of::<Head>() + at) as u64
-    }
-
-    fn place_words(&mut self, words: &[u64]) -> u64 {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.place(&bytes)
-    }
-
-    fn step(&mut self, call: i64, arguments: &[u64], result: u64) {
-        let mut all = [0; 6];
-        all[..arguments.len()].copy_from_slice(arguments);
-        self.steps.push(Step {
-            call: call as u64,
-            arguments: all,
-            result,
-        });
-    }
-
-    fn map(&mut self, start: u64, length: u64, protection: u32, flags: u32, file: i32, offset: u64) {
-        let arguments = [
-            start,
-            length,
-            u64::from(protection),
-            u64::from(flags),
-            file as u64,
-            offset,
-        ];
-        self.step(libc::SYS_mmap, &arguments, start);
-    }
-}
-
 fn make_plan(image: &Image, opened: &open::Opened, filler: Option<&Filler>) -> Vec<u8> {
     let mut plan = Plan::default();
     plan.step(libc::SYS_munmap, &[0, RESTORER as u64], 0);
@@ -218,7 +172,7 @@ fn make_plan(image: &Image, opened: &open::Opened, filler: Option<&Filler>) -> V
         let (own, rest) = extents.split_at(count);
         extents = rest;
         let is_filled = filler.is_some_and(|filler| filler.fills(mapping.start));
-        plan_mapping(&mut plan, mapping, own, is_filled, opened);
+        mapping::plan(&mut plan, mapping, own, is_filled, opened);
     }
     if let (Some(filler), Some(numbers)) = (filler, opened.filler()) {
         filler.plan(&mut plan, numbers);
@@ -283,123 +237,5 @@ fn plan_numbers(plan: &mut Plan, image: &Image) {
 unsafe impl format::Record for Head {}
 // SAFETY: words only.
 unsafe impl format::Record for Step {}
-
-/// `is_filled`: by the filler, later.
-fn plan_mapping(plan: &mut Plan, mapping: &Mapping, extents: &[Extent], is_filled: bool, opened: &open::Opened) {
-    let length = mapping.end - mapping.start;
-    let fixed = libc::MAP_FIXED_NOREPLACE as u32;
-    let mut filling = mapping.protection | if extents.is_empty() { 0 } else { libc::PROT_WRITE as u32 };
-    if mapping.advice == GUARD && !pages::can_guard() {
-        filling = libc::PROT_NONE as u32;
-    }
-    let kind = format::MAPPING_KINDS[mapping.kind as usize];
-    match kind {
-        MappingKind::Anonymous => {
-            let flags = mapping.flags | libc::MAP_ANONYMOUS as u32 | fixed;
-            plan.map(mapping.start, length, filling, flags, -1, 0);
-        }
-        MappingKind::File => {
-            let file = opened.mapped(mapping);
-            plan.map(
-                mapping.start,
-                length,
-                filling,
-                mapping.flags | fixed,
-                file,
-                mapping.offset,
-            );
-        }
-        MappingKind::Node => {
-            let flags = mapping.flags | fixed;
-            plan.map(
-                mapping.start,
-                length,
-                mapping.protection,
-                flags,
-                NODE_MEMORY_FD,
-                mapping.offset,
-            );
-        }
-        MappingKind::Vdso if opened.code().is_some() => {
-            let code = opened.code().unwrap_or_default();
-            let anonymous = mapping.flags | libc::MAP_ANONYMOUS as u32 | fixed;
-            plan.map(
-                mapping.start,
-                length,
-                (libc::PROT_READ | libc::PROT_WRITE) as u32,
-                anonymous,
-                -1,
-                0,
-            );
-            plan.step(libc::SYS_pread64, &[code as u64, mapping.start, length, 0], length);
-            plan.step(
-                libc::SYS_mprotect,
-                &[mapping.start, length, u64::from(mapping.protection)],
-                0,
-            );
-            return;
-        }
-        MappingKind::Vvar | MappingKind::VvarClock if opened.code().is_some() => {
-            let anonymous = mapping.flags | libc::MAP_ANONYMOUS as u32 | fixed;
-            plan.map(mapping.start, length, mapping.protection, anonymous, -1, 0);
-            return;
-        }
-        MappingKind::Vvar | MappingKind::VvarClock | MappingKind::Vdso => {
-            let from = PARKED[kind as usize - MappingKind::Vvar as usize] as u64;
-            let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-            plan.step(
-                libc::SYS_mremap,
-                &[from, length, length, flags, mapping.start],
-                mapping.start,
-            );
-            return;
-        }
-    }
-    if mapping.advice != 0 {
-        plan.step(
-            libc::SYS_madvise,
-            &[mapping.start, length, u64::from(mapping.advice)],
-            MAY_FAIL,
-        );
-    }
-    // What the program has given other rights for a while becomes one mapping with its neighbours again, as it was, if the kernel
-    // counts their pages together: if they have been made one mapping after the other, while all could be written to.
-    if let (true, Some(first)) = (is_filled, extents.first()) {
-        plan.step(
-            libc::SYS_pread64,
-            &[opened.data() as u64, first.address, 1, first.offset],
-            1,
-        );
-        let forget = libc::MADV_DONTNEED as u64;
-        plan.step(libc::SYS_madvise, &[first.address, PAGE as u64, forget], 0);
-    }
-    // Read, never mapped from the image file: a page that the program gives back must be zero when it is used again.
-    for extent in extents.iter().filter(|_| !is_filled) {
-        let mut done = 0;
-        while done < extent.length {
-            let bytes = (extent.length - done).min(if opened.is_copy() { READ_COPY } else { READ });
-            let arguments = [opened.data() as u64, extent.address + done, bytes, extent.offset + done];
-            plan.step(libc::SYS_pread64, &arguments, bytes);
-            if opened.is_copy() {
-                // It is not needed twice.
-                let give_back = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u64;
-                let arguments = [opened.data() as u64, give_back, extent.offset + done, bytes];
-                plan.step(libc::SYS_fallocate, &arguments, MAY_FAIL);
-            }
-            done += bytes;
-        }
-    }
-    if filling != mapping.protection && !extents.is_empty() {
-        plan.step(
-            libc::SYS_mprotect,
-            &[mapping.start, length, u64::from(mapping.protection)],
-            0,
-        );
-    }
-}
-
-fn last_error(what: &str) -> String {
-    format!("{what}: {}", io::Error::last_os_error())
-}
 
 const _: () = assert!(ANY > MAY_FAIL);

@@ -7,7 +7,7 @@ use super::plan::EXIT_NOT_RESTORED;
 use super::warm;
 use super::writer::About;
 use crate::sys::{self, call};
-use crate::{capturing_thread, changes, clones, descriptors, inherited, stop, talk, wake};
+use crate::{capturing_thread, changes, clones, descriptors, inherited, open_files, stop, talk, wake};
 
 /// The restorer jumps here, on the stack and with the thread pointer of the header. `restorer` and `bytes`: its own memory;
 /// `told`,
@@ -30,7 +30,7 @@ pub extern "C" fn resume(restorer: usize, bytes: usize, told: *const u64) -> ! {
     stop::reset();
     capturing_thread::reset();
     clones::become_independent(sys::getppid());
-    if let Err((fd, errno, what)) = descriptors::complete() {
+    if let Err((fd, errno, what)) = open_files::complete() {
         let failed = Datagram::new(Kind::Failed, 0, errno as u64, fd as u64);
         let _ = talk::send(IMAGE_FD, &failed.with_text(what), &[]);
         sys::exit(EXIT_NOT_RESTORED);

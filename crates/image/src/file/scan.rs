@@ -1,7 +1,8 @@
 //! What of the process's memory an image has to hold: the mappings, and the pages that come from nowhere else.
 
 use super::format::{self, MappingKind, Name, bytes_of};
-use super::layout::{Former, Part, Piece};
+use super::layout::{Former, Stretch};
+use super::piece::Piece;
 use super::tables::Tables;
 use crate::pages::{self, AT_ONCE, Guards, IS_FILE, IS_GUARD, IS_PRESENT, IS_SWAPPED, IS_ZERO, PAGE, Scan};
 use crate::proc::{Lines, MapsLine};
@@ -401,7 +402,7 @@ fn add(
     while from < end {
         let part = match former {
             Some(former) => former.look(from, end),
-            None => Part::new(end),
+            None => Stretch::new(end),
         };
         let mut piece = Piece::new(from, part.end, part.offset);
         if from == tables.mapping_start {

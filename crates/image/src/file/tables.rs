@@ -3,13 +3,13 @@
 use super::format::{
     self, Descriptor, DescriptorKind, Header, Name, OTHERS_WRITE, Record, Table, Thread, bytes_of, record_at,
 };
-use super::layout::Piece;
-use crate::objects::{self, Object};
+use super::piece::Piece;
+use crate::eventfds::Object;
 use crate::proc::read_file;
 use crate::sys::{self, Errno};
 use crate::trouble::Trouble;
 use crate::zone::Area;
-use crate::{descriptors, mappings, pages, sharing, threads};
+use crate::{descriptors, mappings, pages, pipes, sharing, threads};
 
 /// Of a removed file: its content is held in memory while the image is written.
 const MOST_REMOVED: i64 = 64 << 20;
@@ -215,7 +215,7 @@ impl Tables {
                 kind => kind,
             };
             let content = match kind {
-                DescriptorKind::Pipe => self.strung(|each| objects::content(entry, each))?,
+                DescriptorKind::Pipe => self.strung(|each| pipes::content(entry, each))?,
                 DescriptorKind::Removed if entry.same_as.is_none() => self.strung(|each| content(entry, each))?,
                 _ => Name::default(),
             };

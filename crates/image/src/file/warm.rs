@@ -12,7 +12,8 @@ use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::NODE_MEMORY_FD;
 
 use super::format::Header;
-use super::layout::{Former, Piece};
+use super::layout::Former;
+use super::piece::Piece;
 use super::tables::Tables;
 use super::writer::{self, About, Sources};
 use super::{answers, scan};

@@ -7,9 +7,10 @@ use super::format::{
     self, DATA_OFFSET, FORMAT_VERSION, Header, MAGIC, MappingKind, Name, Part, Table, bytes_of, page_up,
 };
 use super::helper::{self, Pipe};
-use super::layout::{self, Former, Layout, Piece};
+use super::layout::{self, Former, Layout};
 use super::output::{Expected, Output};
 use super::packer::{self, Packer};
+use super::piece::Piece;
 use super::scan;
 use super::tables::{Tables, memory_numbers};
 use crate::pages::PAGE;

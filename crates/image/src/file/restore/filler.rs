@@ -15,21 +15,22 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::IMAGE_FD;
 
-use super::Plan;
+use super::steps::Plan;
 use crate::changes::{API, UFFDIO_API, UFFDIO_REGISTER, USER_MODE_ONLY, userfaultfd};
 use crate::file::format::{Mapping, MappingKind, PLAIN};
 use crate::file::plan::{KEEP, KEPT};
-use crate::file::reader::{Defect, Image};
-use crate::locks::{self, Renamed};
-use crate::sys::{self, Errno, call};
-use crate::{contents, talk};
+use crate::file::reader::Image;
+use crate::locks::Renamed;
+use crate::sys::{self, Errno};
+use crate::talk;
+use memory::{copy_some, failed, find, rename};
 
 mod lazy;
+mod memory;
 
 /// Bytes below which a process more is not worth it.
 const LEAST: u64 = 1 << 20;
 const REGISTER_MISSING: u64 = 1;
-const UFFDIO_COPY: u32 = 0xc028_aa03;
 const DONT_WAKE: u64 = 1;
 
 pub struct Filler {
@@ -152,12 +153,6 @@ fn ranges(image: &Image) -> (Vec<Range<u64>>, bool) {
     (ranges.collect(), huge.is_empty())
 }
 
-/// The range that has `address`.
-fn find(ranges: &[Range<u64>], address: u64) -> Option<&Range<u64>> {
-    let at = ranges.partition_point(|range| range.end <= address);
-    ranges.get(at).filter(|range| range.contains(&address))
-}
-
 /// The process: fills what it is given, says so, and ends.
 fn run(image: &Image, ranges: &[Range<u64>], renamed: Renamed, is_lazy: bool, socket: OwnedFd) -> ! {
     let code = match talk::receive(socket.as_raw_fd(), 0) {
@@ -191,30 +186,6 @@ fn fill(image: &Image, ranges: &[Range<u64>], renamed: Renamed, memory: i32, soc
     }
 }
 
-fn failed(defect: &Defect) -> Datagram {
-    Datagram::new(Kind::Failed, 0, 0, 0).with_text(&defect.to_string())
-}
-
-/// Gives the locks that the main thread holds its new number, in `bytes` that belong to `address`. A lock may lie in the pages
-/// before or behind as well.
-fn rename(image: &Image, address: u64, bytes: &mut [u8], renamed: Renamed) -> Result<(), Defect> {
-    const REACH: usize = locks::REACH;
-    if renamed.0 == renamed.1 || contents::has_copies_at(address) || !locks::may_hold(bytes, &(renamed.0..=renamed.0)) {
-        return Ok(());
-    }
-    let mut around = vec![0; bytes.len() + 2 * REACH];
-    image.read_at(address - REACH as u64, &mut around[..REACH])?;
-    around[REACH..][..bytes.len()].copy_from_slice(bytes);
-    image.read_at(address + bytes.len() as u64, &mut around[REACH + bytes.len()..])?;
-    let (words, _) = around.as_chunks();
-    let mut words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-    locks::rename_in(&mut words, &[renamed]);
-    for (to, word) in bytes.chunks_mut(8).zip(&words[REACH / 8..]) {
-        to.copy_from_slice(&word.to_le_bytes());
-    }
-    Ok(())
-}
-
 /// Makes pages at `address` of the process whose memory this is.
 fn copy(memory: i32, address: u64, bytes: &[u8]) -> Result<(), Errno> {
     let mut done = 0;
@@ -226,17 +197,4 @@ fn copy(memory: i32, address: u64, bytes: &[u8]) -> Result<(), Errno> {
         }
     }
     Ok(())
-}
-
-/// The same for the first pages, as many as the kernel takes at once; returns their bytes.
-fn copy_some(memory: i32, address: u64, bytes: &[u8], mode: u64) -> Result<usize, Errno> {
-    let mut request = [address, bytes.as_ptr() as u64, bytes.len() as u64, mode, 0];
-    // SAFETY: reads the bytes, and writes to memory of another process where nobody has seen any yet.
-    let result = unsafe { call!(libc::SYS_ioctl, memory, UFFDIO_COPY, request.as_mut_ptr()) };
-    // How many, or an error.
-    match (result, request[4] as i64) {
-        (Ok(_), _) => Ok(bytes.len()),
-        (Err(_), copied @ 1..) => Ok(copied as usize),
-        (Err(errno), _) => Err(errno),
-    }
 }

@@ -11,7 +11,6 @@ use std::path::Path;
 use resurgo_wire::node_memory::IMAGE_FD;
 
 use super::filler::Filler;
-use super::{Never, last_error};
 use crate::file::format::{DESCRIPTOR_KINDS, Descriptor, DescriptorKind, Mapping, MappingKind, PLAIN};
 use crate::file::reader::Image;
 
@@ -375,4 +374,11 @@ pub fn finish(image: &Image, opened: Opened, restorer: &[u8], plan: &[u8]) -> Re
         );
     }
     Err(last_error("the restorer cannot be executed"))
+}
+
+/// Of what never returns.
+pub enum Never {}
+
+fn last_error(what: &str) -> String {
+    format!("{what}: {}", std::io::Error::last_os_error())
 }

@@ -1,6 +1,7 @@
 //! Small image files that nobody has written, the same ones in every run.
 
 use super::*;
+use crate::file::format::Record;
 use crate::pages::PAGE;
 
 /// A whole image in parts.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
-use super::{copy_some, failed, find, rename};
+use super::memory::{copy_some, failed, find, rename};
 use crate::changes::userfaultfd;
 use crate::file::format::Extent;
 use crate::file::reader::{Defect, Image};
