@@ -150,42 +150,47 @@ fn take(request: &Received) -> Result<(), Refusal> {
     }
 }
 
+/// Whether the process is in a state that can be copied; the error says why not. Nothing has been noted yet.
+fn look_around(hooks: &Hooks) -> Result<(), &'static str> {
+    if gate::is_disabled() {
+        return Err("it has left MPI");
+    }
+    if let Some(why) = (hooks.refuses)() {
+        return Err(why);
+    }
+    if has_children() {
+        return Err("it has started other processes that still run");
+    }
+    if sys::readable_bytes(PMI_FD) > 0 {
+        return Err("it is talking to the process manager");
+    }
+    if !threads::parked().iter().any(|thread| thread.is_main) {
+        return Err("its main thread has ended");
+    }
+    locks::refuses().or_else(threads::refuses).map_or(Ok(()), Err)
+}
+
+/// Notes what a copy of the process does not get from the kernel. `file`: is not the program's.
+fn note_state(hooks: &Hooks, file: Option<&Former>) -> Result<(), Refusal> {
+    timers::note().map_err(refuse)?;
+    inherited::note();
+    mappings::survey().map_err(refuse)?;
+    let file = file.map_or(-1, |file| file.0);
+    open_files::note(|fd| {
+        let mut is_own = fd == file || fd == changes::descriptor();
+        (hooks.connections)(&mut |connection| is_own |= fd == connection);
+        is_own
+    })?;
+    shared::refuses().map_or(Ok(()), |why| Err(refuse(why)))
+}
+
 /// With all threads standing still: copies the process, or, if that is cheaper, what has changed since `file` was written.
 /// Returns the number of the new process, this end of its socket, and the processor time of a fork, in nanoseconds.
 fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u64>), Refusal> {
     let (number, slot, in_wave) = (request.a, request.b, request.c & IN_WAVE != 0);
     let hooks = hooks::hooks().ok_or(refuse("it has left MPI"))?;
-    if gate::is_disabled() {
-        return Err(refuse("it has left MPI"));
-    }
-    if let Some(why) = (hooks.refuses)() {
-        return Err(refuse(why));
-    }
-    if has_children() {
-        return Err(refuse("it has started other processes that still run"));
-    }
-    if sys::readable_bytes(PMI_FD) > 0 {
-        return Err(refuse("it is talking to the process manager"));
-    }
-    if !threads::parked().iter().any(|thread| thread.is_main) {
-        return Err(refuse("its main thread has ended"));
-    }
-    if let Some(why) = locks::refuses().or_else(threads::refuses) {
-        return Err(refuse(why));
-    }
-    timers::note().map_err(refuse)?;
-    inherited::note();
-    mappings::survey().map_err(refuse)?;
-    let own = file.as_ref().map_or(-1, |file| file.0);
-    let is_own = |fd| {
-        let mut is_own = fd == own || fd == changes::descriptor();
-        (hooks.connections)(&mut |connection| is_own |= fd == connection);
-        is_own
-    };
-    open_files::note(is_own)?;
-    if let Some(why) = shared::refuses() {
-        return Err(refuse(why));
-    }
+    look_around(&hooks).map_err(refuse)?;
+    note_state(&hooks, file.as_ref())?;
     let (own, others) = talk::pair().map_err(|_| refuse("it has no descriptor left for a socket"))?;
     let give_up = |why: &'static str| {
         sys::close(own);

@@ -62,6 +62,19 @@ pub struct Table {
     pub count: u64,
 }
 
+/// Where each table is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Index {
+    pub mappings: Table,
+    pub files: Table,
+    pub descriptors: Table,
+    pub threads: Table,
+    pub extents: Table,
+    pub strings: Table,
+    pub auxv: Table,
+}
+
 /// A piece of the strings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -93,13 +106,7 @@ pub struct Header {
     pub data_length: u64,
     /// Of the data before it was compressed.
     pub plain_length: u64,
-    pub mappings: Table,
-    pub files: Table,
-    pub descriptors: Table,
-    pub threads: Table,
-    pub extents: Table,
-    pub strings: Table,
-    pub auxv: Table,
+    pub index: Index,
     /// Where the process goes on, on which stack and with which thread pointer.
     pub entry: u64,
     pub stack: u64,

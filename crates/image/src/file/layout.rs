@@ -82,7 +82,7 @@ impl Former {
             let first = table.at as usize;
             first..first + table.count as usize * size
         };
-        let extents = table(header.extents, size_of::<Extent>());
+        let extents = table(header.index.extents, size_of::<Extent>());
         let stored = tables.bytes().get(extents.clone())?.chunks_exact(size_of::<Extent>());
         let used: u64 = stored
             .filter_map(|bytes| record_at::<Extent>(bytes, 0))
@@ -95,7 +95,7 @@ impl Former {
             since,
             tables,
             extents,
-            mappings: table(header.mappings, size_of::<Mapping>()),
+            mappings: table(header.index.mappings, size_of::<Mapping>()),
             sums: Area::new(8),
             sums_part: header.sums,
             data_length: header.data_length,

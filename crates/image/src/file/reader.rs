@@ -96,6 +96,109 @@ fn bytes(tables: &[u8], table: Table) -> Option<Vec<u8>> {
     )
 }
 
+/// An open file that may be an image.
+struct Source<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl Source<'_> {
+    fn read(&self, to: &mut [u8], offset: u64) -> Result<(), Defect> {
+        self.file
+            .read_exact_at(to, offset)
+            .map_err(|source| self.unreadable(source))
+    }
+
+    fn unreadable(&self, source: io::Error) -> Defect {
+        Defect::Unreadable {
+            path: self.path.to_owned(),
+            source,
+        }
+    }
+
+    fn foreign(&self) -> Defect {
+        Defect::Foreign {
+            path: self.path.to_owned(),
+        }
+    }
+
+    fn has_length(&self, found: u64, expected: u64) -> Defect {
+        Defect::Length {
+            path: self.path.to_owned(),
+            found,
+            expected,
+        }
+    }
+
+    fn is_damaged(&self, part: &'static str, from: u64, to: u64) -> Defect {
+        Defect::Sum {
+            path: self.path.to_owned(),
+            part,
+            from,
+            to,
+        }
+    }
+
+    fn length(&self) -> Result<u64, Defect> {
+        let metadata = self.file.metadata().map_err(|source| self.unreadable(source))?;
+        match metadata.is_file() {
+            true => Ok(metadata.len()),
+            false => Err(self.foreign()),
+        }
+    }
+
+    /// The first page of a file of this length, and the header in it.
+    fn header(&self, length: u64) -> Result<([u8; PAGE], Header), Defect> {
+        if length < 12 {
+            return Err(self.foreign());
+        }
+        let mut page = [0u8; PAGE];
+        self.read(&mut page[..PAGE.min(length as usize)], 0)?;
+        if page[..MAGIC.len()] != MAGIC {
+            return Err(self.foreign());
+        }
+        let version = u32::from_le_bytes([page[8], page[9], page[10], page[11]]);
+        if version != FORMAT_VERSION {
+            return Err(Defect::Version {
+                path: self.path.to_owned(),
+                found: version,
+            });
+        }
+        if length < DATA_OFFSET {
+            return Err(self.has_length(length, DATA_OFFSET));
+        }
+        if !format::is_sealed(&page) {
+            return Err(self.is_damaged("header", 0, PAGE as u64));
+        }
+        let header: Header = record_at(&page, 0).expect("a page has room for a header");
+        if header.length != length {
+            return Err(self.has_length(length, header.length));
+        }
+        check_places(&header).ok_or_else(|| nonsense(self.path, "header", "parts do not follow one another"))?;
+        Ok((page, header))
+    }
+
+    /// The agent's note.
+    fn note(&self) -> Result<String, Defect> {
+        let mut page = [0u8; PAGE];
+        self.read(&mut page, format::NOTE_OFFSET)?;
+        if !format::is_sealed(&page) {
+            return Err(self.is_damaged("note", format::NOTE_OFFSET, DATA_OFFSET));
+        }
+        let note = format::note_text(&page).ok_or_else(|| nonsense(self.path, "note", "it is no text"))?;
+        Ok(note.to_owned())
+    }
+
+    fn tables(&self, header: &Header) -> Result<Vec<u8>, Defect> {
+        let mut tables = vec![0u8; header.tables.length as usize];
+        self.read(&mut tables, header.tables.offset)?;
+        match sum_of(&tables) == header.tables.sum {
+            true => Ok(tables),
+            false => Err(self.is_damaged("tables", header.tables.offset, header.length)),
+        }
+    }
+}
+
 impl Image {
     /// Opens the file `path` and checks everything but the data.
     pub fn open(path: &Path) -> Result<Image, Defect> {
@@ -113,79 +216,24 @@ impl Image {
 
     /// The same for an open file; `path` is for people.
     pub fn of(path: &Path, file: File) -> Result<Image, Defect> {
-        let unreadable = |source| Defect::Unreadable {
-            path: path.to_owned(),
-            source,
-        };
-        let wrong = |part, from, to| Defect::Sum {
-            path: path.to_owned(),
-            part,
-            from,
-            to,
-        };
-        let metadata = file.metadata().map_err(unreadable)?;
-        let mut page = [0u8; PAGE];
-        let short = || Defect::Length {
-            path: path.to_owned(),
-            found: metadata.len(),
-            expected: DATA_OFFSET,
-        };
-        if !metadata.is_file() || metadata.len() < 12 {
-            return Err(Defect::Foreign { path: path.to_owned() });
-        }
-        let head = PAGE.min(metadata.len() as usize);
-        file.read_exact_at(&mut page[..head], 0).map_err(unreadable)?;
-        if page[..MAGIC.len()] != MAGIC {
-            return Err(Defect::Foreign { path: path.to_owned() });
-        }
-        let version = u32::from_le_bytes([page[8], page[9], page[10], page[11]]);
-        if version != FORMAT_VERSION {
-            return Err(Defect::Version {
-                path: path.to_owned(),
-                found: version,
-            });
-        }
-        if metadata.len() < DATA_OFFSET {
-            return Err(short());
-        }
-        if !format::is_sealed(&page) {
-            return Err(wrong("header", 0, PAGE as u64));
-        }
-        let header: Header = record_at(&page, 0).ok_or_else(short)?;
-        if header.length != metadata.len() {
-            return Err(Defect::Length {
-                path: path.to_owned(),
-                found: metadata.len(),
-                expected: header.length,
-            });
-        }
-        check_places(&header).ok_or_else(|| nonsense(path, "header", "parts do not follow one another"))?;
-        let first = page;
-        file.read_exact_at(&mut page, format::NOTE_OFFSET).map_err(unreadable)?;
-        if !format::is_sealed(&page) {
-            return Err(wrong("note", format::NOTE_OFFSET, DATA_OFFSET));
-        }
-        let note = format::note_text(&page)
-            .ok_or_else(|| nonsense(path, "note", "it is no text"))?
-            .to_owned();
-        let mut tables = vec![0u8; header.tables.length as usize];
-        file.read_exact_at(&mut tables, header.tables.offset)
-            .map_err(unreadable)?;
-        if sum_of(&tables) != header.tables.sum {
-            return Err(wrong("tables", header.tables.offset, header.length));
-        }
+        let source = Source { path, file };
+        let length = source.length()?;
+        let (first, header) = source.header(length)?;
+        let note = source.note()?;
+        let tables = source.tables(&header)?;
         let outside = |what: &str| nonsense(path, "tables", format!("{what} lie outside"));
+        let index = &header.index;
         let mut image = Image {
             path: path.to_owned(),
-            mappings: table(&tables, header.mappings).ok_or_else(|| outside("mappings"))?,
-            files: table(&tables, header.files).ok_or_else(|| outside("files"))?,
-            descriptors: table(&tables, header.descriptors).ok_or_else(|| outside("descriptors"))?,
-            threads: table(&tables, header.threads).ok_or_else(|| outside("threads"))?,
-            extents: table(&tables, header.extents).ok_or_else(|| outside("extents"))?,
-            auxv: bytes(&tables, header.auxv).ok_or_else(|| outside("the auxiliary vector"))?,
-            strings: bytes(&tables, header.strings).ok_or_else(|| outside("strings"))?,
+            mappings: table(&tables, index.mappings).ok_or_else(|| outside("mappings"))?,
+            files: table(&tables, index.files).ok_or_else(|| outside("files"))?,
+            descriptors: table(&tables, index.descriptors).ok_or_else(|| outside("descriptors"))?,
+            threads: table(&tables, index.threads).ok_or_else(|| outside("threads"))?,
+            extents: table(&tables, index.extents).ok_or_else(|| outside("extents"))?,
+            auxv: bytes(&tables, index.auxv).ok_or_else(|| outside("the auxiliary vector"))?,
+            strings: bytes(&tables, index.strings).ok_or_else(|| outside("strings"))?,
             digest: [0; 64],
-            file,
+            file: source.file,
             header,
             note,
         };

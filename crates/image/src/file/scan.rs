@@ -47,43 +47,55 @@ fn note_mappings(
 ) -> Result<(), Trouble> {
     let mut pending = None;
     while let Some(line) = lines.next_line().map_err(|errno| FROM_FILE.with(errno))? {
-        if let Some(flags) = line.strip_prefix(b"VmFlags:") {
-            if let Some(mapping) = pending.take() {
-                let mapping = add_flags(mapping, flags)?;
-                tables.mappings.push(bytes_of(&mapping)).map_err(Trouble::memory)?;
-            }
-        } else if let Some(mapping) = MapsLine::parse(line) {
-            let ours = (zone::ZONE..zone::ZONE_END).contains(&mapping.start);
-            if ours || mapping.path == "[vsyscall]" {
-                continue;
-            }
-            // The kernel has nothing special to say of it, and to map it again without a reservation does no harm.
-            let is_plain =
-                !mapping.shared && (matches!(mapping.path, "" | "[heap]") || mapping.path.starts_with("[anon:"));
-            let is_device = mapping.path.starts_with("/dev/");
-            let mut mapping = describe(tables, &mapping, node)?;
+        let noted = if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+            pending.take().map(|mapping| add_flags(mapping, flags)).transpose()?
+        } else if let Some(line) = MapsLine::parse(line).filter(|line| !is_left_out(line)) {
+            let mapping = describe(tables, &line, node)?;
             match &mut former {
-                Some(former) => {
-                    let place = |mapping: &format::Mapping| (mapping.start, mapping.end, mapping.offset);
-                    let is_same = |known: &format::Mapping| place(known) == place(&mapping) && !is_device;
-                    match former.mapping(&mapping) {
-                        Some(known) if quickly || is_same(&known) => {
-                            (mapping.flags, mapping.advice) = (known.flags, known.advice);
-                            mapping.may_write |= known.may_write;
-                        }
-                        None if quickly && is_plain => {
-                            mapping.flags |= libc::MAP_NORESERVE as u32;
-                            mapping.may_write |= 1;
-                        }
-                        _ => return Err(NEW),
-                    }
-                    tables.mappings.push(bytes_of(&mapping)).map_err(Trouble::memory)?;
+                Some(former) => Some(as_before(former, mapping, &line, quickly)?),
+                None => {
+                    pending = Some(mapping);
+                    None
                 }
-                None => pending = Some(mapping),
             }
+        } else {
+            None
+        };
+        if let Some(mapping) = noted {
+            tables.mappings.push(bytes_of(&mapping)).map_err(Trouble::memory)?;
         }
     }
     Ok(())
+}
+
+/// The writer's own memory, and a page that every process has.
+fn is_left_out(line: &MapsLine) -> bool {
+    (zone::ZONE..zone::ZONE_END).contains(&line.start) || line.path == "[vsyscall]"
+}
+
+/// A mapping with what only the longer listing tells of it, as the former image has it. The error: that is not known.
+fn as_before(
+    former: &mut Former,
+    mut mapping: format::Mapping,
+    line: &MapsLine,
+    quickly: bool,
+) -> Result<format::Mapping, Trouble> {
+    // The kernel has nothing special to say of it, and to map it again without a reservation does no harm.
+    let is_plain = !line.shared && (matches!(line.path, "" | "[heap]") || line.path.starts_with("[anon:"));
+    let is_device = line.path.starts_with("/dev/");
+    let place = |mapping: &format::Mapping| (mapping.start, mapping.end, mapping.offset);
+    match former.mapping(&mapping) {
+        Some(known) if quickly || place(&known) == place(&mapping) && !is_device => {
+            (mapping.flags, mapping.advice) = (known.flags, known.advice);
+            mapping.may_write |= known.may_write;
+        }
+        None if quickly && is_plain => {
+            mapping.flags |= libc::MAP_NORESERVE as u32;
+            mapping.may_write |= 1;
+        }
+        _ => return Err(NEW),
+    }
+    Ok(mapping)
 }
 
 const NEW: Trouble = Trouble::new("it has mapped memory of some kind since", 0);

@@ -1,13 +1,13 @@
 //! `resurgo image show`: what an image file holds, for people.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::path::Path;
 
 use resurgo_wire::text::{one_line, readable_size};
 
-use super::format::{self, DESCRIPTOR_KINDS, DescriptorKind, MAPPING_KINDS, MappingKind, OTHERS_WRITE};
+use super::format::{self, DESCRIPTOR_KINDS, DescriptorKind, MAPPING_KINDS, Mapping, MappingKind, OTHERS_WRITE};
 use super::reader::{Defect, Image};
-use crate::pages;
+use crate::pages::GUARD;
 
 /// Describes a file after having verified all of it.
 pub fn show(path: &Path) -> Result<String, Defect> {
@@ -17,45 +17,49 @@ pub fn show(path: &Path) -> Result<String, Defect> {
 }
 
 fn describe(image: &Image) -> String {
-    let header = &image.header;
     let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = describe_whole(&mut text, image)
+        .and_then(|()| list_threads(&mut text, image))
+        .and_then(|()| list_descriptors(&mut text, image))
+        .and_then(|()| list_mappings(&mut text, image));
+    text
+}
+
+fn describe_whole(text: &mut String, image: &Image) -> fmt::Result {
+    let header = &image.header;
     let stored: u64 = image.extents.iter().map(|extent| extent.length).sum();
     let mapped: u64 = image.mappings.iter().map(|mapping| mapping.end - mapping.start).sum();
-    // Writing to a String cannot fail.
-    let _ = writeln!(
-        text,
-        "image {} (format {}), {}, whole",
-        header.number,
-        header.version,
-        readable_size(header.length)
-    );
-    let _ = writeln!(text, "written    {}", moment(header.unix_time));
-    let _ = writeln!(text, "agent      {}", one_line(&image.note));
+    let (number, format, length) = (header.number, header.version, readable_size(header.length));
+    writeln!(text, "image {number} (format {format}), {length}, whole")?;
+    writeln!(text, "written    {}", moment(header.unix_time))?;
+    writeln!(text, "agent      {}", one_line(&image.note))?;
     let directory = shown(image.text(header.directory));
-    let _ = writeln!(text, "directory  {directory} (umask {:03o})", header.umask);
-    let _ = writeln!(text, "goes on    at {:x}, stack {:x}", header.entry, header.stack);
-    let _ = writeln!(
+    writeln!(text, "directory  {directory} (umask {:03o})", header.umask)?;
+    writeln!(text, "goes on    at {:x}, stack {:x}", header.entry, header.stack)?;
+    let (stored, mapped, pieces) = (readable_size(stored), readable_size(mapped), image.extents.len());
+    writeln!(
         text,
-        "memory     {} stored of {} mapped, in {} pieces",
-        readable_size(stored),
-        readable_size(mapped),
-        image.extents.len()
-    );
+        "memory     {stored} stored of {mapped} mapped, in {pieces} pieces"
+    )?;
     if header.compression == format::ZSTD {
-        let _ = writeln!(text, "compressed {}, by zstd", readable_size(header.data_length));
+        writeln!(text, "compressed {}, by zstd", readable_size(header.data_length))?;
     }
-    let _ = writeln!(text, "\n{} threads", image.threads.len());
+    Ok(())
+}
+
+fn list_threads(text: &mut String, image: &Image) -> fmt::Result {
+    writeln!(text, "\n{} threads", image.threads.len())?;
     for thread in &image.threads {
-        let end = thread
-            .name
-            .iter()
-            .position(|byte| *byte == 0)
-            .unwrap_or(thread.name.len());
-        let name = shown(&thread.name[..end]);
+        let name = thread.name.split(|byte| *byte == 0).next().unwrap_or_default();
         let main = if thread.is_main != 0 { " (main)" } else { "" };
-        let _ = writeln!(text, "  {:>7} {name}{main}", thread.tid);
+        writeln!(text, "  {:>7} {}{main}", thread.tid, shown(name))?;
     }
-    let _ = writeln!(text, "\n{} descriptors", image.descriptors.len());
+    Ok(())
+}
+
+fn list_descriptors(text: &mut String, image: &Image) -> fmt::Result {
+    writeln!(text, "\n{} descriptors", image.descriptors.len())?;
     for descriptor in &image.descriptors {
         let path = shown(image.text(descriptor.path));
         let what = match DESCRIPTOR_KINDS[descriptor.kind as usize] {
@@ -72,50 +76,50 @@ fn describe(image: &Image) -> String {
             DescriptorKind::Pipe | DescriptorKind::Removed => format!("{path}, {} bytes", descriptor.content.length),
             DescriptorKind::Object => path,
         };
-        let _ = writeln!(text, "  {:>4} {what}", descriptor.fd);
+        writeln!(text, "  {:>4} {what}", descriptor.fd)?;
     }
-    let _ = writeln!(text, "\n{} mappings", image.mappings.len());
+    Ok(())
+}
+
+fn list_mappings(text: &mut String, image: &Image) -> fmt::Result {
+    writeln!(text, "\n{} mappings", image.mappings.len())?;
     let mut extents = image.extents.iter().peekable();
     for mapping in &image.mappings {
         let mut stored = 0;
         while let Some(extent) = extents.next_if(|extent| extent.address < mapping.end) {
             stored += extent.length;
         }
-        let letter = |bit: i32, letter| {
-            if mapping.protection & bit as u32 != 0 {
-                letter
-            } else {
-                '-'
-            }
-        };
         let what = match MAPPING_KINDS[mapping.kind as usize] {
-            _ if mapping.advice == pages::GUARD => "guard".into(),
+            _ if mapping.advice == GUARD => "guard".to_string(),
             MappingKind::Anonymous if mapping.flags & libc::MAP_GROWSDOWN as u32 != 0 => "stack".to_string(),
-            MappingKind::Anonymous => "".into(),
+            MappingKind::Anonymous => String::new(),
             MappingKind::File => shown(image.text(image.files[mapping.file as usize].path)),
-            MappingKind::Node => "node memory".into(),
-            MappingKind::Vvar => "[vvar]".into(),
-            MappingKind::VvarClock => "[vvar_vclock]".into(),
-            MappingKind::Vdso => "[vdso]".into(),
+            MappingKind::Node => "node memory".to_string(),
+            MappingKind::Vvar => "[vvar]".to_string(),
+            MappingKind::VvarClock => "[vvar_vclock]".to_string(),
+            MappingKind::Vdso => "[vdso]".to_string(),
         };
-        let _ = writeln!(
+        let (start, end, rights) = (mapping.start, mapping.end, rights(mapping));
+        let (bytes, stored) = (readable_size(end - start), readable_size(stored));
+        writeln!(
             text,
-            "  {:x}-{:x} {}{}{}{} {:>10}, {:>10} stored  {what}",
-            mapping.start,
-            mapping.end,
-            letter(libc::PROT_READ, 'r'),
-            letter(libc::PROT_WRITE, 'w'),
-            letter(libc::PROT_EXEC, 'x'),
-            if mapping.flags & libc::MAP_SHARED as u32 != 0 {
-                's'
-            } else {
-                'p'
-            },
-            readable_size(mapping.end - mapping.start),
-            readable_size(stored),
-        );
+            "  {start:x}-{end:x} {rights} {bytes:>10}, {stored:>10} stored  {what}"
+        )?;
     }
-    text
+    Ok(())
+}
+
+/// As /proc/self/maps has them.
+fn rights(mapping: &Mapping) -> String {
+    let is_shared = mapping.flags & libc::MAP_SHARED as u32 != 0;
+    let has = |bit: i32| mapping.protection & bit as u32 != 0;
+    let letters = [
+        (has(libc::PROT_READ), 'r'),
+        (has(libc::PROT_WRITE), 'w'),
+        (has(libc::PROT_EXEC), 'x'),
+    ];
+    let letters = letters.map(|(has, letter)| if has { letter } else { '-' });
+    letters.into_iter().chain([if is_shared { 's' } else { 'p' }]).collect()
 }
 
 /// Text in an image, which may be anything.

@@ -292,13 +292,13 @@ impl Tables {
             self.all.push(area.bytes()).map_err(Trouble::memory)?;
         }
         [
-            header.mappings,
-            header.files,
-            header.descriptors,
-            header.threads,
-            header.extents,
-            header.auxv,
-            header.strings,
+            header.index.mappings,
+            header.index.files,
+            header.index.descriptors,
+            header.index.threads,
+            header.index.extents,
+            header.index.auxv,
+            header.index.strings,
         ] = tables;
         let length = self.all.bytes().len();
         let padding = format::page_up(length as u64) as usize - length;

@@ -4,7 +4,7 @@
 use super::checksum::{self, Sum, copy_and_sum, sum_of};
 use super::digest::{Digest, digest};
 use super::format::{
-    self, DATA_OFFSET, FORMAT_VERSION, Header, MAGIC, MappingKind, Name, Part, Table, bytes_of, page_up,
+    self, DATA_OFFSET, FORMAT_VERSION, Header, Index, MAGIC, MappingKind, Name, Part, bytes_of, page_up,
 };
 use super::helper::{self, Pipe};
 use super::layout::{self, Former, Layout};
@@ -275,13 +275,7 @@ fn header(about: &About) -> Result<Header, Trouble> {
         sums: Part::default(),
         data_length: 0,
         plain_length: 0,
-        mappings: Table::default(),
-        files: Table::default(),
-        descriptors: Table::default(),
-        threads: Table::default(),
-        extents: Table::default(),
-        strings: Table::default(),
-        auxv: Table::default(),
+        index: Index::default(),
         entry: about.entry as u64,
         stack: about.stack as u64,
         thread_pointer: about.thread_pointer as u64,

@@ -224,7 +224,7 @@ fn forge(parts: &Parts, random: &mut Random) -> Vec<u8> {
 fn differs_in_free_places(whole: &[u8], mutant: &[u8]) -> bool {
     let header: Header = record_at(whole, 0).unwrap();
     let tables = &whole[header.tables.offset as usize..];
-    let extents: Vec<Extent> = table(tables, header.extents).unwrap();
+    let extents: Vec<Extent> = table(tables, header.index.extents).unwrap();
     let data = DATA_OFFSET as usize..(DATA_OFFSET + header.data_length) as usize;
     whole.len() == mutant.len()
         && (0..whole.len()).filter(|at| whole[*at] != mutant[*at]).all(|at| {

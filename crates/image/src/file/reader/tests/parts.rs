@@ -165,13 +165,13 @@ impl Parts {
             })
             .collect();
         [
-            header.mappings,
-            header.files,
-            header.descriptors,
-            header.threads,
-            header.extents,
-            header.auxv,
-            header.strings,
+            header.index.mappings,
+            header.index.files,
+            header.index.descriptors,
+            header.index.threads,
+            header.index.extents,
+            header.index.auxv,
+            header.index.strings,
         ] = places.try_into().unwrap();
         tables.resize(page_up(tables.len() as u64) as usize, 0);
         let mut sums: Vec<u8> = packed
