@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::options::nearest;
+use crate::near::nearest;
 
 /// Below the directory that holds `bin`, in an installation and in a source tree that has been built.
 const SCRIPT: &str = "share/resurgo/bench/paper.py";
@@ -23,7 +23,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
                 format!("did you mean \"resurgo bench {near}\"?")
             });
             eprintln!("resurgo: there is no \"resurgo bench {}\"; {hint}", word.display());
-            return i32::from(crate::USAGE);
+            return i32::from(crate::check::USAGE);
         }
     };
     let error = match std::env::current_exe() {

@@ -11,7 +11,6 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
 use crate::check::Refusal;
-use crate::options::Options;
 
 /// Processors, by the kernel's numbers.
 type Cpus = BTreeSet<usize>;
@@ -91,9 +90,9 @@ impl Unit {
     }
 }
 
-/// The processors of ranks, which take them in turn; none for ranks that are not bound.
-pub fn of(options: &Options) -> Result<Vec<Vec<u32>>, Refusal> {
-    let Some(bind) = options.bind_to.as_ref().filter(|bind| **bind != Unit::None) else {
+/// The processors of ranks, which take these units in turn, in the order of others; none for ranks that are not bound.
+pub fn of(to: Option<&Unit>, by: Option<&Unit>) -> Result<Vec<Vec<u32>>, Refusal> {
+    let Some(bind) = to.filter(|bind| **bind != Unit::None) else {
         return Ok(Vec::new());
     };
     let failed = |why: String| Refusal::new(2, format!("-bind-to: {why}"));
@@ -103,7 +102,7 @@ pub fn of(options: &Options) -> Result<Vec<Vec<u32>>, Refusal> {
         .filter(|cpu| allowed.is_set(*cpu).unwrap_or(false))
         .collect();
     let topology = Topology::read(Path::new(SYSTEM), allowed);
-    let sets = topology.bind(bind, options.map_by.as_ref()).map_err(failed)?;
+    let sets = topology.bind(bind, by).map_err(failed)?;
     let numbers = |cpus: &Cpus| cpus.iter().map(|cpu| *cpu as u32).collect();
     Ok(sets.iter().map(numbers).collect())
 }

@@ -12,6 +12,9 @@ use resurgo_runtime::own_directory::may_hold;
 use resurgo_runtime::trampoline::addresses_can_be_fixed;
 use resurgo_runtime::{FILES_PER_RANK, OWN_FILES};
 
+/// Exit status of a wrong command line or a job that cannot be started.
+pub const USAGE: u8 = 2;
+
 /// A reason not to start, and the exit status that goes with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::check;
 use crate::diagnosis::{self, Diagnosis, Maker};
 use crate::environment::Variables;
-use crate::run;
+use crate::program;
 use crate::suspend::shell_word;
 
 /// What has been found out.
@@ -32,7 +32,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     let words: Vec<OsString> = words.cloned().collect();
     let [name, arguments @ ..] = &words[..] else {
         eprintln!("resurgo: doctor needs a program; try: resurgo doctor ./program");
-        return i32::from(crate::USAGE);
+        return i32::from(check::USAGE);
     };
     let (status, text) = match (examine(name, arguments), as_json) {
         (Ok(found), false) => (0, as_text(&found, &words)),
@@ -61,7 +61,7 @@ fn examine(name: &OsString, arguments: &[OsString]) -> Result<Finding, (i32, Str
     if let Some(note) = diagnosis.note.as_ref().filter(|_| diagnosis.is_plain) {
         return Err((2, note.clone()));
     }
-    let provider = run::provider_path().map_err(|refusal| (refusal.code, refusal.text))?;
+    let provider = program::provider_path().map_err(|refusal| (refusal.code, refusal.text))?;
     let mut prepared = variables.clone();
     diagnosis.prepare(&mut prepared, &provider);
     prepared.retain(|pair| !variables.contains(pair));

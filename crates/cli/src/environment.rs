@@ -43,7 +43,7 @@ pub fn prepend_path(variables: &mut Variables, name: &str, directories: &[OsStri
 
 /// What a program's ranks get of the user's environment and options.
 pub fn of_user(inherited: Variables, options: &Options, program: &ProgramOptions) -> Variables {
-    let inherit = program.inherit.as_ref().unwrap_or(&options.inherit);
+    let inherit = program.inherit.as_ref().unwrap_or(&options.environment.inherit);
     let mut variables: Variables = Vec::new();
     for (name, value) in inherited {
         let passed = match inherit {
@@ -51,12 +51,17 @@ pub fn of_user(inherited: Variables, options: &Options, program: &ProgramOptions
             Inherit::Nothing => false,
             Inherit::Listed(names) => names.iter().any(|listed| name == listed.as_str()),
         };
-        let passed = passed || options.exported.iter().any(|exported| name == exported.as_str());
+        let passed = passed
+            || options
+                .environment
+                .exported
+                .iter()
+                .any(|exported| name == exported.as_str());
         if passed && !is_leftover(&name) {
             set(&mut variables, name, value);
         }
     }
-    for (name, value) in options.environment.iter().chain(&program.environment) {
+    for (name, value) in options.environment.set.iter().chain(&program.environment) {
         set(&mut variables, name, value);
     }
     variables

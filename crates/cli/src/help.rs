@@ -1,12 +1,17 @@
 //! What `--help` prints, of all commands and of each.
 
-use std::borrow::Cow;
 use std::io::Write;
 
-/// All commands, and the options of `resurgo run`.
-pub const ALL: &str = include_str!("help.txt");
-/// Where those options begin.
-const OPTIONS: &str = "As at mpiexec:\n";
+use crate::options::table::{self, Line, Section};
+
+/// What there is, and all commands.
+const COMMANDS: &str = include_str!("help.txt");
+/// What is said below the options of `resurgo run`.
+const BELOW: &str = "
+Every option that begins with two dashes can be given in the environment: --log-memory as
+RESURGO_LOG_MEMORY. The command line wins. SIGUSR1 to resurgo run takes images now;
+other signals reach the ranks.
+";
 
 /// Prints the help for a command, whoever has stopped reading; returns the exit status.
 pub fn print(verb: &str) -> i32 {
@@ -14,31 +19,81 @@ pub fn print(verb: &str) -> i32 {
     0
 }
 
-fn about(verb: &str) -> Cow<'static, str> {
-    let text = match verb {
-        "run" => {
-            let options = ALL.find(OPTIONS).map_or(ALL, |start| &ALL[start..]);
-            return Cow::Owned(format!("{RUN}\n{options}"));
-        }
-        "ps" => PS,
-        "checkpoint" => CHECKPOINT,
-        "suspend" => SUSPEND,
+/// All commands, and the options of `resurgo run`.
+pub fn all() -> String {
+    format!("{COMMANDS}\n{}{BELOW}", options())
+}
+
+fn about(verb: &str) -> String {
+    match verb {
+        "run" => format!("{RUN}\n{}{BELOW}", options()),
+        "ps" => PS.to_string(),
+        "checkpoint" => CHECKPOINT.to_string(),
+        "suspend" => SUSPEND.to_string(),
         "resume" => {
-            let options = crate::options::at_resume().map(|name| {
-                format!(
-                    "  --{name}
-"
-                )
-            });
-            return Cow::Owned(RESUME.to_string() + &options.collect::<String>());
+            let lines = table::options().filter(|line| line.is_for_resume());
+            format!("{RESUME}{}", lines.map(shown).collect::<String>())
         }
-        "kill" => KILL,
-        "image" => IMAGE,
-        "doctor" => DOCTOR,
-        "bench" => BENCH,
-        _ => ALL,
+        "kill" => KILL.to_string(),
+        "image" => IMAGE.to_string(),
+        "doctor" => DOCTOR.to_string(),
+        "bench" => BENCH.to_string(),
+        _ => all(),
+    }
+}
+
+/// All options, in their sections.
+fn options() -> String {
+    let section = |section: &Section| {
+        let lines: String = section.lines.iter().map(shown).collect();
+        format!("{}:\n{lines}", section.title)
     };
-    Cow::Borrowed(text)
+    let sections: Vec<String> = table::SECTIONS.iter().map(section).collect();
+    sections.join("\n")
+}
+
+/// Where the text beside an option begins, and where it ends at most.
+const TEXT: usize = 30;
+const WIDTH: usize = 100;
+
+/// The lines of help about an option.
+fn shown(line: &Line) -> String {
+    let names: Vec<&str> = line.names().filter(|name| !name.is_empty()).collect();
+    let names = format!("{} {}", names.join(", "), line.values);
+    let mut text = line.help.to_string();
+    if !line.default.is_empty() {
+        let at = text.find('\n').unwrap_or(text.len());
+        let at = text[..at].trim_end_matches(':').len();
+        text.insert_str(at, &format!(" (default {})", line.default));
+    }
+    let left = wrapped(&names, WIDTH - 2);
+    let right: Vec<String> = text.split('\n').flat_map(|part| wrapped(part, WIDTH - TEXT)).collect();
+    let fits = left.len() == 1 && left[0].len() + 2 < TEXT;
+    let mut shown = String::new();
+    for name in &left[..left.len() - usize::from(fits)] {
+        shown += &format!("  {name}\n");
+    }
+    for (index, text) in right.iter().enumerate() {
+        let name = if fits && index == 0 { left[0].as_str() } else { "" };
+        shown += &format!("  {name:<width$}{text}\n", width = TEXT - 2);
+    }
+    shown
+}
+
+/// Words in lines of at most `width`.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if lines[last].is_empty() {
+            lines[last] = word.to_string();
+        } else if lines[last].len() + 1 + word.len() <= width {
+            lines[last] += &format!(" {word}");
+        } else {
+            lines.push(word.to_string());
+        }
+    }
+    lines
 }
 
 const RUN: &str = "\
@@ -132,17 +187,37 @@ mod tests {
 
     #[test]
     fn every_command_has_its_own() {
-        let mut seen = vec![ALL.to_string()];
-        for line in ALL.lines().filter_map(|line| line.strip_prefix("  resurgo ")) {
+        let mut seen = vec![all()];
+        for line in all().lines().filter_map(|line| line.strip_prefix("  resurgo ")) {
             let verb = line.split(' ').next().unwrap_or_default();
-            let text = about(verb).into_owned();
+            let text = about(verb);
             assert!(text.starts_with(&format!("resurgo {verb} ")), "{verb}");
             assert!(!seen.contains(&text), "{verb}");
             assert!(text.lines().all(|line| line.len() <= 120), "{verb}");
             seen.push(text);
         }
         assert_eq!(seen.len(), 10);
-        assert!(about("run").contains(OPTIONS) && !about("run").contains("resurgo ps  "));
+        assert!(about("run").contains("As at mpiexec:") && !about("run").contains("resurgo ps  "));
         assert!(about("resume").contains("--time-limit") && !about("resume").contains("--protocol"));
+    }
+
+    #[test]
+    fn every_option_has_its_lines() {
+        let text = about("run");
+        for line in table::options() {
+            assert!(!line.help.is_empty(), "{:?}", line.bare_names().next());
+            assert!(text.contains(&shown(line)));
+        }
+        let restarts = "  --max-restarts N            restarts a job may have (default 64)\n";
+        assert!(text.contains(restarts), "{text}");
+        assert!(text.contains("  -n, -np N                   ranks that run the program (default 1)\n"));
+        let protocol = "  --protocol NAME             what follows from a crash (default auto):\n";
+        assert!(text.contains(protocol), "{text}");
+    }
+
+    #[test]
+    fn long_texts_are_wrapped() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("", 7), [""]);
     }
 }

@@ -37,5 +37,5 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
 
 fn usage() -> i32 {
     eprintln!("resurgo: write: resurgo image show FILE...");
-    i32::from(crate::USAGE)
+    i32::from(crate::check::USAGE)
 }

@@ -259,7 +259,7 @@ fn find(jobs: Vec<Job>, number: &OsStr) -> Result<Job, String> {
 
 fn usage(text: &str) -> i32 {
     eprintln!("resurgo: {text}");
-    i32::from(crate::USAGE)
+    i32::from(crate::check::USAGE)
 }
 
 fn failed(text: &str) -> i32 {

@@ -12,7 +12,9 @@ mod help;
 mod hosts;
 mod image;
 mod jobs;
+mod near;
 mod options;
+mod program;
 mod run;
 mod slurm;
 mod spawn;
@@ -21,9 +23,6 @@ mod text_file;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-
-/// Exit status of a wrong command line or a job that cannot be started.
-const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     resurgo_image::hear_of_children();
@@ -60,8 +59,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Some("") => {
-            eprint!("{}", help::ALL);
-            ExitCode::from(USAGE)
+            eprint!("{}", help::all());
+            ExitCode::from(check::USAGE)
         }
         _ => {
             let known = [
@@ -77,12 +76,12 @@ fn main() -> ExitCode {
                 "help",
                 "version",
             ];
-            let near = options::nearest(&verb.to_string_lossy(), &known).unwrap_or("--help");
+            let near = near::nearest(&verb.to_string_lossy(), &known).unwrap_or("--help");
             eprintln!(
                 "resurgo: there is no {:?}; did you mean \"resurgo {near}\"?",
                 verb.display()
             );
-            ExitCode::from(USAGE)
+            ExitCode::from(check::USAGE)
         }
     }
 }

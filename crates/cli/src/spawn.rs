@@ -9,7 +9,7 @@ use resurgo_wire::control::{Program, WantedProgram};
 
 use crate::environment;
 use crate::options::{Options, ProgramOptions};
-use crate::run::prepare_program;
+use crate::program;
 
 /// What is to be executed for `wanted`. As at mpiexec, it gets the environment and the directory of the job, not those of
 /// the rank that spawns it. Of the reserved info keys (MPI 5.0, §11.8.4) `wdir` and `path` are followed; there is one
@@ -42,7 +42,7 @@ pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Resul
         arguments,
     };
     let (mut program, _) =
-        prepare_program(options, &program, origin, key("path").map(OsStr::new)).map_err(|refusal| refusal.text)?;
+        program::prepare(options, &program, origin, key("path").map(OsStr::new)).map_err(|refusal| refusal.text)?;
     if program.is_plain {
         return Err(format!(
             "{} is not an MPI program, and ranks that spawn others wait for their MPI_Init",

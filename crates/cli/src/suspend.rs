@@ -131,7 +131,7 @@ pub fn resume(arguments: Vec<OsString>) -> i32 {
         (Ok(_), _) => crate::help::print("resume"),
         (Err(error), _) => {
             eprintln!("resurgo: {error}");
-            i32::from(crate::USAGE)
+            i32::from(crate::check::USAGE)
         }
     }
 }
@@ -179,7 +179,7 @@ fn directories(options: &Options, here: &OsStr) -> Vec<PathBuf> {
 /// The suspended job of the same command line, for `--resume-if-any`.
 pub fn find_same(options: &Options, origin: &Origin) -> Result<Option<Suspended>, Refusal> {
     let refused = |text: String| Refusal::new(2, text);
-    let Some(directory) = &options.checkpoint_directory else {
+    let Some(directory) = &options.images.directory else {
         return Ok(None);
     };
     let directory = Path::new(&origin.directory).join(directory);
@@ -199,7 +199,7 @@ pub fn find_same(options: &Options, origin: &Origin) -> Result<Option<Suspended>
             continue;
         }
         if directories(&then, &theirs.directory) != directories(options, &origin.directory) {
-            if !options.quiet {
+            if !options.output.quiet {
                 let (theirs, own) = (theirs.directory.display(), job.directory.display());
                 eprintln!(
                     "resurgo: note: the job that is suspended in {own} was started in {theirs}: it stays as it is"

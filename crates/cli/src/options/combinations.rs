@@ -1,18 +1,20 @@
 //! What cannot be combined, and what follows from what was given.
 
 use resurgo_protocol::Protocol;
+use resurgo_runtime::dispatcher::Period;
 use resurgo_runtime::trampoline::addresses_can_be_fixed;
 use resurgo_wire::node_memory::MAX_RANKS;
 
-use super::*;
+use super::types::{Images, Options};
+use super::{groups, policy};
 
 /// Logs and waves together, where that is possible. Returns why it is what it is, and whether that must be said in any case.
 fn choose_protocol(options: &mut Options) -> (&'static str, bool) {
     let why = if options.tolerate_node {
         "message logging alone, as pessimistic: what event loggers have cannot be cut back to a wave"
-    } else if options.spill_directory.is_some() {
+    } else if options.log.spill_directory.is_some() {
         "message logging alone, as pessimistic: logs that have been spilled cannot be cut back to a wave"
-    } else if options.images_in_flight.is_some() || policy::is_of_single_ranks(options.checkpoint_policy.as_deref()) {
+    } else if options.images.in_flight.is_some() || policy::is_of_single_ranks(&options.images.policy) {
         "message logging alone, as pessimistic: images of single ranks are asked for, and in a wave all have theirs together"
     } else if addresses_can_be_fixed() {
         let why = "message logging, so that a failed rank recovers alone, and waves, to which all ranks return if the program \
@@ -39,111 +41,139 @@ fn described(options: &Options) -> String {
 }
 
 /// Whether the options go together.
-pub(super) fn check(options: &mut Options) -> Result<(), String> {
+pub fn check(options: &mut Options) -> Result<(), String> {
     let size = options.size();
     if options.protocol == Protocol::Auto {
         let (why, is_unexpected) = choose_protocol(options);
-        options.choice = (is_unexpected || options.choice.is_some()).then_some(why);
+        options.choice = (is_unexpected || options.has("protocol")).then_some(why);
     }
     if size > MAX_RANKS {
         return Err(format!("{size} ranks: a node can hold at most {MAX_RANKS}"));
     }
-    if options.tolerate_node && options.protocol == Protocol::ChannelMemory {
-        return Err(
-            "--tolerate node: under --protocol channel-memory a rank needs nothing of its node in any case; leave --tolerate out"
-                .to_string(),
-        );
-    }
-    if options.tolerate_node && ![Protocol::Pessimistic, Protocol::Causal].contains(&options.protocol) {
-        let protocol = options.protocol.name();
-        return Err(format!(
-            "--tolerate node needs --protocol pessimistic or causal; {protocol} does not tolerate the loss of a node"
-        ));
-    }
-    if options.stats_json.is_some() && options.stats_json == options.json_events {
+    check_tolerance(options)?;
+    if options.output.stats_json.is_some() && options.output.stats_json == options.output.json_events {
         return Err("--stats-json and --json-events need files of their own".to_string());
     }
-    if let Some(policy) = options.checkpoint_policy.take() {
-        policy::check(options, &policy)?;
-    }
+    policy::check(options)?;
     check_loggers(options, size)?;
     groups::check(options, size)?;
     check_memories(options, size)?;
-    let checkpoints = options.checkpoint_period != Period::Never;
-    if checkpoints && options.protocol == Protocol::None {
+    check_period(&mut options.images, options.protocol)?;
+    check_in_flight(options)?;
+    check_spilling(options)?;
+    check_files(options)?;
+    check_suspension(options)?;
+    if !options.images.at.is_empty() && !options.has_images() {
+        return Err("--checkpoint-at needs images, which --protocol none has not".to_string());
+    }
+    Ok(())
+}
+
+fn check_tolerance(options: &Options) -> Result<(), String> {
+    match options.protocol {
+        _ if !options.tolerate_node => Ok(()),
+        Protocol::Pessimistic | Protocol::Causal => Ok(()),
+        Protocol::ChannelMemory => Err(
+            "--tolerate node: under --protocol channel-memory a rank needs nothing of its node in any case; leave --tolerate out"
+                .to_string(),
+        ),
+        protocol => Err(format!(
+            "--tolerate node needs --protocol pessimistic or causal; {} does not tolerate the loss of a node",
+            protocol.name()
+        )),
+    }
+}
+
+fn check_period(images: &mut Images, protocol: Protocol) -> Result<(), String> {
+    if images.period != Period::Never && protocol == Protocol::None {
         return Err("--checkpoint-every needs a protocol that recovers; --protocol none uses no images".to_string());
     }
-    if let Period::Daly { mtbf } = &mut options.checkpoint_period {
-        *mtbf = options.mtbf;
-    } else if options.mtbf.is_some() {
+    if let Period::Daly { mtbf } = &mut images.period {
+        *mtbf = images.mtbf;
+    } else if images.mtbf.is_some() {
         return Err("--mtbf is for --checkpoint-every daly".to_string());
     }
-    if options.checkpoint_directory.is_some() && !options.has_images() {
-        return Err("--checkpoint-dir is for image files, and --protocol none has no images; leave it out".to_string());
-    }
-    if options.images_in_flight.is_some() {
-        if options.protocol.only_waves() {
-            let protocol = options.protocol.name();
-            if options.protocol == Protocol::Hierarchical {
-                return Err(
-                    "--checkpoint-in-flight is for images of single ranks; under --protocol hierarchical all ranks of a group \
-                     write theirs together; leave it out, or run with --protocol pessimistic"
-                        .to_string(),
-                );
-            }
-            if options.protocol == Protocol::Group {
-                let images = options.images_in_flight.unwrap_or(1);
-                return Err(format!(
-                    "--checkpoint-in-flight is for images of single ranks; under --protocol group a whole group writes \
-                     its images at a time; the nearest is --groups-at-once {images}"
-                ));
-            }
-            return Err(format!(
-                "--checkpoint-in-flight is for images of single ranks; under --protocol {protocol} all ranks write theirs \
-                 together, one wave at a time"
-            ));
+    Ok(())
+}
+
+fn check_in_flight(options: &Options) -> Result<(), String> {
+    let Some(images) = options.images.in_flight else {
+        return Ok(());
+    };
+    let why = match options.protocol {
+        Protocol::Hierarchical => {
+            "under --protocol hierarchical all ranks of a group write theirs together; leave it out, or run with --protocol \
+             pessimistic"
+                .to_string()
         }
-        if options.checkpoint_directory.is_none() {
+        Protocol::Group => format!(
+            "under --protocol group a whole group writes its images at a time; the nearest is --groups-at-once {images}"
+        ),
+        protocol if protocol.only_waves() => format!(
+            "under --protocol {} all ranks write theirs together, one wave at a time",
+            protocol.name()
+        ),
+        _ if options.images.directory.is_none() => {
             return Err(
                 "--checkpoint-in-flight needs --checkpoint-dir: images that stay in memory are taken one at a time"
                     .to_string(),
             );
         }
-    }
-    if options.spill_directory.is_some() && !options.protocol.recovers_alone() {
-        return Err(format!(
-            "--spill-dir is for message logs, and --protocol {} has none; leave it out",
-            options.protocol.name()
-        ));
-    }
-    if options.protocol == Protocol::Hierarchical && options.spill_directory.is_some() {
-        return Err(
+        _ => return Ok(()),
+    };
+    Err(format!("--checkpoint-in-flight is for images of single ranks; {why}"))
+}
+
+fn check_spilling(options: &Options) -> Result<(), String> {
+    match options.protocol {
+        _ if options.log.spill_directory.is_none() => Ok(()),
+        Protocol::Hierarchical => Err(
             "--spill-dir and --protocol hierarchical cannot be combined: logs inside a group that have been spilled cannot be \
              cut back to a wave. Leave it out and have images taken (--checkpoint-every), which let logs between groups forget, \
              or run with --protocol pessimistic"
                 .to_string(),
-        );
+        ),
+        protocol if protocol.recovers_alone() => Ok(()),
+        protocol => Err(format!(
+            "--spill-dir is for message logs, and --protocol {} has none; leave it out",
+            protocol.name()
+        )),
+    }
+}
+
+/// Whether there are image files where something is said of them.
+fn check_files(options: &Options) -> Result<(), String> {
+    let images = &options.images;
+    let has_files = images.directory.is_some();
+    if has_files && !options.has_images() {
+        return Err("--checkpoint-dir is for image files, and --protocol none has no images; leave it out".to_string());
     }
     for (given, name) in [
-        (options.checkpoint_keep, "--checkpoint-keep"),
-        (options.checkpoint_compress.is_some(), "--checkpoint-compress"),
+        (images.keep, "--checkpoint-keep"),
+        (images.compress.is_some(), "--checkpoint-compress"),
     ] {
-        if given && options.checkpoint_directory.is_none() {
+        if given && !has_files {
             return Err(format!("{name} is for image files: it needs --checkpoint-dir"));
         }
     }
-    if !options.local_copies {
-        if !options.has_images() {
-            return Err("--local-copies off needs images, which --protocol none has not".to_string());
-        }
-        if options.checkpoint_directory.is_none() {
-            return Err(
-                "--local-copies off needs --checkpoint-dir: without files, the copies in memory are all images there are; add \
-                 --checkpoint-dir DIR, or keep them"
-                    .to_string(),
-            );
-        }
+    if images.local_copies {
+        return Ok(());
     }
+    if !options.has_images() {
+        return Err("--local-copies off needs images, which --protocol none has not".to_string());
+    }
+    if !has_files {
+        return Err(
+            "--local-copies off needs --checkpoint-dir: without files, the copies in memory are all images there are; add \
+             --checkpoint-dir DIR, or keep them"
+                .to_string(),
+        );
+    }
+    Ok(())
+}
+
+/// Whether the job can be suspended where it is to be.
+fn check_suspension(options: &Options) -> Result<(), String> {
     let servers = match options.protocol {
         Protocol::ChannelMemory => Some(("under --protocol channel-memory", "channel memories")),
         _ if options.tolerate_node => Some(("with --tolerate node", "event loggers")),
@@ -151,7 +181,7 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
     };
     for (given, name) in [
         (options.resume_if_any, "--resume-if-any"),
-        (options.time_limit.is_some(), "--time-limit"),
+        (options.ends.time_limit.is_some(), "--time-limit"),
     ] {
         if !given {
             continue;
@@ -162,12 +192,9 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
                  --protocol pessimistic and without --tolerate node"
             ));
         }
-        if options.checkpoint_directory.is_none() {
+        if options.images.directory.is_none() {
             return Err(format!("{name} needs --checkpoint-dir, where the job is suspended"));
         }
-    }
-    if !options.checkpoint_at.is_empty() && !options.has_images() {
-        return Err("--checkpoint-at needs images, which --protocol none has not".to_string());
     }
     Ok(())
 }
@@ -175,7 +202,7 @@ pub(super) fn check(options: &mut Options) -> Result<(), String> {
 /// Whether what is said of channel memories goes together with the rest.
 fn check_memories(options: &Options, size: usize) -> Result<(), String> {
     if options.protocol != Protocol::ChannelMemory {
-        let given = options.channel_memories.is_some() || options.channel_memory.is_some();
+        let given = options.has("channel-memories") || options.has("channel-memory");
         return match given {
             true => Err(format!(
                 "--channel-memories and --channel-memory are for --protocol channel-memory; {} has none",
@@ -184,15 +211,15 @@ fn check_memories(options: &Options, size: usize) -> Result<(), String> {
             false => Ok(()),
         };
     }
-    match options.channel_memories {
-        Some(0) => {
+    match options.memories.count {
+        0 => {
             return Err(
                 "--channel-memories 0: every message goes through a channel memory; --channel-memories 1 at least, or --protocol \
                  pessimistic, under which messages stay with their senders"
                     .to_string(),
             );
         }
-        Some(memories) if memories > size => {
+        memories if memories > size => {
             return Err(format!(
                 "--channel-memories {memories} are more than the {size} ranks that they serve; --channel-memories {size} at most"
             ));
@@ -206,7 +233,7 @@ fn check_memories(options: &Options, size: usize) -> Result<(), String> {
 fn check_loggers(options: &Options, size: usize) -> Result<(), String> {
     let (causal, node) = (options.protocol == Protocol::Causal, options.tolerate_node);
     let protocol = described(options);
-    if options.reduction.is_some() && !(causal && node) {
+    if options.has("reduction") && !(causal && node) {
         let missing = match (causal, node) {
             (true, _) => "add --tolerate node: while only processes are lost, nothing is piggybacked".to_string(),
             (_, true) => format!("add --protocol causal: {protocol} piggybacks nothing"),
@@ -216,8 +243,8 @@ fn check_loggers(options: &Options, size: usize) -> Result<(), String> {
             "--reduction is for --protocol causal --tolerate node; {missing}"
         ));
     }
-    let logger = options.event_logger != ANY_PORT;
-    if options.event_loggers.is_some() || logger {
+    let logger = options.has("event-logger");
+    if options.has("event-loggers") || logger {
         let name = if logger { "--event-logger" } else { "--event-loggers" };
         if ![Protocol::Pessimistic, Protocol::Causal, Protocol::Auto].contains(&options.protocol) {
             return Err(format!(
@@ -230,22 +257,23 @@ fn check_loggers(options: &Options, size: usize) -> Result<(), String> {
             ));
         }
     }
-    match options.event_loggers {
-        Some(0) if !causal => {
+    match options.loggers.count {
+        _ if !node => {}
+        0 if !causal => {
             return Err(format!(
                 "--event-loggers 0 needs --protocol causal: under {protocol}, sends wait until an event logger has all \
                  deliveries before them; the nearest is --event-loggers 1"
             ));
         }
-        Some(loggers) if loggers > size => {
+        loggers if loggers > size => {
             return Err(format!(
                 "--event-loggers {loggers} are more than the {size} ranks that log to them; --event-loggers {size} at most"
             ));
         }
         _ => {}
     }
-    if options.clock_spread.is_some() && (!causal || options.loggers() < 2) {
-        let why = match (causal, node, options.loggers()) {
+    if options.has("clock-spread") && (!causal || options.logger_count() < 2) {
+        let why = match (causal, node, options.logger_count()) {
             (false, ..) => format!("{protocol} needs the clock of its own rank only; it is for --protocol causal"),
             (_, false, _) => {
                 "only --tolerate node has event loggers, whose clocks are spread; add --tolerate node --event-loggers 2"

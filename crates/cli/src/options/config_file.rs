@@ -3,7 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use super::names;
+use super::table;
+use super::written::split;
 use crate::text_file;
 
 /// The longest file that is read, in bytes.
@@ -14,8 +15,8 @@ pub fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let mut expanded = Vec::with_capacity(arguments.len());
     let mut words = arguments.into_iter().peekable();
     while let Some(word) = words.next_if(|word| word.as_encoded_bytes().starts_with(b"-") && word != "--") {
-        let (name, attached) = names::split(word.to_str().unwrap_or_default());
-        let values = names::find(name).map_or(0, |option| option.values);
+        let (name, attached) = split(word.to_str().unwrap_or_default());
+        let values = table::find(name).map_or(0, table::Line::value_count);
         if name != "configfile" {
             let missing = values.saturating_sub(usize::from(attached.is_some()));
             expanded.push(word);

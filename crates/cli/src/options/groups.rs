@@ -6,7 +6,8 @@ use resurgo_protocol::Protocol;
 use resurgo_protocol::group::formation;
 use resurgo_wire::control::Grouping;
 
-use super::{Options, nearest};
+use super::types::Options;
+use crate::near::nearest;
 use crate::text_file;
 
 const DYNAMIC: &str = "dynamic";
@@ -15,9 +16,9 @@ const STATIC: &str = "static";
 /// Whether what is said of groups goes together, for a job of `ranks` ranks.
 pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
     for (given, name) in [
-        (options.groups.is_some(), "--groups"),
-        (options.group_size.is_some(), "--group-size"),
-        (options.groups_at_once.is_some(), "--groups-at-once"),
+        (options.groups.how.is_some(), "--groups"),
+        (options.groups.size.is_some(), "--group-size"),
+        (options.has("groups-at-once"), "--groups-at-once"),
     ] {
         if given && !options.protocol.has_groups() {
             let with = match name {
@@ -31,13 +32,13 @@ pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
         }
     }
     if options.protocol == Protocol::Hierarchical {
-        if options.groups.as_deref() == Some(DYNAMIC) {
+        if options.groups.how.as_deref() == Some(DYNAMIC) {
             return Err(
                 "--groups dynamic is for --protocol group; under hierarchical groups stay the same; the nearest is --groups static"
                     .to_string(),
             );
         }
-        if options.groups_at_once.is_some() {
+        if options.has("groups-at-once") {
             return Err(
                 "--groups-at-once is for --protocol group; under hierarchical each group writes its images at times of its own"
                     .to_string(),
@@ -46,7 +47,7 @@ pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
     }
     let way = way(options);
     let is_list = way != DYNAMIC && way != STATIC;
-    match options.group_size {
+    match options.groups.size {
         Some(_) if is_list => {
             return Err(format!(
                 "--groups {way}: the file says how large groups are; leave --group-size out, or write --groups static"
@@ -59,10 +60,11 @@ pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
         }
         _ => {}
     }
-    let Some(at_once) = options.groups_at_once else {
+    if !options.has("groups-at-once") {
         return Ok(());
-    };
-    if options.checkpoint_directory.is_none() {
+    }
+    let at_once = options.groups.at_once;
+    if options.images.directory.is_none() {
         return Err(
             "--groups-at-once is for image files: it needs --checkpoint-dir; images that stay in memory are taken one group \
              at a time"
@@ -84,7 +86,7 @@ fn way(options: &Options) -> &str {
     } else {
         STATIC
     };
-    options.groups.as_deref().unwrap_or(usual)
+    options.groups.how.as_deref().unwrap_or(usual)
 }
 
 fn without_groups(protocol: Protocol) -> String {
@@ -107,7 +109,7 @@ fn at_most(at_once: u32, groups: u32) -> Result<(), String> {
 }
 
 fn size(options: &Options, ranks: usize) -> usize {
-    options.group_size.unwrap_or_else(|| formation::usual_size(ranks))
+    options.groups.size.unwrap_or_else(|| formation::usual_size(ranks))
 }
 
 /// How groups are formed in a job of `ranks` ranks. Reads the file, if that is how.
@@ -119,7 +121,11 @@ pub fn grouping(options: &Options, ranks: usize) -> Result<Grouping, String> {
     match way(options) {
         DYNAMIC => Ok(Grouping::Dynamic { size }),
         STATIC => Ok(Grouping::Static { size }),
-        file => list(file, ranks, options.groups_at_once),
+        file => list(
+            file,
+            ranks,
+            options.has("groups-at-once").then_some(options.groups.at_once),
+        ),
     }
 }
 

@@ -3,17 +3,22 @@
 use resurgo_protocol::Protocol;
 use resurgo_runtime::dispatcher::{Order, Period};
 
-use super::{Options, nearest};
+use super::types::Options;
+use crate::near::nearest;
 
 /// What `--checkpoint-policy` may be.
 const POLICIES: &[&str] = &["periodic", "round-robin", "random", "most-log", "daly"];
 
-/// Sets what a policy means, if that can be.
-pub fn check(options: &mut Options, policy: &str) -> Result<(), String> {
-    let order = order(policy).map_err(|error| format!("--checkpoint-policy: {error}"))?;
-    let period = options.checkpoint_period;
+/// Sets what the policy means, if one is given and that can be.
+pub fn check(options: &mut Options) -> Result<(), String> {
+    if !options.has("checkpoint-policy") {
+        return Ok(());
+    }
+    let policy = options.images.policy.clone();
+    let order = order(&policy).map_err(|error| format!("--checkpoint-policy: {error}"))?;
+    let period = options.images.period;
     match (order, period) {
-        (None, Period::Never) => options.checkpoint_period = Period::Daly { mtbf: None },
+        (None, Period::Never) => options.images.period = Period::Daly { mtbf: None },
         (None, Period::Daly { .. }) => {}
         (None, Period::Every(_)) => {
             return Err(
@@ -39,15 +44,14 @@ pub fn check(options: &mut Options, policy: &str) -> Result<(), String> {
                  together; the nearest is periodic, a wave every time"
             ));
         }
-        (Some(order), _) => options.checkpoint_order = order,
+        (Some(order), _) => options.images.order = order,
     }
     Ok(())
 }
 
-/// Whether this policy, if any, is not for waves.
-pub fn is_of_single_ranks(policy: Option<&str>) -> bool {
-    let order = policy.map(order);
-    matches!(order, Some(Ok(Some(order))) if order != Order::Periodic)
+/// Whether this policy is not for waves.
+pub fn is_of_single_ranks(policy: &str) -> bool {
+    matches!(order(policy), Ok(Some(order)) if order != Order::Periodic)
 }
 
 /// The order that a policy stands for; none for daly, which is about times.

@@ -1,3 +1,8 @@
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use resurgo_runtime::dispatcher::{Order, Period};
+
 use super::*;
 use resurgo_protocol::Protocol;
 
@@ -28,9 +33,9 @@ fn what_people_type_at_mpiexec() {
         assert_eq!(options.programs[0].arguments, ["./app", "-x", "3"], "{line}");
     }
     let options = options("-genv A 1 -l -wdir /tmp -n 2 -env B 2 ./a x : -n 3 -envnone ./b -- :y");
-    assert!(options.label.is_some());
+    assert!(options.output.label.is_some());
     assert_eq!(options.size(), 5);
-    assert_eq!(options.environment, [("A".into(), "1".into())]);
+    assert_eq!(options.environment.set, [("A".into(), "1".into())]);
     assert_eq!(options.programs[0].environment, [("B".into(), "2".into())]);
     assert_eq!(options.programs[0].directory, Some("/tmp".into()));
     assert_eq!(options.programs[1].inherit, Some(Inherit::Nothing));
@@ -46,12 +51,12 @@ fn options_of_our_own() {
          --event-logger 127.0.0.1:7000 --spin 20 ./a",
     );
     assert_eq!(options.protocol, Protocol::Pessimistic);
-    assert_eq!((options.max_restarts, options.max_restarts_per_rank), (3, 2));
-    assert_eq!((options.log_memory, options.log_prefault), (Some(3 << 29), 0));
+    assert_eq!((options.ends.restarts, options.ends.restarts_per_rank), (3, 2));
+    assert_eq!((options.log.memory, options.log.prefault), (Some(3 << 29), 0));
     assert_eq!(options.faults, ["rank=1,at=3s", "rank=2,at=4s"]);
-    assert_eq!(options.event_logger.port(), 7000);
+    assert_eq!(options.loggers.address.port(), 7000);
     assert_eq!(options.spin, Some(Duration::from_micros(20)));
-    assert!(options.quiet && options.spill_directory.is_some() && options.json_events.is_some());
+    assert!(options.output.quiet && options.log.spill_directory.is_some() && options.output.json_events.is_some());
 }
 
 #[test]
@@ -69,10 +74,10 @@ fn the_environment_gives_options_and_the_command_line_wins() {
     };
     let options = parse("--protocol pessimistic ./a");
     assert_eq!(
-        (options.log_memory, options.protocol),
+        (options.log.memory, options.protocol),
         (Some(64 << 20), Protocol::Pessimistic)
     );
-    assert!(options.quiet);
+    assert!(options.output.quiet);
     assert_eq!(options.faults.len(), 2);
     assert_eq!(
         parse("--fault rank=0,at=5s --fault rank=0,at=6s ./a").faults,
@@ -91,24 +96,26 @@ fn policies_say_whose_image_comes_next() {
         ("most-log", Order::MostLog),
     ] {
         let options = options(&format!("--checkpoint-policy {line} {every} ./a"));
-        assert_eq!(options.checkpoint_order, order);
-        assert_eq!(options.checkpoint_period, Period::Every(Duration::from_secs(2)));
+        assert_eq!(options.images.order, order);
+        assert_eq!(options.images.period, Period::Every(Duration::from_secs(2)));
     }
     let mtbf = Some(Duration::from_secs(3600));
     for line in ["--checkpoint-policy daly", "--checkpoint-every daly"] {
         let options = options(&format!("{line} --mtbf 1h --protocol blocking ./a"));
-        assert_eq!(options.checkpoint_period, Period::Daly { mtbf });
+        assert_eq!(options.images.period, Period::Daly { mtbf });
     }
     let both = options("--checkpoint-policy round-robin --checkpoint-every daly ./a");
     assert_eq!(
-        (both.checkpoint_order, both.checkpoint_period),
+        (both.images.order, both.images.period),
         (Order::RoundRobin, Period::Daly { mtbf: None })
     );
 }
 
 #[test]
 fn local_copies_are_on_unless_said() {
-    assert!(options("--checkpoint-dir d ./a").local_copies && options("--local-copies on ./a").local_copies);
+    assert!(
+        options("--checkpoint-dir d ./a").images.local_copies && options("--local-copies on ./a").images.local_copies
+    );
     for protocol in [
         "auto",
         "pessimistic",
@@ -122,12 +129,12 @@ fn local_copies_are_on_unless_said() {
         let options = options(&format!(
             "-n 4 --protocol {protocol} --local-copies off --checkpoint-dir d ./a"
         ));
-        assert!(!options.local_copies, "{protocol}");
+        assert!(!options.images.local_copies, "{protocol}");
     }
     let variable = |name: &str| (name == "RESURGO_LOCAL_COPIES").then(|| "off".into());
     let words = |line: &str| line.split_whitespace().map(OsString::from).collect();
     match parse(words("--checkpoint-dir d ./a"), variable) {
-        Ok(Request::Run(options)) => assert!(!options.local_copies),
+        Ok(Request::Run(options)) => assert!(!options.images.local_copies),
         other => panic!("{other:?}"),
     }
 }
@@ -136,9 +143,9 @@ fn local_copies_are_on_unless_said() {
 fn levels_of_compression() {
     for (value, level) in [("zstd", 1), ("zstd:1", 1), ("zstd:19", 19)] {
         let options = options(&format!("--checkpoint-dir d --checkpoint-compress {value} ./a"));
-        assert_eq!(options.checkpoint_compress, Some(level), "{value}");
+        assert_eq!(options.images.compress, Some(level), "{value}");
     }
-    assert_eq!(options("--checkpoint-dir d ./a").checkpoint_compress, None);
+    assert_eq!(options("--checkpoint-dir d ./a").images.compress, None);
 }
 
 #[test]
@@ -394,13 +401,13 @@ fn errors_name_what_is_wrong() {
 #[test]
 fn a_value_may_look_like_an_option_where_it_is_meant() {
     let options = options("--json-events=-n -env A -l -env B=-n -genv C=1=2 -x D=4 -x E ./a");
-    assert_eq!(options.json_events, Some("-n".into()));
+    assert_eq!(options.output.json_events, Some("-n".into()));
     let pairs = |pairs: &[(&str, &str)]| -> Vec<(OsString, OsString)> {
         pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
     };
     assert_eq!(options.programs[0].environment, pairs(&[("A", "-l"), ("B", "-n")]));
-    assert_eq!(options.environment, pairs(&[("C", "1=2"), ("D", "4")]));
-    assert_eq!(options.exported, ["E"]);
+    assert_eq!(options.environment.set, pairs(&[("C", "1=2"), ("D", "4")]));
+    assert_eq!(options.environment.exported, ["E"]);
 }
 
 #[test]
@@ -435,10 +442,116 @@ fn variables_that_mean_nothing_are_noticed() {
 
 #[test]
 fn every_option_is_known_once() {
-    for option in names::OPTIONS {
-        let same = names::OPTIONS.iter().filter(|other| other.name == option.name);
-        assert_eq!(same.count(), 1, "{}", option.name);
+    for line in table::options() {
+        for name in line.bare_names() {
+            let same = table::options().filter(|other| other.is(name));
+            assert_eq!(same.count(), 1, "{name}");
+        }
     }
+}
+
+/// An entry of the reference: what stands before the colon of a list item, without line breaks.
+fn entries(page: &str) -> Vec<String> {
+    let mut entries = Vec::new();
+    for item in page.split("\n- ").skip(1) {
+        let item = item.split("\n\n").next().unwrap_or_default().replace("\n  ", " ");
+        // Colons inside of code are no ends.
+        let mut is_code = false;
+        let mut depth = 0;
+        let mut end = item.len();
+        for (at, letter) in item.char_indices() {
+            match letter {
+                '`' => is_code = !is_code,
+                '(' if !is_code => depth += 1,
+                ')' if !is_code => depth -= 1,
+                ':' if !is_code && depth == 0 => {
+                    end = at;
+                    break;
+                }
+                _ => {}
+            }
+        }
+        entries.push(item[..end].to_string());
+    }
+    entries
+}
+
+/// The pieces of code in an entry that begin with a dash, or the variables.
+fn code(entry: &str) -> Vec<&str> {
+    entry.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_reference_has_every_option_and_no_other() {
+    let page = include_str!("../../../../docs/reference/options.md");
+    let page = page.split("\n# `resurgo ps").next().unwrap();
+    let entries: Vec<String> = entries(page)
+        .into_iter()
+        .filter(|entry| entry.starts_with("`-"))
+        .collect();
+    for line in table::options() {
+        let name = line.names().next().unwrap();
+        // It has a section of its own.
+        if line.is("fault") {
+            assert!(page.contains("`--fault SPEC`") && page.contains("`RESURGO_FAULT`"));
+            continue;
+        }
+        let written = |name: &str| match line.values {
+            "" | "WORD" => format!("`{name}`"),
+            values => format!("`{name} {values}`"),
+        };
+        let entry = entries
+            .iter()
+            .find(|entry| line.names().any(|name| entry.contains(&written(name))));
+        let entry = entry.unwrap_or_else(|| panic!("the reference has no {}", written(name)));
+        for name in line.names() {
+            let is_there = code(entry).iter().any(|code| code.split(' ').next() == Some(name));
+            assert!(is_there, "the reference has {entry} without {name}");
+        }
+        let default = [
+            format!("default {}", line.default),
+            format!("default `{}`", line.default),
+        ];
+        let says_default = default.iter().any(|default| entry.contains(default.as_str()));
+        assert!(
+            line.default.is_empty() || says_default,
+            "{entry}: the default is {}",
+            line.default
+        );
+        let variables = code(entry).into_iter().filter_map(|code| code.strip_prefix("RESURGO_"));
+        let variables: Vec<String> = variables
+            .map(|name| format!("RESURGO_{}", name.trim_end_matches("=1")))
+            .collect();
+        assert_eq!(variables, Vec::from_iter(line.variable()), "{entry}");
+    }
+    for entry in &entries {
+        for option in code(entry)
+            .iter()
+            .filter(|code| code.starts_with('-') && **code != "--")
+        {
+            let name = option.split([' ', '=']).next().unwrap().trim_start_matches('-');
+            let is_known = table::find(name).is_some() || name == "nN" || name.ends_with('…');
+            assert!(is_known, "the reference has {option}, which there is not");
+        }
+    }
+}
+
+#[test]
+fn defaults_are_what_the_table_says() {
+    let options = options("./a");
+    assert_eq!((options.ends.restarts, options.ends.restarts_per_rank), (64, 16));
+    assert_eq!(options.ends.grace, Duration::from_secs(2));
+    assert_eq!(
+        (options.images.share, options.images.signal),
+        (0.1, Some(Signal::SIGUSR1))
+    );
+    assert_eq!(
+        (options.loggers.count, options.memories.count, options.groups.at_once),
+        (1, 1, 1)
+    );
+    assert_eq!(options.loggers.address, "127.0.0.1:0".parse().unwrap());
+    assert_eq!((options.log.prefault, options.images.local_copies), (4 << 20, true));
+    assert!(!options.has("grace") && options.images.period == Period::Never);
 }
 
 #[test]

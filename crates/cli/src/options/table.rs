@@ -1,0 +1,363 @@
+//! The table of options. What is read from the command line and the environment, what `--help` prints, what
+//! `resurgo resume` takes, and what the reference has to say (`tests.rs`) follow from its lines.
+
+use std::path::PathBuf;
+
+use resurgo_runtime::pattern::Pattern;
+use resurgo_runtime::units::{parse_duration, parse_size};
+use resurgo_wire::node_memory::{MAX_CHANNEL_MEMORIES, MAX_EVENT_LOGGERS, REDUCTIONS};
+
+use super::types::{Inherit, Options};
+use super::values::*;
+use super::written::Written;
+use crate::binding::Unit;
+
+/// One option.
+pub struct Line {
+    /// As help shows them, separated by blanks; all mean the same.
+    names: &'static str,
+    /// What stands for its values: a word for each, none for a switch.
+    pub values: &'static str,
+    /// What it is without the option, as it would be written; empty: nothing, or what is chosen when the job begins.
+    pub default: &'static str,
+    places: Places,
+    pub help: &'static str,
+    pub does: Does,
+}
+
+/// Lines that help has together.
+pub struct Section {
+    pub title: &'static str,
+    pub lines: &'static [Line],
+}
+
+/// What an option does.
+pub enum Does {
+    /// Sets something of the job.
+    Job(fn(&mut Options, &str) -> Result<(), String>),
+    /// The same, any number of times; the environment separates the values by `;`.
+    JobAgain(fn(&mut Options, &str) -> Result<(), String>),
+    /// Is about the program that follows, or about values that need not be UTF-8.
+    Program(fn(Written) -> Result<(), String>),
+    /// Chooses among hosts or their networks, of which there is one here: accepted, and without effect.
+    Nothing,
+    Help,
+    Version,
+    /// Is no option: a mark of the command line.
+    Mark,
+}
+
+use Does::{Help, Job, JobAgain, Mark, Nothing, Program, Version};
+
+/// Where an option can be given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Places {
+    /// On the command line of `resurgo run`.
+    Run,
+    /// There and in the environment. It is a part of what is suspended.
+    RunOrEnvironment,
+    /// On the command line of `resurgo run`, and anew on that of `resurgo resume`.
+    RunOrResume,
+    /// All three.
+    Everywhere,
+}
+
+use Places::{Everywhere, Run, RunOrEnvironment, RunOrResume};
+
+impl Line {
+    /// Its names, with their dashes.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.names.split(' ')
+    }
+
+    /// Its names, without.
+    pub fn bare_names(&self) -> impl Iterator<Item = &'static str> {
+        self.names().map(|name| name.trim_start_matches('-'))
+    }
+
+    pub fn is(&self, name: &str) -> bool {
+        self.bare_names().any(|known| known == name)
+    }
+
+    pub fn value_count(&self) -> usize {
+        self.values.split_whitespace().count()
+    }
+
+    /// It is on or off.
+    pub fn is_switch(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    pub fn is_for_resume(&self) -> bool {
+        matches!(self.places, RunOrResume | Everywhere)
+    }
+
+    /// The variable that gives it, if there is one: as the first of its names that is a word.
+    pub fn variable(&self) -> Option<String> {
+        let has_one = matches!(self.places, RunOrEnvironment | Everywhere);
+        let word = self.bare_names().find(|name| name.len() > 1).filter(|_| has_one)?;
+        Some(format!("RESURGO_{}", word.to_ascii_uppercase().replace('-', "_")))
+    }
+}
+
+/// Every option.
+pub fn options() -> impl Iterator<Item = &'static Line> {
+    SECTIONS
+        .iter()
+        .flat_map(|section| section.lines)
+        .filter(|line| !matches!(line.does, Mark))
+}
+
+/// The option `name`, which has no dashes.
+pub fn find(name: &str) -> Option<&'static Line> {
+    options().find(|line| line.is(name))
+}
+
+/// Each line: names, values, default; where it can be given; what help says of it; what it does.
+macro_rules! table {
+    ($($title:literal { $($names:literal $values:literal $default:literal $places:ident $help:literal $does:expr;)* })*) => {
+        pub const SECTIONS: &[Section] = &[$(Section {
+            title: $title,
+            lines: &[$(Line {
+                names: $names,
+                values: $values,
+                default: $default,
+                places: $places,
+                help: $help,
+                does: $does,
+            },)*],
+        },)*];
+    };
+}
+
+table! {
+"As at mpiexec" {
+    "-n -np" "N" "1" Run
+        "ranks that run the program"
+        Program(ranks);
+    "-wdir -wd" "DIR" "" Run
+        "working directory of the program"
+        Program(|given| { given.program.directory = Some(given.path()); Ok(()) });
+    "-env" "NAME VALUE" "" Run
+        "environment of this program"
+        Program(|given| given.pair().map(|pair| given.program.environment.push(pair)));
+    "-genv" "NAME VALUE" "" Run
+        "environment of all programs"
+        Program(|given| given.pair().map(|pair| given.options.environment.set.push(pair)));
+    "-x" "NAME[=VALUE]" "" Run
+        "give all programs this variable"
+        Program(variable);
+    "-envall" "" "" Run
+        "give this program all of the environment (the default)"
+        Program(|given| { given.program.inherit = Some(Inherit::All); Ok(()) });
+    "-envnone" "" "" Run
+        "give this program none of the environment"
+        Program(|given| { given.program.inherit = Some(Inherit::Nothing); Ok(()) });
+    "-envlist" "A,B" "" Run
+        "give this program only these variables"
+        Program(|given| { given.program.inherit = Some(given.listed()); Ok(()) });
+    "-genvall" "" "" Run
+        "as -envall, for all programs"
+        Program(|given| { given.options.environment.inherit = Inherit::All; Ok(()) });
+    "-genvnone" "" "" Run
+        "as -envnone, for all programs"
+        Program(|given| { given.options.environment.inherit = Inherit::Nothing; Ok(()) });
+    "-genvlist" "A,B" "" Run
+        "as -envlist, for all programs"
+        Program(|given| { given.options.environment.inherit = given.listed(); Ok(()) });
+    "-l -label -prepend-rank" "" "" Everywhere
+        "label every line of output with its rank"
+        Job(|options, _| { options.output.label = Some(Pattern::label()); Ok(()) });
+    "-prepend-pattern" "TEXT" "" RunOrResume
+        "label it so: %r rank, %g group, %h host, %t time"
+        Job(|options, value| Pattern::parse(value).map(|text| options.output.label = Some(text)));
+    "-outfile-pattern" "FILE" "" Run
+        "write standard output of ranks into files, as out.%r"
+        Job(|options, value| file_pattern(value).map(|files| options.output.files[0] = Some(files)));
+    "-errfile-pattern" "FILE" "" Run
+        "the same for standard error"
+        Job(|options, value| file_pattern(value).map(|files| options.output.files[1] = Some(files)));
+    "-bind-to" "UNIT" "" Run
+        "run each rank on a core, socket, numa, hwthread (core:2: two of them) or on user:0+1,2+3"
+        Job(|options, value| Unit::parse(value).map(|unit| options.binding.to = Some(unit)));
+    "-map-by" "UNIT" "" Run
+        "with -bind-to: in this order"
+        Job(|options, value| Unit::parse(value).map(|unit| options.binding.by = Some(unit)));
+    "-timeout" "TIME" "" RunOrResume
+        "end the job after so long (also MPIEXEC_TIMEOUT, in seconds)"
+        Job(|options, value| some_time(value).map(|time| options.ends.timeout = Some(time)));
+    "-print-all-exitcodes" "" "" RunOrResume
+        "print the exit code of every rank at the end"
+        Job(|options, _| { options.output.exit_codes = true; Ok(()) });
+    "-v -verbose" "" "" RunOrResume
+        "tell of every life of a rank, and which libraries are used"
+        Job(|options, _| { options.output.verbose = true; Ok(()) });
+    ":" "" "" Run
+        "another program follows"
+        Mark;
+    "-configfile" "FILE" "" Run
+        "the programs are in FILE, one a line"
+        Program(config_file);
+    "-hosts -host -H" "A,B" "" Run
+        "accepted if every host is this machine"
+        Program(hosts_listed);
+    "-f -hostfile -machinefile" "FILE" "" Run
+        "the same, with the hosts in FILE"
+        Program(hosts_in_file);
+    "-ppn -perhost -launcher -launcher-exec -bootstrap -bootstrap-exec -rmk -iface -localhost -usize -order-nodes \
+     -topolib -demux" "WORD" "" Run
+        "accepted, without effect"
+        Nothing;
+    "-hybrid-hosts -disable-hostname-propagation -enable-x -disable-x --oversubscribe --allow-run-as-root" "" "" Run
+        "accepted, without effect"
+        Nothing;
+    "--" "" "" Run
+        "end of the options"
+        Mark;
+}
+"Recovery" {
+    "--protocol" "NAME" "auto" RunOrEnvironment
+        "what follows from a crash:\n\
+         auto: a crashed rank is restarted and replayed; all return to their last images, taken together, if the \
+         program does not repeat itself\n\
+         pessimistic: a crashed rank is restarted and replayed\n\
+         causal: messages carry what a crashed rank must be told\n\
+         blocking: all ranks return to their last images, taken together\n\
+         chandy-lamport: the same; each is taken while the others go on\n\
+         group: the same; those of one group of ranks after the other\n\
+         hierarchical: logging between groups of ranks; a failed rank's group returns to its last images, taken \
+         together\n\
+         channel-memory: every message goes through a process that keeps it for its receiver; a crashed rank is \
+         restarted and replayed\n\
+         none: a crashed rank ends the job"
+        Job(protocol);
+    "--max-restarts" "N" "64" Everywhere
+        "restarts a job may have"
+        Job(|options, value| number(value).map(|restarts| options.ends.restarts = restarts));
+    "--max-restarts-per-rank" "N" "16" Everywhere
+        "restarts a rank may have"
+        Job(|options, value| number(value).map(|restarts| options.ends.restarts_per_rank = restarts));
+    "--grace" "TIME" "2s" Everywhere
+        "time for ranks to end after SIGTERM, SIGINT or SIGHUP"
+        Job(|options, value| parse_duration(value).map(|time| options.ends.grace = time));
+    "--spin" "MICROSECONDS" "" RunOrEnvironment
+        "how long a waiting rank polls before it sleeps (50, or 3 when there are more ranks than cores)"
+        Job(|options, value| microseconds(value).map(|time| options.spin = Some(time)));
+}
+"Images" {
+    "--checkpoint-every" "TIME" "" Everywhere
+        "take an image of each rank so often, from which it can go on; or daly: as often as is best for the time to \
+         solution"
+        Job(|options, value| period(value).map(|period| options.images.period = period));
+    "--checkpoint-share" "PERCENT" "10%" Everywhere
+        "the part of the job's time that images may take"
+        Job(|options, value| share(value).map(|share| options.images.share = share));
+    "--checkpoint-policy" "NAME" "periodic" Everywhere
+        "whose image comes next: periodic, round-robin, random[,seed=N], most-log (whose image frees most of the \
+         message logs), or daly"
+        Job(policy);
+    "--checkpoint-in-flight" "N" "" Everywhere
+        "most images that are taken or written to files at the same time"
+        Job(|options, value| at_least_one(value).map(|images| options.images.in_flight = Some(images)));
+    "--mtbf" "TIME" "" Everywhere
+        "mean time between failures of the job, for daly (otherwise as observed)"
+        Job(|options, value| mtbf(value).map(|time| options.images.mtbf = Some(time)));
+    "--checkpoint-at" "SPEC" "" Everywhere
+        "take an image after so many messages: rank=1,messages=1000"
+        JobAgain(|options, value| { options.images.at.push(value.to_string()); Ok(()) });
+    "--checkpoint-signal" "NAME" "USR1" Everywhere
+        "the signal to resurgo run that takes images: USR1, USR2, none"
+        Job(|options, value| signal(value).map(|signal| options.images.signal = signal));
+    "--checkpoint-dir" "DIR" "" RunOrEnvironment
+        "write images of ranks into files there as well"
+        Job(|options, value| directory(value).map(|path| options.images.directory = Some(path)));
+    "--checkpoint-compress" "zstd[:LEVEL]" "" RunOrEnvironment
+        "compress those files: level 1 (zstd alone) to 19"
+        Job(|options, value| compression(value).map(|level| options.images.compress = Some(level)));
+    "--checkpoint-keep" "" "" Everywhere
+        "keep the last image files when the job has ended well"
+        Job(|options, _| { options.images.keep = true; Ok(()) });
+    "--local-copies" "on|off" "on" RunOrEnvironment
+        "keep images in memory beside their files: only a rank that has lost its own reads its file"
+        Job(|options, value| on_or_off(value).map(|is_on| options.images.local_copies = is_on));
+    "--time-limit" "TIME" "" Everywhere
+        "suspend the job before it has run so long; slurm: before Slurm ends it"
+        Job(|options, value| time_limit(value).map(|limit| options.ends.time_limit = Some(limit)));
+    "--resume-if-any" "" "" RunOrEnvironment
+        "go on with the suspended job of the same command, if there is one"
+        Job(|options, _| { options.resume_if_any = true; Ok(()) });
+}
+"Groups of ranks" {
+    "--groups" "HOW" "" RunOrEnvironment
+        "with group: dynamic (if not given: by who talks to whom), static (by size and rank) or a file with a line of \
+         ranks for each group; with hierarchical: static (if not given) or a file"
+        Job(groups);
+    "--group-size" "N" "" RunOrEnvironment
+        "ranks in a group (otherwise the square root of their number)"
+        Job(|options, value| group_size(value).map(|ranks| options.groups.size = Some(ranks)));
+    "--groups-at-once" "N" "1" RunOrEnvironment
+        "most groups that write image files at the same time"
+        Job(|options, value| groups_at_once(value).map(|groups| options.groups.at_once = groups));
+}
+"Message logs" {
+    "--log-memory" "SIZE" "" RunOrEnvironment
+        "bound of the message log of each rank (otherwise half of the available memory divided by the ranks, at most \
+         8G)"
+        Job(|options, value| log_memory(value).map(|bytes| options.log.memory = Some(bytes)));
+    "--log-prefault" "SIZE" "4M" RunOrEnvironment
+        "memory each rank touches at its start"
+        Job(|options, value| parse_size(value).map(|bytes| options.log.prefault = bytes));
+    "--spill-dir" "DIR" "" RunOrEnvironment
+        "write the log to a file there when its bound is reached"
+        Job(|options, value| { options.log.spill_directory = Some(PathBuf::from(value)); Ok(()) });
+}
+"Event loggers and channel memories" {
+    "--tolerate" "LOSS" "process" RunOrEnvironment
+        "process or node: what the record of deliveries has to survive"
+        Job(|options, value| tolerate(value).map(|is_node| options.tolerate_node = is_node));
+    "--event-loggers" "N" "1" RunOrEnvironment
+        "with --tolerate node; 0 with causal"
+        Job(|options, value| servers(value, MAX_EVENT_LOGGERS).map(|loggers| options.loggers.count = loggers));
+    "--event-logger" "ADDR:PORT" "127.0.0.1:0" RunOrEnvironment
+        "where the event logger listens"
+        Job(|options, value| address(value).map(|address| options.loggers.address = address));
+    "--reduction" "NAME" "manetho" RunOrEnvironment
+        "vcausal, manetho or logon: how causal keeps messages small"
+        Job(|options, value| choice(value, "reduction", &REDUCTIONS).map(|way| options.loggers.reduction = way));
+    "--clock-spread" "HOW" "multicast" RunOrEnvironment
+        "multicast, broadcast or piggyback, with several event loggers"
+        Job(clock_spread);
+    "--channel-memories" "N" "1" RunOrEnvironment
+        "with channel-memory"
+        Job(|options, value| servers(value, MAX_CHANNEL_MEMORIES).map(|count| options.memories.count = count));
+    "--channel-memory" "ADDR:PORT" "127.0.0.1:0" RunOrEnvironment
+        "where the channel memory listens"
+        Job(|options, value| address(value).map(|address| options.memories.address = address));
+}
+"Trying it out" {
+    "--fault" "SPEC" "" Everywhere
+        "kill ranks: rank=2,at=3s   rank=1,messages=1000   rank=all,at=1s   rank=1,during=replay   \
+         random,seed=7,mean=2s[,count=5]"
+        JobAgain(|options, value| { options.faults.push(value.to_string()); Ok(()) });
+}
+"Messages" {
+    "-q --quiet" "" "" Everywhere
+        "tell errors only"
+        Job(|options, _| { options.output.quiet = true; Ok(()) });
+    "--json-events" "FILE" "" Everywhere
+        "write what happens as JSON, one object a line"
+        Job(|options, value| { options.output.json_events = Some(PathBuf::from(value)); Ok(()) });
+    "--stats" "" "" Everywhere
+        "print at the end what messages, checkpoints and recoveries have cost"
+        Job(|options, _| { options.output.stats = true; Ok(()) });
+    "--stats-json" "FILE" "" Everywhere
+        "write that into this file as JSON"
+        Job(|options, value| { options.output.stats_json = Some(PathBuf::from(value)); Ok(()) });
+    "-h --help" "" "" RunOrResume
+        "print this"
+        Help;
+    "--version" "" "" RunOrResume
+        "print the version"
+        Version;
+}
+}
