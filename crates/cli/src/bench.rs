@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::near::nearest;
 
-/// Below the directory that holds `bin`, in an installation and in a source tree that has been built.
+/// Below the directory that holds `bin`, in an installation and in a built source tree.
 const SCRIPT: &str = "share/resurgo/bench/paper.py";
 const PYTHON: &str = "python3";
 

@@ -1,7 +1,7 @@
 //! `-bind-to` and `-map-by`: on which processors each rank runs.
 //!
 //! Objects (cores, sockets, …) are numbered as hwloc numbers them logically: in the order of the machine's tree, so that
-//! neighbours have neighbouring numbers whatever numbers the kernel gives its processors. As at Hydra's mpiexec, ranks take the
+//! neighbours have neighbouring numbers, also where the kernel numbers its processors otherwise. As at Hydra's mpiexec, ranks take the
 //! objects of `-map-by` in turn, and of each the next object of `-bind-to`.
 
 use std::collections::BTreeSet;
@@ -69,7 +69,7 @@ impl Unit {
             None => (text, 1),
         };
         let kind = match name.to_ascii_lowercase().as_str() {
-            // Open MPI's slots are places for ranks, of which there are as many as ranks here.
+            // Open MPI's slots are places for ranks. Here there are as many as ranks.
             "none" | "slot" => return Ok(Unit::None),
             "rr" => return Ok(Unit::RoundRobin),
             "machine" | "node" | "board" => Kind::Machine,

@@ -13,7 +13,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{getgid, getuid};
 use resurgo_runtime::units::readable_duration;
 
-/// Set in the program that has been started again for this: it does not try twice.
+/// Set in the program when it starts itself again for this: it does not try twice.
 pub const TRIED: &str = "RESURGO_OWN_CLOCK";
 
 /// Makes the clock of this program, and of all that it starts, at least `least`: in a time namespace, in which it begins anew. Returns

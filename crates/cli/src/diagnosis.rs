@@ -368,7 +368,7 @@ fn library_of_python(python: &Path, variables: &Variables, search: &Search) -> R
     let environment = search::environment_of(python);
     let shown = python.display().to_string();
     let mut places: Vec<PathBuf> = Vec::new();
-    // mpi4py looks into its own environment first, whatever the loader would do.
+    // mpi4py looks into its own environment first, and asks the loader only then.
     places.extend(environment.iter().map(|environment| environment.join("lib")));
     places.extend(search.library_path.iter().cloned());
     places.extend(search.environments.iter().map(|environment| environment.join("lib")));
@@ -454,8 +454,8 @@ impl Diagnosis {
         let maker = self.library.as_ref().map(|(maker, _)| *maker);
         if maker != Some(Maker::Intel) {
             environment::set(variables, "MPIR_CVAR_CH4_NETMOD", "ofi");
-            // PMI says it too: every rank is a node of its own. But for ranks of other worlds MPICH 5 goes by the names of
-            // hosts, which are all the same, and ranks with different views of who is where wait for one another for ever.
+            // PMI says it too: every rank is a node of its own. But for ranks of other worlds MPICH 5 compares host names, which
+            // are all equal. Ranks with different views of the placement then wait for one another forever.
             environment::set(variables, "MPIR_CVAR_NOLOCAL", "1");
         }
         if maker != Some(Maker::Mpich) {

@@ -13,7 +13,7 @@ use crate::environment::Variables;
 use crate::program;
 use crate::suspend::shell_word;
 
-/// What has been found out.
+/// The answers about a program.
 struct Finding {
     program: PathBuf,
     diagnosis: Diagnosis,
@@ -46,7 +46,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
             (status, String::new())
         }
     };
-    // Whoever has stopped reading.
+    // The reader may have gone.
     let _ = std::io::stdout().write_all(text.as_bytes());
     status
 }

@@ -13,7 +13,7 @@ RESURGO_LOG_MEMORY. The command line wins. SIGUSR1 to resurgo run takes images n
 other signals reach the ranks.
 ";
 
-/// Prints the help for a command, whoever has stopped reading; returns the exit status.
+/// Prints the help for a command, also when its reader has gone; returns the exit status.
 pub fn print(verb: &str) -> i32 {
     let _ = std::io::stdout().write_all(about(verb).as_bytes());
     0

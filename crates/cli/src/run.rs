@@ -41,7 +41,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     }
 }
 
-/// Runs what has been prepared; returns the exit status.
+/// Runs a prepared job; returns the exit status.
 pub fn begin(prepared: Result<Settings, Refusal>) -> i32 {
     match prepared {
         Ok(settings) => dispatcher::run(settings),

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// How long whoever writes into a pipe may take.
+/// How long the writer of a pipe may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the file holds; it has `most` bytes at most. A pipe, as in `<(…)`, is read to its end, if somebody writes to it.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     let mut options = File::options();
-    // Whoever opens a pipe to which nobody writes would wait for ever.
+    // Opening a pipe without a writer would wait for ever.
     options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
     let file = options.open(path).map_err(|error| error.to_string())?;
     let kind = file.metadata().map_err(|error| error.to_string())?.file_type();

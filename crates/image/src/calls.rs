@@ -135,7 +135,7 @@ fn restart(registers: &mut Registers, before: Option<(i64, u64)>, passed: u64, s
             None => return,
         },
     };
-    // A file that is closed stays closed, whatever close has returned.
+    // A closed file stays closed, also when close returns an error.
     if code[14..] != [0x0f, 0x05] || number == libc::SYS_close {
         return;
     }
@@ -200,7 +200,7 @@ fn nanoseconds(time: &libc::timespec) -> u64 {
         .saturating_add(time.tv_nsec.max(0) as u64)
 }
 
-/// Calls that a signal handler ends whatever its flags, and those that it ends without SA_RESTART.
+/// Calls that a signal handler ends with any flags, and those that it ends without SA_RESTART.
 fn is_ended_by_signal(number: i64, restarts: bool) -> bool {
     match number {
         libc::SYS_poll

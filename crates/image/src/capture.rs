@@ -72,8 +72,8 @@ extern "C" fn run(_: usize) -> ! {
         };
         refusal = done.err().map(|why| (request, kind, why));
     }
-    // Threads that are on their way to stop for nothing find the epoch changed or start an empty capture. Who has been copied
-    // has been let go, and may be about to stop for the next request already.
+    // A thread that stops for nothing finds the epoch changed, or starts an empty capture. Copied threads are already released
+    // and may be stopping for the next request.
     if !taken {
         stop::release();
     }
@@ -124,7 +124,7 @@ fn take(request: &Received) -> Result<(), Refusal> {
     stop::release();
     let stall = sys::now_ns() - start;
     let kind = if fork.is_some() { Kind::Taken } else { Kind::Copied };
-    // Until it has left the rank's process group, whoever kills the rank kills the snapshot.
+    // Until the snapshot leaves the rank's process group, a signal that kills the rank kills it, too.
     let ready = talk::receive(socket, 0);
     if matches!(&ready, Ok(Some(ready)) if ready.datagram.kind == Kind::Ready) {
         let _ = talk::send(IMAGE_FD, &Datagram::new(kind, number, pid as u64, stall), &[socket]);

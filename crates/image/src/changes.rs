@@ -2,7 +2,7 @@
 //!
 //! The kernel keeps track (userfaultfd in its asynchronous write-protecting mode, Linux 6.7): a page is protected when an image
 //! is taken, and the first write to it afterwards takes the protection away, in the kernel, unseen by the program.
-//! PAGEMAP_SCAN lists the pages without protection and protects them again. What has been mapped or moved since is not
+//! PAGEMAP_SCAN lists the pages without protection and protects them again. Memory that was mapped or moved since is not
 //! tracked yet and counts as written. A copy of the process inherits the lists but not the tracking.
 //!
 //! Where the kernel has none of this, or a container forbids it, nothing is known and all of the memory is written.
@@ -36,7 +36,7 @@ struct State {
     fd: i32,
     /// The kernel will not have it.
     impossible: bool,
-    /// Names the tracking: that of another life, or one that has been broken off, is another. 0: none.
+    /// Names the tracking. Each life has another, and so has tracking that begins again. 0: none.
     name: u64,
     changes: [Changes; KEPT],
     /// Memory of this library itself, where also the copy of the process writes.
@@ -110,8 +110,8 @@ pub fn name() -> u64 {
     state().name
 }
 
-/// Notes what has been written to since the last image, for image `number`. Nothing of the image may be written to between
-/// this and the copy, but by this library to its own memory. All threads stand still.
+/// Lists the memory that the process wrote to since the last image, for image `number`. Between this and the copy only this
+/// library may write, and only to its own memory. All threads stand still.
 pub fn note(number: u64) {
     let state = state();
     if state.impossible {
@@ -213,7 +213,7 @@ fn begin(state: &mut State) -> Result<(), Errno> {
     }
 }
 
-/// Adds all private memory that has been written to, and protects it.
+/// Adds all private memory that the process wrote to, and protects it.
 fn note_all(fd: i32, ranges: &mut Area) -> Result<(), Errno> {
     let maps = sys::open(b"/proc/self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC)?;
     let pages = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC);
@@ -314,7 +314,7 @@ pub fn bytes(number: u64) -> u64 {
 
 /// Before which image a page was last written to, asked for in ascending order of addresses.
 pub struct Latest {
-    /// The newest first: images, their lists, and how far each has been looked at.
+    /// The newest first: images, their lists, and the position in each.
     lists: [(u64, &'static [u64], usize); KEPT],
     own: Range<usize>,
 }
@@ -357,9 +357,9 @@ impl Latest {
     }
 }
 
-/// What has been written to between two images, asked for in ascending order of addresses.
+/// The memory that the process wrote to between two images, asked for in ascending order of addresses.
 pub struct Since {
-    /// The lists, and how far each has been looked at.
+    /// The lists, and the position in each.
     lists: [(&'static [u64], usize); KEPT],
     own: Range<usize>,
 }
@@ -387,7 +387,7 @@ impl Since {
         })
     }
 
-    /// Whether the page at `start` has been written to, and up to where, at most `end`, the same is true.
+    /// Whether the process wrote to the page at `start`; and up to where, at most `end`, the same is true.
     pub fn look(&mut self, start: usize, end: usize) -> (bool, usize) {
         let mut changed = None;
         let mut next = end;

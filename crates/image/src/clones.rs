@@ -214,7 +214,7 @@ pub fn become_independent(agent: i32) {
     }
 }
 
-/// Names the process for whoever lists processes.
+/// Names the process, as `ps` shows it.
 pub fn name_image() {
     // SAFETY: reads the text.
     let _ = unsafe { call!(libc::SYS_prctl, libc::PR_SET_NAME, c"resurgo-image".as_ptr()) };

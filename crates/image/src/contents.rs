@@ -1,7 +1,7 @@
 //! Contents of files that the program changes in place, such as a small database. When the rank goes back to an image, such a
 //! file would be newer than the program. So each image has a copy of it, in memory of the process: a file is kept if the program can
-//! both read it and write to any place of it, as long as all such files are no longer than [`MOST`] together. What can only be
-//! written to, or is appended to, is not kept: that will be written once more (`sharing.rs` has what is done with what was appended).
+//! both read it and write to any place of it, if all such files have at most [`MOST`] bytes together. A file that the program
+//! only writes, or appends to, is not kept: the program will write it once more (`sharing.rs` has what is done with what was appended).
 //!
 //! A file that others write to is left as it is: its new content may be theirs.
 
@@ -87,7 +87,7 @@ impl State {
             // SAFETY: nobody else has memory there, else it is refused.
             unsafe { call!(libc::SYS_mmap, from, end - self.mapped, protection, flags, -1i32, 0) }?;
         } else if end < self.mapped {
-            // SAFETY: memory of this module only, of which nothing is used behind `end`.
+            // SAFETY: memory of this module only; it uses nothing behind `end`.
             unsafe { call!(libc::SYS_munmap, PLACE + end, self.mapped - end) }?;
         }
         self.mapped = end;
@@ -175,7 +175,7 @@ fn copy(state: &mut State, content: &Content, reader: i32) -> Result<(), Errno> 
     if is_new {
         length = sys::read_at(reader, to, 0)?;
     } else {
-        // The copy of the last image has these pages, too: to write to a page takes several times as long as to read it.
+        // The copy of the last image has these pages, too: writing to a page takes several times the time of reading it.
         let mut now = [0u8; STEP];
         for (index, to) in to.chunks_mut(STEP).enumerate() {
             length += sys::read_at(reader, &mut now[..to.len()], (index * STEP) as u64)?;

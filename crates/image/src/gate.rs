@@ -69,7 +69,7 @@ pub(crate) fn must_go_on() -> bool {
     inside
 }
 
-/// True while some thread has been asked to stop and is inside: whoever sleeps there should be woken.
+/// True while a thread is inside that was asked to stop: if it sleeps there, wake it.
 pub(crate) fn is_pending() -> bool {
     PENDING.load(Ordering::Relaxed) != 0
 }

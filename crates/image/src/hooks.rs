@@ -8,7 +8,7 @@ use std::ops::Range;
 pub struct Hooks {
     /// Where its own objects are, and nothing of the program's.
     pub own_memory: fn() -> Range<usize>,
-    /// Calls with the descriptor of each connection of its own: they are no part of the image, and whoever wakes up makes new ones.
+    /// Calls with the descriptor of each connection of its own: they are no part of the image, and a process that wakes up makes new ones.
     pub connections: fn(each: &mut dyn FnMut(i32)),
     /// Why there can be none now, if so. All threads stand still, outside of every [`crate::Guard`].
     pub refuses: fn() -> Option<&'static str>,

@@ -50,8 +50,8 @@ pub fn readable_bytes(pipe: &impl std::os::fd::AsRawFd) -> u64 {
     sys::readable_bytes(pipe.as_raw_fd()) as u64
 }
 
-/// This process learns how its children end, and so do the programs that it starts: whoever started it may have had it ignore SIGCHLD, and then
-/// the kernel forgets them at once.
+/// Makes this process, and the programs that it starts, learn how children end. A parent may have had it ignore SIGCHLD; then
+/// the kernel forgets children at once.
 pub fn hear_of_children() {
     // SAFETY: sets what the kernel does with a signal; there is no handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };

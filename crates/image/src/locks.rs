@@ -1,7 +1,7 @@
 //! Held locks of glibc, which know their owner by its thread id, in a process whose threads have new ids.
 //!
 //! Recursive, error-checking, robust and priority-inheriting mutexes and the writer's side of read-write locks compare that
-//! id with the caller's: the loader's own lock is one of them, held by whoever loads a library. Only robust ones can be
+//! id with the caller's: the loader's own lock is one of them, held by a thread that loads a library. Only robust ones can be
 //! found by way of the kernel. So the memory is searched for what has the shape of a held lock with the id of one of these
 //! threads in its place; an image is taken often, and woken up only after a failure: this is the time for it.
 //!
@@ -101,7 +101,7 @@ fn search(pagemap: i32, (start, end): (usize, usize), renamed: &[Renamed]) -> Re
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;
     const OF_FILE: u64 = 1 << 61;
-    // The first access to a page of a copied process takes as long as to look at it, unless it is asked for early.
+    // The first access to a page of a copied process takes as much time as the search in it, unless it is asked for early.
     const AHEAD: usize = 8;
     let owners = || renamed.iter().map(|(old, _)| *old);
     let owners = owners().min().unwrap_or(0)..=owners().max().unwrap_or(0);
@@ -204,7 +204,7 @@ fn is_mutex(mutex: &Mutex) -> bool {
         [1, 2].contains(&mutex.lock)
     };
     held && (owner_in_lock || kind == RECURSIVE) == (mutex.count > 0)
-        // The owner, and those who wait at a condition.
+        // The owner, and the threads that wait at a condition.
         && (1..1 << 16).contains(&mutex.users)
         && mutex.spins == 0
         && (mutex.kind & ROBUST != 0) == (mutex.list != [0, 0])

@@ -120,7 +120,7 @@ pub struct Joined {
 }
 
 /// Gives parts of one mapping that have different rights the same, so that it is one when the process is copied: the kernel gives each
-/// mapping of a copy a past of its own (anon_vma), and takes two of them for one never again, whatever rights they have. Nobody runs.
+/// mapping of a copy a past of its own (anon_vma), and never joins two of them again, even with equal rights. No thread runs.
 pub fn join() -> Joined {
     let mut joined = Joined {
         parts: [(0, 0, 0); 64],

@@ -68,7 +68,7 @@ pub fn complete() -> Result<(), (i32, Errno, &'static str)> {
 
 fn lock_again(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
     for entry in entries.iter().filter(|entry| entry.lock != 0) {
-        // SAFETY: locks a file for the process being rebuilt; who held it is dead.
+        // SAFETY: locks a file for the process being rebuilt; the process that held the lock is dead.
         unsafe { call!(libc::SYS_flock, entry.fd, entry.lock | libc::LOCK_NB) }.map_err(|errno| (entry.fd, errno))?;
     }
     Ok(())
@@ -145,7 +145,7 @@ fn part(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
 
 fn reopen(entry: &Descriptor) -> Result<(), Errno> {
     let mut name = [0u8; 64];
-    // What is opened is a link, whatever the program had opened.
+    // The path is a link, so flags that forbid or make files have to go.
     let only_once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NOFOLLOW;
     let flags = entry.status & !only_once | libc::O_CLOEXEC;
     let mut own = [0; 256];

@@ -109,7 +109,7 @@ pub fn read_in((start, end): (usize, usize)) -> Result<(), Errno> {
     unsafe { call!(libc::SYS_madvise, start, end - start, MADV_POPULATE_READ) }.map(|_| ())
 }
 
-/// How guard pages are known, which stop whoever reads them without being mappings of their own (MADV_GUARD_INSTALL).
+/// How guard pages are known: pages that stop every reader and are no mappings of their own (MADV_GUARD_INSTALL).
 #[derive(Clone, Copy, PartialEq)]
 pub enum Guards {
     /// There are none before Linux 6.13.

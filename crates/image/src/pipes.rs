@@ -140,7 +140,7 @@ fn copy_pipe(pipe: &mut Pipe) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Calls `each` with what waits in the pipe of which `entry` is an end, part by part: for one of its ends only.
+/// Calls `each` with the bytes that wait in the pipe, part by part, if `entry` is its reading end.
 pub fn content(entry: &Descriptor, each: &mut dyn FnMut(&[u8]) -> Result<(), Errno>) -> Result<(), Trouble> {
     let pipes = noted().all();
     let Some(pipe) = pipes.iter().find(|pipe| pipe.read == entry.fd) else {

@@ -154,7 +154,7 @@ fn descriptor(area: &Area) -> Option<i32> {
     entries.find(is_of).map(|entry| entry.fd)
 }
 
-/// Twins of all areas, as long as this is kept.
+/// Twins of all areas, until this is dropped.
 pub struct Twins(());
 
 impl Twins {

@@ -1,5 +1,5 @@
-//! Files that grow while a rank runs, and who else writes to them. When the rank goes back to an image, what it has written
-//! since would be there twice, or at the end of what it writes now; so such a file is cut to the length it had. Not where another
+//! Files that grow while a rank runs, and other processes that write to them. When the rank goes back to an image, bytes that
+//! it wrote since would be there twice, or behind what it writes now. So such a file is cut to the length that it had. Not where another
 //! process has it open for writing: what is behind that length may be its own.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -57,7 +57,7 @@ pub fn for_each_open(which: Opened, mut each: impl FnMut(u64, &dyn Fn() -> Optio
                 return;
             }
             if let Some(number) = number(process, file, which) {
-                // The last question comes last: who ends meanwhile may look like another's process before.
+                // Asked last: a process that ends meanwhile may look like another's before.
                 let is_other = |_: &Inode| !is_of_this_rank(process) && !has_ended(process);
                 each(number, &|| target(process, file).filter(is_other));
             }
@@ -141,7 +141,7 @@ fn is_of_this_rank(process: i32) -> bool {
     process == own || rank != NOBODY && same_job() && rank_of(process) == Some(rank)
 }
 
-/// A process that has been killed loses its memory, and with it its environment, before its files.
+/// A killed process loses its memory, and with it its environment, before its files.
 fn has_ended(process: i32) -> bool {
     let path = Text::of(format_args!("/proc/{process}/statm\0"));
     let Ok(file) = sys::open(path.as_str().as_bytes(), libc::O_RDONLY | libc::O_CLOEXEC) else {
@@ -172,7 +172,7 @@ struct Search {
     /// Bytes of the name and of `=` that have been seen; none: this is another variable.
     seen: Option<usize>,
     number: u32,
-    /// Something has been read of this variable.
+    /// At least one byte of this variable was read.
     inside: bool,
     found: Option<u32>,
 }

@@ -14,8 +14,8 @@ use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Text};
 use crate::{capturing_thread, changes, clones, descriptors, hooks, inherited, mappings, shared, stop, threads, wake};
 
-/// Nobody wants the image any more. To give back what only this process has takes 0.1 s of a processor for a GiB, which the rank,
-/// and who writes the next image to a file, need more: so it takes a low priority first.
+/// Ends the snapshot. Giving back the pages that only this process has takes 0.1 s of a processor for a GiB. The rank, and
+/// the writer of the next image file, need it more: so the snapshot takes a low priority first.
 fn end() -> ! {
     const NICE: i64 = 10;
     // SAFETY: about the calling process only. The kernel tells 20 less the nice value.
@@ -40,7 +40,7 @@ pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
         pid => return Ok(pid),
     }
     clones::become_independent(agent);
-    // The original's sockets must not stay open here: whoever talks to it has to see its end.
+    // The original's sockets must not stay open here: its peers have to see its end.
     for fd in [own, IMAGE_FD, PMI_FD] {
         sys::close(fd);
     }

@@ -156,7 +156,7 @@ pub fn release() {
     sys::futex_wake(&EPOCH);
 }
 
-/// In a process that has been copied from this one: nothing is going on.
+/// In a copy of the process: no capture is going on.
 pub fn reset() {
     gate::clear_pending();
     STATE.store(IDLE, Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! System calls without libc: no errno, no thread-local storage, no cancellation points.
 //!
 //! The code of this crate runs in signal handlers, in a thread that glibc does not know, and in a process whose other
-//! threads have vanished in the middle of whatever they held.
+//! threads vanished while they held locks.
 
 use std::arch::asm;
 use std::sync::atomic::AtomicU32;
@@ -123,7 +123,7 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, nanoseconds: Option<u64>) {
         tv_nsec: (ns % 1_000_000_000) as i64,
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), |time| time as *const _);
-    // SAFETY: reads the word and the time. Whatever the answer, callers look at the word again.
+    // SAFETY: reads the word and the time. Callers look at the word again after any answer.
     let _ = unsafe {
         call!(
             libc::SYS_futex,
@@ -136,7 +136,7 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, nanoseconds: Option<u64>) {
 }
 
 pub fn futex_wake(word: &AtomicU32) {
-    // SAFETY: wakes who waits there.
+    // SAFETY: wakes the threads that wait there.
     let _ = unsafe {
         call!(
             libc::SYS_futex,

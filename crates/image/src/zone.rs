@@ -72,7 +72,7 @@ impl Area {
         Ok(())
     }
 
-    /// Makes it `length` bytes long. What is new are zeros, unless it has been longer before.
+    /// Makes it `length` bytes long. New bytes are zeros, unless it was longer before.
     pub fn resize(&mut self, length: usize) -> Result<(), Errno> {
         if length > self.length {
             self.grow(length - self.length)?;
@@ -81,7 +81,7 @@ impl Area {
         Ok(())
     }
 
-    /// Makes it longer by zeros, whatever it held there before.
+    /// Makes it longer by zeros, also where it held other bytes before.
     pub fn pad(&mut self, length: usize) -> Result<(), Errno> {
         let used = self.length;
         self.resize(length)?;
@@ -118,7 +118,7 @@ impl Area {
         self.length = 0;
     }
 
-    /// Makes it longer: by zeros, unless it has been cleared.
+    /// Makes it longer: by zeros, unless it was longer before.
     pub fn grow(&mut self, by: usize) -> Result<(), Errno> {
         let needed = self.length + by;
         if needed > self.mapped {

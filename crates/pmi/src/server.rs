@@ -1,4 +1,4 @@
-//! The server's state: the worlds with their key-value spaces and barriers, and what each rank has been told.
+//! The server's state: the worlds with their key-value spaces and barriers, and the answers that each rank has.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -133,7 +133,7 @@ impl Server {
         }
     }
 
-    /// All ranks that were launched begin again, and nothing has been said.
+    /// All launched ranks begin again, and the server forgets all that they said.
     pub fn reset(&mut self) {
         let launched = self.worlds.swap_remove(0);
         *self = Server::new(&launched.kvs_name, launched.appnums);
@@ -227,7 +227,7 @@ impl Server {
                     initialised: true,
                     finalised: false,
                 };
-                // 1.1, whatever newer one is asked for: barriers over groups (1.2) are left to MPI itself.
+                // 1.1, also when a newer one is asked for: barriers over groups (1.2) are left to MPI itself.
                 "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n".to_string()
             }
             "get_maxes" => {

@@ -261,27 +261,10 @@ pub fn follow(python: &Path, arguments: &[OsString], directory: &Path, variables
     match start {
         Start::Script(_) => walk.certain.extend(file),
         Start::Module(name) => {
-            let mut name = name.clone();
-            walk.import(
-                &Import {
-                    level: 0,
-                    name: name.clone(),
-                    members: Vec::new(),
-                    is_certain: true,
-                },
-                directory,
-            );
+            walk.import(&module(name.clone()), directory);
             // Of a package, this is what runs.
-            name.push("__main__".into());
-            walk.import(
-                &Import {
-                    level: 0,
-                    name,
-                    members: Vec::new(),
-                    is_certain: true,
-                },
-                directory,
-            );
+            let main = name.iter().cloned().chain(["__main__".into()]);
+            walk.import(&module(main.collect()), directory);
         }
         Start::Code(text) => {
             for import in imports::imports(text) {
@@ -292,6 +275,16 @@ pub fn follow(python: &Path, arguments: &[OsString], directory: &Path, variables
     walk.read_all();
     walk.found.libraries.sort_by_key(|(_, is_certain)| !is_certain);
     walk.found
+}
+
+/// What Python imports to run the module of this name.
+fn module(name: Vec<String>) -> Import {
+    Import {
+        level: 0,
+        name,
+        members: Vec::new(),
+        is_certain: true,
+    }
 }
 
 impl Walk {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub enum Runner {
     /// Python, by this file: the MPI library depends on its modules.
     Python(PathBuf),
-    /// Something that starts or loads whatever it likes.
+    /// Something that may start or load anything.
     Other,
 }
 

@@ -39,7 +39,7 @@ pub enum Does {
     JobAgain(fn(&mut Options, &str) -> Result<(), String>),
     /// Is about the program that follows, or about values that need not be UTF-8.
     Program(fn(Written) -> Result<(), String>),
-    /// Chooses among hosts or their networks, of which there is one here: accepted, and without effect.
+    /// Chooses among hosts or their networks. There is one of each here: accepted, and without effect.
     Nothing,
     Help,
     Version,
@@ -316,7 +316,7 @@ table! {
         "process or node: what the record of deliveries has to survive"
         Job(|options, value| tolerate(value).map(|is_node| options.tolerate_node = is_node));
     "--event-loggers" "N" "1" RunOrEnvironment
-        "with --tolerate node; 0 with causal"
+        "how many there are, with --tolerate node; 0 only with causal"
         Job(|options, value| servers(value, MAX_EVENT_LOGGERS).map(|loggers| options.loggers.count = loggers));
     "--event-logger" "ADDR:PORT" "127.0.0.1:0" RunOrEnvironment
         "where the event logger listens"
@@ -328,7 +328,7 @@ table! {
         "multicast, broadcast or piggyback, with several event loggers"
         Job(clock_spread);
     "--channel-memories" "N" "1" RunOrEnvironment
-        "with channel-memory"
+        "how many there are, with channel-memory"
         Job(|options, value| servers(value, MAX_CHANNEL_MEMORIES).map(|count| options.memories.count = count));
     "--channel-memory" "ADDR:PORT" "127.0.0.1:0" RunOrEnvironment
         "where the channel memory listens"
@@ -336,7 +336,10 @@ table! {
 }
 "Trying it out" {
     "--fault" "SPEC" "" Everywhere
-        "kill ranks: rank=2,at=3s   rank=1,messages=1000   rank=all,at=1s   rank=1,during=replay   \
+        "kill ranks:\n\
+         rank=2,at=3s or rank=all,at=1s\n\
+         rank=1,messages=1000\n\
+         rank=1,during=replay\n\
          random,seed=7,mean=2s[,count=5]"
         JobAgain(|options, value| { options.faults.push(value.to_string()); Ok(()) });
 }

@@ -69,7 +69,7 @@ pub struct Options {
     pub groups: Groups,
     pub log: Log,
     pub images: Images,
-    /// Go on with the job of this command line if it has been suspended.
+    /// Go on with the job of this command line if it is suspended.
     pub resume_if_any: bool,
     /// As written; their meaning depends on the number of ranks.
     pub faults: Vec<String>,
@@ -84,7 +84,7 @@ pub struct Options {
 pub struct Environment {
     pub inherit: Inherit,
     pub set: Vec<(OsString, OsString)>,
-    /// Variables that all programs get, whatever else they get of it.
+    /// Variables that all programs get, also when they get nothing else of it.
     pub exported: Vec<String>,
 }
 

@@ -50,21 +50,21 @@ pub fn number(value: &str) -> Result<u64, String> {
 
 pub fn at_least_one(value: &str) -> Result<usize, String> {
     match number(value)? {
-        0 => Err("at least one image must be on its way, or there are none".to_string()),
+        0 => Err("must be at least 1".to_string()),
         count => Ok(count as usize),
     }
 }
 
 pub fn group_size(value: &str) -> Result<usize, String> {
     match number(value)? {
-        0 => Err("a group has at least one rank".to_string()),
+        0 => Err("must be at least 1".to_string()),
         ranks => Ok(ranks as usize),
     }
 }
 
 pub fn groups_at_once(value: &str) -> Result<u32, String> {
     match u32::try_from(number(value)?).unwrap_or(u32::MAX) {
-        0 => Err("at least one group must write, or there are no images".to_string()),
+        0 => Err("must be at least 1".to_string()),
         groups => Ok(groups),
     }
 }
@@ -79,14 +79,14 @@ pub fn servers(value: &str, most: usize) -> Result<usize, String> {
 
 pub fn some_time(value: &str) -> Result<Duration, String> {
     match parse_duration(value)? {
-        Duration::ZERO => Err("a job needs some time; leave it out for no limit".to_string()),
+        Duration::ZERO => Err("must be greater than 0; leave it out for no limit".to_string()),
         time => Ok(time),
     }
 }
 
 pub fn mtbf(value: &str) -> Result<Duration, String> {
     match parse_duration(value)? {
-        Duration::ZERO => Err("the time between failures is longer than nothing".to_string()),
+        Duration::ZERO => Err("must be greater than 0".to_string()),
         time => Ok(time),
     }
 }
@@ -106,7 +106,7 @@ pub fn time_limit(value: &str) -> Result<TimeLimit, String> {
     let limit = parse_duration(value).map_err(|error| format!("{error}; or write slurm for the limit of its job"))?;
     match limit {
         // It would be suspended before it has done anything, whenever it goes on.
-        Duration::ZERO => Err("a job needs some time; leave it out for no limit".to_string()),
+        Duration::ZERO => Err("must be greater than 0; leave it out for no limit".to_string()),
         limit => Ok(TimeLimit::After(limit)),
     }
 }

@@ -7,7 +7,7 @@ use crate::sys::{self, call};
 use crate::talk::{self, Received};
 use crate::trouble::Trouble;
 
-/// Makes what has been renamed in a directory last, if that is what is asked for.
+/// Syncs the directory that comes with the request, if that is what the agent asks for: names in it will last.
 pub fn sync(socket: i32, request: &Received) {
     if request.datagram.kind == Kind::Sync && request.count > 0 {
         // SAFETY: about the directory just received.

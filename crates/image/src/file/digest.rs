@@ -1,4 +1,4 @@
-//! What tells an image file from every other one, whoever makes it: BLAKE3 of its header, its tables and the checksums of all pages of data.
+//! Tells an image file from every other one, also from forged ones: BLAKE3 of its header, its tables and the checksums of all pages of data.
 //! The agent remembers it, and a process is rebuilt from the file that has it. It costs 4 MiB of hashing for each GiB.
 
 /// As text: 64 digits.

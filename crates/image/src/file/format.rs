@@ -235,7 +235,7 @@ pub struct Descriptor {
 /// In the flags of a descriptor by which a file is written: another process had it open for writing too, so it is left as it is.
 pub const OTHERS_WRITE: i32 = 1 << 8;
 
-/// For those who look at the file: what a restored thread needs lies in its memory.
+/// Only for `resurgo image show`: what a restored thread needs lies in its memory.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Thread {

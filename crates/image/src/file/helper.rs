@@ -1,4 +1,4 @@
-//! A thread that does a part of the writing: on a disk it writes what has been summed up while the next pages are, on a memory
+//! A thread that does a part of the writing. On a disk it writes pages while the writer sums up the next ones. On a memory
 //! file system it takes part in each step. Like the capturing thread it is unknown to glibc, and has its stack where the writer
 //! has its memory.
 
@@ -269,7 +269,7 @@ impl Shared {
         }
     }
 
-    /// Takes one part after the other, as long as there are any. Parts behind the first page of zeros are taken in vain.
+    /// Takes one part after the other until there are none. Parts behind the first page of zeros are taken in vain.
     ///
     /// # Safety
     /// See [`Step::take`].
@@ -293,13 +293,13 @@ impl Shared {
         }
     }
 
-    /// Writes what has been summed up by either, unless the other one does so: the kernel lets only one write to a file, and who comes second
-    /// would use his processor to wait.
+    /// Writes what either thread summed up, unless the other thread does. The kernel lets only one at a time write to a file, and
+    /// the second would spend its processor waiting.
     ///
     /// # Safety
     /// See [`Step::take`].
     unsafe fn write_summed(&self, step: Step) -> Result<(), Errno> {
-        // Who has left a part to the other one has done so before that one looks for the last time.
+        // A thread that leaves a part to the other does so before the other looks for the last time.
         while self.summed.load(Ordering::SeqCst) != 0 && !self.writing.swap(true, Ordering::SeqCst) {
             let mut parts = self.summed.swap(0, Ordering::SeqCst);
             while parts != 0 {
@@ -352,7 +352,7 @@ impl Helper {
             .is_ok()
         {
             // The thread has not begun, as it has got no processor.
-            // SAFETY: the writer's again. Whoever gave it has promised the rest.
+            // SAFETY: the writer's again. The caller that gave it promised the rest.
             return unsafe { self.shared.run((*self.shared.task.get()).0) };
         }
         await_change(state, BUSY);
@@ -369,7 +369,7 @@ impl Helper {
         unsafe { self.hand(Task::Write(batch)) };
     }
 
-    /// Takes a step of at most [`MOST_SHARED`] pages together with it: whoever has time takes the next part. Returns how many pages. It has
+    /// Takes a step of at most [`MOST_SHARED`] pages together with it: the thread that has time takes the next part. Returns how many pages. It has
     /// nothing else to do.
     ///
     /// # Safety
@@ -437,7 +437,7 @@ extern "C" fn run(own: usize) -> ! {
             GIVEN => {
                 let (state, seen) = (&shared.state, Ordering::SeqCst);
                 if state.compare_exchange(GIVEN, BUSY, seen, seen).is_ok() {
-                    // SAFETY: busy. Whoever gave it has promised the rest.
+                    // SAFETY: busy. The caller that gave it promised the rest.
                     let task = unsafe { &mut *shared.task.get() };
                     // SAFETY: as above.
                     task.1 = unsafe { shared.run(task.0) };

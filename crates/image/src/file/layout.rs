@@ -1,5 +1,5 @@
-//! Where each page lies in the file. Of a file that is written over, every page stays where it is as long as the process has
-//! that page: only what has changed since is written.
+//! Where each page lies in the file. When the writer writes over a file, each page that the process still has keeps its
+//! place: only changed pages are written.
 
 use super::checksum::{Sum, sum_of};
 use super::format::{DATA_OFFSET, Extent, Header, Mapping, bytes_of, is_image, record_at};
@@ -14,7 +14,7 @@ use crate::zone::Area;
 /// A file is packed anew when less than half of its data, and a MiB, is in use.
 const SPARE: u64 = 1 << 20;
 
-/// The file that is written over: a whole image of this very process, of which it is known what has changed since.
+/// The file that is written over: a whole image of this very process. The tracking knows what changed since.
 pub struct Former {
     since: Since,
     tables: Area,

@@ -26,7 +26,7 @@ impl Piece {
     pub const SKIP_ZEROS: u64 = 2;
     /// The first of its mapping.
     pub const FIRST: u64 = 4;
-    /// Of memory of which nobody knows when it has been written to.
+    /// The tracking does not know when this memory was written to.
     pub const UNKNOWN: u64 = 8;
 
     pub fn new(start: usize, end: usize, offset: Option<u64>) -> Piece {

@@ -1,5 +1,5 @@
-//! Reading image files, and refusing what is not whole. Nothing in a file is believed before its checksum has been found
-//! right, and nothing is followed before it has been found to lie inside.
+//! Reading image files, and refusing damaged ones. The reader believes nothing in a file before its checksum is right, and
+//! follows no offset before it knows that it lies inside.
 
 use std::fs::File;
 use std::io;

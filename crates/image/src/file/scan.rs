@@ -13,7 +13,7 @@ use resurgo_wire::node_memory::NODE_MEMORY_FD;
 
 const FROM_FILE: Trouble = Trouble::new("its memory map cannot be read", 0);
 
-/// Notes all mappings and the files they are of. What has been asked of each is in smaps, for which the kernel looks at all pages:
+/// Notes all mappings and their files. The advice that the program gave for each is in smaps, for which the kernel looks at all pages:
 /// where all mappings are as `former` has them, and none may be of a device, it is taken from there; `quickly` also where they are not,
 /// as well as can be.
 pub fn mappings(tables: &mut Tables, former: Option<&mut Former>, quickly: bool) -> Result<(), Trouble> {
@@ -100,7 +100,7 @@ fn as_before(
 
 const NEW: Trouble = Trouble::new("it has mapped memory of some kind since", 0);
 
-/// Bit in a mapping's `may_write` while the tables are made: every page is stored, whatever it came from.
+/// Bit in a mapping's `may_write` while the tables are made: every page is stored, also those that a file has.
 const WHOLE: u32 = 2;
 
 fn describe(tables: &mut Tables, mapping: &MapsLine, node: u64) -> Result<format::Mapping, Trouble> {

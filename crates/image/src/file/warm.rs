@@ -132,7 +132,7 @@ struct Task {
     agent: i32,
 }
 
-/// In a copy of the process, whose zone is empty: nothing has been copied, and nothing is known of what that takes.
+/// In a copy of the process, whose zone is empty: there are no buffers and no measurements.
 pub fn forget() {
     *state() = UNKNOWN;
 }
@@ -231,7 +231,7 @@ impl Held<'_> {
 }
 
 /// Copies what image `about.number` needs for a file that is written over `file`, if that is expected to take clearly less than
-/// a fork. All threads stand still, and what has been written to is listed.
+/// a fork. All threads stand still, and the list of changes is made.
 pub fn copy(about: &About, file: i32) -> Option<Copied> {
     let state = state();
     if state.is_writing() {

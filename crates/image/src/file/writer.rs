@@ -42,7 +42,7 @@ pub struct About {
 pub fn write(file: i32, pipe: Option<Pipe>, about: &About, look: &mut dyn FnMut()) -> Result<(u64, Digest), Trouble> {
     zone::clear_scratch();
     let mut tables = Tables::new();
-    // What has been compressed cannot be changed page by page.
+    // Compressed data cannot be changed page by page.
     let mut former = match about.level {
         0 => Former::read(file, about.number),
         _ => None,
@@ -115,7 +115,7 @@ impl Sources {
     }
 }
 
-/// Writes what has been found; returns what [`write`] does.
+/// Writes what [`collect`] found; returns what [`write`] does.
 pub fn put(
     (file, pipe): (i32, Option<Pipe>),
     mut header: Header,
@@ -226,7 +226,7 @@ fn put_data(
             let copied = match packer {
                 Some(packer) => {
                     let (to, page_sums) = packer.room();
-                    // SAFETY: memory that the scan has found, readable, and of nobody who runs.
+                    // SAFETY: memory that the scan found: it is readable, and no thread runs that writes to it.
                     let copied = PAGE * unsafe { copy_and_sum(memory, to, &mut page_sums[..bytes / PAGE], skip_zeros) };
                     packer.filled(copied, output, sums)?;
                     copied

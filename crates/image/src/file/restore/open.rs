@@ -14,7 +14,7 @@ use super::filler::Filler;
 use crate::file::format::{DESCRIPTOR_KINDS, Descriptor, DescriptorKind, Mapping, MappingKind, PLAIN};
 use crate::file::reader::Image;
 
-/// What has been opened, under numbers that the program does not use.
+/// Files and sockets that the restorer needs, under numbers that the program does not use.
 pub struct Opened {
     /// Numbers below belong to the program.
     above: i32,
@@ -25,7 +25,7 @@ pub struct Opened {
     is_copy: bool,
     /// What takes the place of another kernel's code.
     code: Option<i32>,
-    /// The socket to who fills the memory, and a number for what that needs.
+    /// The socket to the filler, and a number for its userfaultfd.
     filler: Option<(i32, i32)>,
     /// The pipes of the image, by their devices and inodes: reading and writing end.
     pipes: Vec<(Inode, [i32; 2])>,
@@ -207,7 +207,7 @@ impl Opened {
 
     fn make_pipe(&mut self, content: &[u8], descriptor: &Descriptor) -> Result<[i32; 2], String> {
         let (read, mut write) = std::io::pipe().map_err(|error| format!("no pipe: {error}"))?;
-        // SAFETY: about a pipe just made; what is in it must not have to wait for somebody who reads.
+        // SAFETY: about a pipe just made; writing into it must not wait for a reader.
         unsafe {
             libc::fcntl(write.as_raw_fd(), libc::F_SETPIPE_SZ, content.len() as i32);
             libc::fcntl(write.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
@@ -268,9 +268,9 @@ fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, String> {
     let file = open(path, flags(descriptor))?;
     let metadata = file.metadata().map_err(|error| format!("{shown}: {error}"))?;
     use std::os::unix::fs::MetadataExt;
-    // Those in /proc are made when they are opened, and as long as they are read.
+    // A file in /proc exists only while it is open: its inode says nothing.
     let lasts = !path.starts_with(b"/proc/");
-    // Not the device: many have other numbers when the machine has been started again.
+    // The device is not compared: many have other numbers after the machine starts again.
     if lasts && metadata.ino() != descriptor.inode {
         return Err(format!("{shown} is another file than it was"));
     }
@@ -351,7 +351,7 @@ pub fn finish(image: &Image, opened: Opened, restorer: &[u8], plan: &[u8]) -> Re
     // SAFETY: replaces descriptors of a process that is about to become another; the strings outlive the call.
     unsafe {
         let restorer = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, opened.above);
-        // Whatever is not the program's closes itself.
+        // All other descriptors close themselves (FD_CLOEXEC).
         for fd in 0..opened.above {
             libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
         }

@@ -4,9 +4,9 @@
 //! For this the userfaultfd must answer to system calls too, and tell when the program gives memory back, moves it, or copies itself.
 //! The kernel wants CAP_SYS_PTRACE for that.
 //!
-//! One thread reads what the kernel tells, then brings one piece, and so on. Whatever the program does to its memory waits until that
-//! has been read here, and meanwhile the kernel takes no piece (EAGAIN). So none comes to where something else is by now. Another thread
-//! reads and verifies ahead what nobody waits for.
+//! One thread reads an event of the kernel, then brings one piece, and so on. When the program changes its mappings, it waits
+//! until this thread reads the event; meanwhile the kernel takes no piece (EAGAIN). So no piece lands in a mapping that is no
+//! longer the image's. Another thread reads and verifies pieces ahead.
 //!
 //! If this process ended early, the kernel would give zeros for what is missing. So the agent holds the userfaultfd too, and ends the rank
 //! first. It does that also when the file turns out to be damaged.
@@ -40,7 +40,7 @@ const AT_ONCE: u64 = 256 << 10;
 /// So many of the latter are read ahead, and so many bytes are asked of the disk.
 const AHEAD: usize = 4;
 const FROM_DISK: u64 = 8 << 20;
-/// Most time without looking for who waits, while a disk is slow.
+/// Longest time between two looks for waiting threads, while a disk is slow.
 const PAUSE: Duration = Duration::from_micros(200);
 const ONE: u64 = PAGE as u64;
 const UFFDIO_WAKE: u32 = 0x8010_aa02;
@@ -126,7 +126,7 @@ impl Source<'_> {
         rename(self.image, origin, bytes, self.renamed)
     }
 
-    /// Reads everything, as long as it is taken.
+    /// Reads all pieces, until their receiver has gone.
     fn read_ahead(&self, extents: &[Extent], sender: SyncSender<Piece>) {
         for extent in extents {
             for at in (0..extent.length).step_by(AT_ONCE as usize) {
@@ -200,7 +200,7 @@ struct Filling<'a> {
     copies: Vec<Copy>,
     /// Pages, and the memory that they are of.
     waited_for: VecDeque<(i32, u64)>,
-    /// What was brought last for somebody who waited.
+    /// The last piece that a thread waited for.
     last: Range<u64>,
     buffer: Vec<u8>,
 }
@@ -268,7 +268,7 @@ impl Filling<'_> {
         let whole = self.copy(memory).and_then(|copy| copy.missing.around(page));
         let whole = whole.unwrap_or(page..page + ONE);
         let start = page - page % NEAR;
-        // Who goes on where the last piece ended will do so again.
+        // A program that reads on where the last piece ended will do so again.
         let length = match page == self.last.end {
             true => (2 * (self.last.end - self.last.start)).clamp(NEAR, AT_ONCE),
             false => NEAR,
@@ -353,7 +353,7 @@ impl Filling<'_> {
         Ok(result)
     }
 
-    /// Gives the pages of `range`, after others of which became `before`; what cannot be given is missing still.
+    /// Gives the pages of `range`; those before them became `before`. Pages that cannot be given stay missing.
     fn give_or_miss(
         &mut self,
         memory: i32,
@@ -374,7 +374,7 @@ impl Filling<'_> {
         Ok(result)
     }
 
-    /// Makes pages, and wakes who waits for them. Returns how many bytes need nothing more.
+    /// Makes pages, and wakes the threads that wait for them. Returns how many bytes need nothing more.
     fn give(&self, memory: i32, address: u64, bytes: &[u8]) -> Result<(Brought, u64), Defect> {
         let (mut done, mut most) = (0, bytes.len());
         while done < bytes.len() {
