@@ -61,6 +61,8 @@ pub enum State {
     Repeats,
     /// It runs, and its memory is not all there.
     Filling,
+    /// Its last images are still being written down.
+    Writing,
 }
 
 /// What has happened.
@@ -178,8 +180,10 @@ pub enum Fact {
     WavesAgain,
     /// All processes are to end, as the job is being suspended.
     Halt,
-    /// The job goes on after that, or is resumed.
-    GoOn,
+    /// The job goes on after that, or is resumed: `together` from a wave, although there are logs.
+    GoOn {
+        together: bool,
+    },
     /// The time [`Coordinator::due`] has come.
     Due,
 }
@@ -469,7 +473,7 @@ impl Coordinator {
             Fact::OnlyLogs => self.only_logs(),
             Fact::WavesAgain => self.waves_again(),
             Fact::Halt => self.halt(),
-            Fact::GoOn => self.go_on_after_halt(),
+            Fact::GoOn { together } => self.go_on_after_halt(together),
             Fact::Due => self.mind_silence(now),
         }
     }
@@ -480,6 +484,16 @@ impl Coordinator {
 
     pub fn has_waves(&self) -> bool {
         self.plan.protocol.has_waves()
+    }
+
+    /// As it is now: see [`Fact::OnlyLogs`].
+    pub fn protocol(&self) -> Protocol {
+        self.plan.protocol
+    }
+
+    /// A life can begin from the copy: it is not part of a wave that is under way.
+    pub fn counts(&self, rank: Rank, copy: u64) -> bool {
+        self.ranks[rank as usize].images.copy == Some(copy)
     }
 
     /// The unit of `rank`.
@@ -567,9 +581,9 @@ impl Coordinator {
         }
     }
 
-    fn go_on_after_halt(&mut self) {
+    fn go_on_after_halt(&mut self, together: bool) {
         self.is_halted = false;
-        if !self.plan.protocol.logs() || self.is_hierarchical() {
+        if together || !self.plan.protocol.logs() || self.is_hierarchical() {
             for unit in 0..self.units.len() {
                 let mut members = self.units[unit].members.iter();
                 // Where a whole unit has finished nobody needs it any more.

@@ -1,8 +1,8 @@
 //! The agent: one process per node that owns the node memory, starts ranks, serves PMI to them, notices
 //! their ends and takes their output.
 //!
-//! Single-threaded, one epoll loop, nothing in it blocks. It decides nothing: what follows from the end of
-//! a rank is the dispatcher's business. When the dispatcher goes away, everything that the agent has started
+//! Single-threaded, one epoll loop, nothing in it blocks. What follows from the end of a rank the dispatcher decides, and the coordinator
+//! ([`resurgo_protocol::coordinator`]), which the agent tells what happens and obeys (`waves.rs`). When the dispatcher goes away, everything that the agent has started
 //! ends.
 
 mod bypass;
@@ -14,7 +14,6 @@ mod in_transit;
 mod launch;
 mod life;
 mod node;
-mod patience;
 mod pmi;
 mod program_file;
 mod ranks;
@@ -36,6 +35,7 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
+use resurgo_protocol::{Coordinator, Fact};
 use resurgo_wire::control::{End, Job, OUTPUT_WINDOW, Stream, ToAgent, ToDispatcher};
 
 use crate::connection::Connection;
@@ -137,20 +137,18 @@ struct Work {
     server: resurgo_pmi::Server,
     ranks: Vec<Rank>,
     spool: Option<Spool>,
-    /// Of each unit of ranks that have their waves together.
-    waves: Vec<waves::Waves>,
+    /// It decides what follows from what happens to ranks and their images. Its times are since `began`.
+    coordinator: Coordinator,
+    began: Instant,
+    waves: waves::Waves,
     held: held::Held,
     /// Where images are written into files, if they are.
     store: Option<Store>,
     /// What is being written so that an interrupted job can be resumed.
     recording: Option<record::Recording>,
     halt: suspend::Halt,
-    /// It goes on where an earlier run of the job was suspended.
-    is_resumed: bool,
     /// It goes on from a wave, as the launcher or the machine was lost: all ranks begin together.
     is_from_wave: bool,
-    /// Waves have been given up, and all begin again when a rank cannot recover alone.
-    may_begin_again: bool,
     /// The pipe to rank 0 is in the epoll set.
     spool_watched: bool,
     /// Bytes of output the dispatcher is willing to take.
@@ -258,7 +256,7 @@ impl Agent {
         match message {
             // This agent has its job.
             ToAgent::Launch(_) | ToAgent::Resume { .. } => {}
-            ToAgent::Halt => self.halt(),
+            ToAgent::Halt => self.halt()?,
             ToAgent::GoOn => {
                 if self.ending.is_none() {
                     self.go_on_after_halt(false)?;
@@ -276,16 +274,16 @@ impl Agent {
             } => {
                 self.start_again(rank, fault_at_messages)?;
             }
-            ToAgent::Checkpoint { rank } => self.ask_for_image(rank)?,
+            ToAgent::Checkpoint { rank } => self.want_images(rank)?,
             ToAgent::MeasureLogs => self.measure_logs()?,
-            ToAgent::Wave { unit } => self.begin_wave(unit)?,
+            ToAgent::Wave { unit } => self.want_images(unit)?,
             ToAgent::Return {
                 rank,
                 fault_at_messages,
             } => {
                 if self.ending.is_none() {
                     self.work.ranks[rank].fault_at_messages = fault_at_messages;
-                    self.return_to_wave(rank)?;
+                    self.coordinate(Fact::Return { rank: rank as u32 })?;
                 }
             }
             ToAgent::Kill { rank } => {
@@ -308,8 +306,8 @@ impl Agent {
                     self.send(&ToDispatcher::Failed { reason })?;
                 }
             }
-            ToAgent::OnlyLogs => self.end_waves()?,
-            ToAgent::WavesAgain => self.have_waves_again(),
+            ToAgent::OnlyLogs => self.change_protocol(Fact::OnlyLogs)?,
+            ToAgent::WavesAgain => self.change_protocol(Fact::WavesAgain)?,
             ToAgent::SpawnRefused { by } => self.refuse_spawn(by),
             ToAgent::Signal { number } => {
                 if let Ok(signal) = Signal::try_from(number) {
@@ -371,16 +369,17 @@ impl Agent {
 
     /// Starts all ranks of a job that begins.
     fn start_all(&mut self) -> Result<(), String> {
-        self.tell_groups()
-            .map_err(|error| format!("cannot write to the node memory: {error}"))?;
-        let size = self.work.ranks.len();
-        let faults = self.work.job.message_faults.clone();
-        for rank in 0..size {
-            let fault = faults.iter().find(|fault| fault.0 == rank).map_or(0, |fault| fault.1);
-            self.start_life(rank, fault)
-                .map_err(|error| format!("cannot start rank {rank} of {size}: {error}{}", crate::hint(&error)))?;
+        let work = &mut self.work;
+        let size = work.ranks.len();
+        if work.is_hierarchical() {
+            work.tell_groups(&work.job.units(size))
+                .map_err(|error| format!("cannot write to the node memory: {error}"))?;
         }
-        Ok(())
+        for (rank, messages) in &work.job.message_faults {
+            work.ranks[*rank].fault_at_messages = *messages;
+        }
+        self.coordinate_starts(Fact::Launched)
+            .map_err(|(rank, error)| format!("cannot start rank {rank} of {size}: {error}{}", crate::hint(&error)))
     }
 
     pub(super) fn cannot_begin(&mut self, reason: String) -> io::Result<()> {

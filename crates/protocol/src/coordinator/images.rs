@@ -15,6 +15,7 @@ impl Coordinator {
             _ if member.images.writing.is_some() => Why::Writing,
             _ if member.process != Process::Known => Why::NotRunning,
             State::Filling => Why::Filling,
+            State::Writing => Why::Writing,
             State::Closed => Why::Closed,
             State::NotOpened => Why::NotOpened,
             State::Repeats => Why::Repeats,

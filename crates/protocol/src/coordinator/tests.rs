@@ -240,7 +240,10 @@ fn a_wave_whose_transit_cannot_be_read_is_none() {
     };
     let ranks = vec![former(vec![3, 4]), former(vec![3, 4])];
     let mut job = Coordinator::resume(plan(Protocol::ChandyLamport, 2, true), ranks, [3, 4]);
-    assert_eq!(after(&mut job, Fact::GoOn), [Command::ReadTransit { number: 4 }]);
+    assert_eq!(
+        after(&mut job, Fact::GoOn { together: false }),
+        [Command::ReadTransit { number: 4 }]
+    );
     let lost = |number| Fact::TransitLost {
         number,
         reason: "damaged".to_string(),

@@ -51,7 +51,8 @@ impl Coordinator {
         let this = &self.units[unit];
         let of = |rank: Rank| &self.ranks[rank as usize];
         let mut members = this.members.iter().copied();
-        let writes = |rank: &Rank| this.writing.is_some() || of(*rank).images.writing.is_some();
+        let is_recorded = this.writing.is_some() || states.contains(&State::Writing);
+        let writes = |rank: &Rank| is_recorded || of(*rank).images.writing.is_some();
         if let Some(rank) = members.clone().find(writes) {
             return Some((rank, Why::Writing));
         }

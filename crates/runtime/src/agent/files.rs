@@ -1,7 +1,4 @@
 //! Image files of ranks: having them written by snapshots, and lives that are rebuilt from them.
-//!
-//! The two newest complete files of a rank stay. What may be forgotten follows the older one, so that a life can begin from
-//! it when the newer one turns out to be damaged; before there are two, nothing is forgotten.
 
 use std::ffi::OsString;
 use std::io;
@@ -10,15 +7,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
 use resurgo_image::Socket;
+use resurgo_protocol::Fact;
 use resurgo_wire::control::{End, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 
-use super::images::Account;
+use super::images::{Account, Images};
 use super::life::Filling;
-use super::{Agent, PATIENCE, Source};
-
-/// Complete files of a rank that stay.
-pub(super) const KEPT: usize = 2;
+use super::{Agent, PATIENCE, Source, Work};
 
 /// An image in a file.
 pub(super) struct ImageFile {
@@ -53,6 +48,12 @@ impl ImageFile {
     }
 }
 
+/// So ends a rank that runs, and so a process may that is being rebuilt: its file is as good as before.
+fn is_killed(end: End) -> bool {
+    let signals = [Signal::SIGKILL, Signal::SIGTERM].map(|signal| End::Signalled(signal as i32));
+    signals.contains(&end)
+}
+
 /// What kind of namespace the process has that is not this one's: a wrapper may have put it there (`ip netns exec`).
 fn foreign_namespace(pid: i32) -> Option<&'static str> {
     let kinds = [
@@ -70,15 +71,86 @@ fn foreign_namespace(pid: i32) -> Option<&'static str> {
     kinds.iter().find(is_foreign).map(|(_, shown)| *shown)
 }
 
-impl Agent {
-    /// Has the newest image written, if there are to be files.
-    pub(super) fn write_image(&mut self, rank: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        let this = &work.ranks[rank];
-        let (Some(store), Some(image)) = (&work.store, this.images.to_write()) else {
+impl Images {
+    /// The file that was being written is complete: what the dispatcher is told.
+    pub fn keep_file(&mut self, rank: usize) -> Option<ToDispatcher> {
+        let file = self.writing.take()?;
+        let written = ToDispatcher::ImageWritten {
+            rank,
+            number: file.number,
+            bytes: file.bytes,
+            written: file.written,
+            write_ns: file.write_ns,
+        };
+        self.files.push(file);
+        Some(written)
+    }
+}
+
+impl Work {
+    /// The file that was to be written is of no use.
+    pub(super) fn give_up_file(&mut self, rank: usize, number: u64) {
+        let writing = &mut self.ranks[rank].images.writing;
+        let file = writing.take_if(|file| file.number == number);
+        let Some(store) = &self.store else { return };
+        match file.filter(|file| !file.name.is_empty()) {
+            Some(file) => store.collect(rank, &file.name),
+            None => store.give_up(rank),
+        }
+    }
+
+    /// A complete file is not needed any more.
+    pub(super) fn collect_file(&mut self, rank: usize, number: u64) {
+        let files = &mut self.ranks[rank].images.files;
+        let gone = files.extract_if(.., |file| file.number == number);
+        for file in gone {
+            self.store.iter().for_each(|store| store.collect(rank, &file.name));
+        }
+    }
+
+    /// What came before image `number` will not be asked for again.
+    pub(super) fn forget_before(&self, rank: usize, number: u64) -> io::Result<()> {
+        match self.ranks[rank].images.slot_of(number) {
+            Some(slot) => self.memory.set_oldest_image(rank, slot, number),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Work {
+    /// All of a file is written: it gets its name, and its copy brings it to the disk.
+    fn name_file(&mut self, rank: usize, said: &Datagram) -> io::Result<()> {
+        let images = &mut self.ranks[rank].images;
+        let Some((store, writing)) = self.store.as_ref().zip(images.writing.as_mut()) else {
             return Ok(());
         };
-        let number = image.number;
+        (writing.written, writing.write_ns) = (said.b, said.c);
+        (writing.name, writing.bytes) = store.complete(rank, said.a)?;
+        writing.digest = said.text().to_string();
+        let Some(image) = images.copy(said.a) else {
+            return Ok(());
+        };
+        // The snapshot waits for the disk: the agent must not.
+        if let Ok(beside) = store.open_in_transit(said.a)
+            && rank == 0
+        {
+            let request = Datagram::new(Kind::Sync, 0, 0, 0);
+            let _ = image.socket.send(&request, &[beside.as_fd()]);
+        }
+        let request = Datagram::new(Kind::Sync, said.a, 0, 0);
+        let _ = image.socket.send(&request, &[store.directory().file().as_fd()]);
+        Ok(())
+    }
+}
+
+impl Agent {
+    /// Has image `number` written.
+    pub(super) fn write_image(&mut self, rank: usize, number: u64) -> io::Result<()> {
+        let work = &mut self.work;
+        let this = &work.ranks[rank];
+        let (Some(store), Some(image)) = (&work.store, this.images.copy(number)) else {
+            return Ok(());
+        };
         let foreign = this.life.as_ref().and_then(|life| foreign_namespace(life.pid.as_raw()));
         if let Some(kind) = foreign {
             let reason = format!("it is in a {kind} namespace of its own, and a process that is rebuilt would not be");
@@ -101,153 +173,40 @@ impl Agent {
         }
     }
 
-    pub(super) fn not_written(&mut self, rank: usize, number: u64, reason: String) -> io::Result<()> {
-        let work = &mut self.work;
-        let images = &mut work.ranks[rank].images;
-        (images.writing, images.writer) = (None, None);
-        work.store.iter().for_each(|store| store.give_up(rank));
-        if work.has_waves() {
-            work.tidy_waves(work.unit(rank));
-        }
-        self.send(&ToDispatcher::ImageNotWritten { rank, number, reason })?;
-        let unit = self.work.unit(rank);
-        self.give_up_writing(unit, &format!("that of rank {rank} could not be written"))?;
-        self.writing_ended(rank)
+    fn not_written(&mut self, rank: usize, number: u64, reason: String) -> io::Result<()> {
+        let rank = rank as u32;
+        self.coordinate(Fact::NotWritten { rank, number, reason })
     }
 
-    /// What a snapshot says about the file that it writes.
-    pub(super) fn file_said(&mut self, rank: usize, said: Datagram) -> io::Result<()> {
+    /// What copy `number` says about the file that it writes.
+    pub(super) fn file_said(&mut self, rank: usize, number: u64, said: Datagram) -> io::Result<()> {
         let work = &mut self.work;
         let images = &mut work.ranks[rank].images;
-        let image = images.writer.as_ref().or(images.newest.as_ref());
-        let (Some(store), Some(image), Some(writing)) = (&work.store, image, &mut images.writing) else {
-            return Ok(());
-        };
-        if said.a != writing.number {
+        if said.a != number || images.writing.as_ref().is_none_or(|file| file.number != number) {
             return Ok(());
         }
         match said.kind {
-            Kind::Written => {
-                (writing.written, writing.write_ns) = (said.b, said.c);
-                match store.complete(rank, said.a) {
-                    Ok((name, bytes)) => {
-                        (writing.name, writing.bytes) = (name, bytes);
-                        writing.digest = said.text().to_string();
-                        // The snapshot waits for the disk: the agent must not.
-                        if let Ok(beside) = store.open_in_transit(said.a)
-                            && rank == 0
-                        {
-                            let request = Datagram::new(Kind::Sync, 0, 0, 0);
-                            let _ = image.socket.send(&request, &[beside.as_fd()]);
-                        }
-                        let request = Datagram::new(Kind::Sync, said.a, 0, 0);
-                        let _ = image.socket.send(&request, &[store.directory().file().as_fd()]);
-                        Ok(())
-                    }
-                    Err(error) => self.not_written(rank, said.a, error.to_string()),
-                }
+            Kind::Written => match work.name_file(rank, &said) {
+                Ok(()) => Ok(()),
+                Err(error) => self.not_written(rank, number, error.to_string()),
+            },
+            Kind::Synced => {
+                let written = images.keep_file(rank);
+                self.coordinate(Fact::Written {
+                    rank: rank as u32,
+                    number,
+                })?;
+                written.map_or(Ok(()), |written| self.send(&written))?;
+                self.begin_recording(number)
             }
-            Kind::Synced => self.keep_file(rank),
             Kind::WriteFailed => {
                 let reason = match said.b {
                     0 => said.text().to_string(),
                     errno => format!("{}: {}", said.text(), io::Error::from_raw_os_error(errno as i32)),
                 };
-                self.not_written(rank, said.a, reason)
+                self.not_written(rank, number, reason)
             }
             _ => Ok(()),
-        }
-    }
-
-    /// What a process says that writes an image, or that it has gone.
-    pub(super) fn writer_event(&mut self, rank: usize) -> io::Result<()> {
-        loop {
-            let Some(writer) = &self.work.ranks[rank].images.writer else {
-                return Ok(());
-            };
-            match writer.socket.receive() {
-                Ok((datagram, _)) => self.file_said(rank, datagram)?,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(_) => return self.stop_writing(rank),
-            }
-        }
-    }
-
-    /// The file that was being written is complete: an older one goes.
-    fn keep_file(&mut self, rank: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        let in_waves = work.has_waves();
-        let images = &mut work.ranks[rank].images;
-        let Some(file) = images.writing.take() else {
-            return Ok(());
-        };
-        let written = ToDispatcher::ImageWritten {
-            rank,
-            number: file.number,
-            bytes: file.bytes,
-            written: file.written,
-            write_ns: file.write_ns,
-        };
-        let number = file.number;
-        images.files.push(file);
-        // Without a snapshot of its own the image takes the place of the one before.
-        if images.writer.take().is_some() {
-            images.end_snapshot(number);
-        }
-        if in_waves {
-            let unit = work.unit(rank);
-            work.tidy_waves(unit);
-            work.forget_before_waves(unit)?;
-            self.end_copies_in_files(rank);
-            self.send(&written)?;
-            self.begin_recording(number)?;
-            return self.writing_ended(rank);
-        }
-        while images.files.len() > KEPT {
-            let old = images.files.remove(0);
-            work.store.iter().for_each(|store| store.collect(rank, &old.name));
-        }
-        if images.files.len() == KEPT {
-            images.begun = true;
-            let oldest = &images.files[0];
-            work.memory.set_oldest_image(rank, oldest.slot, oldest.number)?;
-        }
-        self.end_copies_in_files(rank);
-        self.send(&written)
-    }
-
-    /// Without local copies: snapshots end as soon as nobody needs them. In a wave that is when all have written their images,
-    /// since a wave of which one cannot be written is none in files.
-    pub(super) fn end_copies_in_files(&mut self, rank: usize) {
-        let work = &mut self.work;
-        if work.job.local_copies {
-            return;
-        }
-        let (ranks, in_files) = if work.has_waves() {
-            let unit = work.unit(rank);
-            (
-                work.waves[unit].members.clone(),
-                work.waves_in_files(unit).first().copied(),
-            )
-        } else {
-            let files = &work.ranks[rank].images.files;
-            (vec![rank], files.last().map(|file| file.number))
-        };
-        for rank in ranks {
-            work.ranks[rank].images.end_snapshot(in_files.unwrap_or(0));
-        }
-    }
-
-    /// The process that writes has gone.
-    pub(super) fn stop_writing(&mut self, rank: usize) -> io::Result<()> {
-        match &self.work.ranks[rank].images.writing {
-            Some(file) if file.name.is_empty() => {
-                let number = file.number;
-                self.not_written(rank, number, "the process that wrote it has ended".to_string())
-            }
-            // Only the directory's last sync is missing.
-            Some(_) => self.keep_file(rank),
-            None => Ok(()),
         }
     }
 
@@ -311,8 +270,17 @@ impl Agent {
         self.epoll.delete(&filling.socket)?;
         let Some(reason) = reason else { return Ok(()) };
         let number = filling.number;
-        this.images.files.retain(|file| file.number != number);
-        self.send(&ToDispatcher::ImageLost { rank, number, reason })
+        self.file_lost(rank, number, reason)
+    }
+
+    /// A file cannot be used. It stays where it is, for those who look into what has happened to it.
+    fn file_lost(&mut self, rank: usize, number: u64, reason: String) -> io::Result<()> {
+        self.work.ranks[rank].images.files.retain(|file| file.number != number);
+        self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
+        self.coordinate(Fact::FileLost {
+            rank: rank as u32,
+            number,
+        })
     }
 
     /// What a process says that is being rebuilt.
@@ -342,43 +310,61 @@ impl Agent {
         self.send(&started)
     }
 
-    /// A process has ended. If it was being rebuilt and has failed in that, the file cannot be used: what the dispatcher is
-    /// told.
-    pub(super) fn take_failed_restore(&mut self, rank: usize, end: End) -> Option<ToDispatcher> {
-        let images = &mut self.work.ranks[rank].images;
-        let restoring = images.restoring.take()?;
-        // Killed, as a rank is that runs.
-        if [Signal::SIGKILL, Signal::SIGTERM]
-            .map(|signal| End::Signalled(signal as i32))
-            .contains(&end)
-        {
+    /// A process has ended. If it was being rebuilt and has failed in that, its file cannot be used: the number, and why.
+    fn take_failed_restore(&mut self, rank: usize, end: End) -> Option<(u64, String)> {
+        let restoring = self.work.ranks[rank].images.restoring.take()?;
+        if is_killed(end) {
             return None;
         }
-        // It stays where it is, for those who look into what has happened to it.
-        let number = restoring.number;
-        images.files.retain(|file| file.number != number);
         let reason = restoring.failure.unwrap_or_else(|| match end {
             End::Exited(code) => format!("the process being rebuilt exited with code {code}"),
             End::Signalled(signal) => format!("the process being rebuilt was killed by signal {signal}"),
         });
-        Some(ToDispatcher::ImageLost { rank, number, reason })
+        Some((restoring.number, reason))
+    }
+
+    /// Of an ended process nothing is left. True: it was being rebuilt, and its file cannot be used.
+    fn end_of_process(&mut self, rank: usize, end: End) -> io::Result<bool> {
+        let lost = self.take_failed_restore(rank, end);
+        self.end_life(rank)?;
+        match lost {
+            Some((number, reason)) => self.file_lost(rank, number, reason).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Nothing of the present life can touch anything any more, and its output is taken.
+    pub(super) fn end_life(&mut self, rank: usize) -> io::Result<()> {
+        if let Some(life) = self.work.ranks[rank].life.take() {
+            life.fence(PATIENCE);
+            self.work.end_input(rank);
+            drop(life);
+        }
+        self.drain_and_close(rank)
+    }
+
+    /// While all ranks return: the end of an old process, or of a new one that has not been let go.
+    pub(super) fn ended_while_returning(&mut self, rank: usize, end: End) -> io::Result<()> {
+        if self.work.ranks[rank].life.is_none() {
+            return Ok(());
+        }
+        self.end_of_process(rank, end)?;
+        let life = self.work.ranks[rank].life_asked;
+        self.coordinate(Fact::Ended {
+            rank: rank as u32,
+            life,
+            orderly: false,
+        })
     }
 
     /// A process has ended. If it was being rebuilt and has failed in that, the life begins elsewhere: true.
     pub(super) fn restore_has_failed(&mut self, rank: usize, end: End) -> io::Result<bool> {
-        let Some(lost) = self.take_failed_restore(rank, end) else {
+        let restoring = &mut self.work.ranks[rank].images.restoring;
+        if restoring.take_if(|_| is_killed(end)).is_some() || restoring.is_none() {
             return Ok(false);
-        };
-        let work = &mut self.work;
-        let Some(life) = work.ranks[rank].life.take() else {
-            return Ok(false);
-        };
-        life.fence(PATIENCE);
-        drop(life);
-        work.end_input(rank);
-        self.drain_and_close(rank)?;
-        self.send(&lost)?;
-        self.begin_elsewhere(rank)?;
+        }
+        self.end_of_process(rank, end)?;
+        self.not_begun(rank)?;
         Ok(true)
     }
 }

@@ -5,16 +5,19 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use resurgo_image::Socket;
 use resurgo_pmi::Position;
+use resurgo_protocol::Fact;
+use resurgo_protocol::coordinator::Former;
+use resurgo_protocol::group::Turn;
 use resurgo_wire::control::{Stream, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind, TRACKED};
-use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE, arena::IMAGE_SLOTS};
+use resurgo_wire::node_memory::arena::IMAGE_SLOTS;
 use serde::{Deserialize, Serialize};
 
 use super::files::ImageFile;
@@ -22,11 +25,8 @@ use super::life::Life;
 use super::ranks::Rank;
 use super::suspend::ImagesState;
 use super::taken::Printed;
-use super::{Agent, Source, Work, patience};
+use super::{Agent, Source, Work};
 use crate::memory;
-
-/// Why a rank has no image now.
-pub(super) const STILL_FILLING: &str = "its memory is still being read from its last image";
 
 /// What the agent must know to begin a life from an image: where the rank was in everything that the agent keeps for it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ impl Account {
     };
 }
 
-/// An image of a rank: a sleeping process.
+/// An image of a rank: a process that sleeps, or writes a file and ends.
 pub(super) struct Image {
     pub number: u64,
     /// Of the cursors in the node memory.
@@ -54,13 +54,14 @@ pub(super) struct Image {
     /// What had been delivered to the rank by then: about so many bytes of others' logs.
     pub delivered: u64,
     pub socket: Socket,
+    /// It can be woken.
+    sleeps: bool,
 }
 
 /// An image that is being taken.
 struct Taking {
+    number: u64,
     slot: usize,
-    /// When an answer is not waited for any longer.
-    until: Instant,
     /// Once all threads stand still.
     account: Option<Account>,
     delivered: u64,
@@ -79,37 +80,20 @@ impl Restoring {
     }
 }
 
-/// The images of one rank over all its lives.
+/// What there is of the images of one rank, over all its lives.
 #[derive(Default)]
 pub(super) struct Images {
-    /// Images asked for so far.
-    asked: u64,
     last_slot: usize,
-    /// The present life is taking image `asked`.
     taking: Option<Taking>,
-    pub newest: Option<Image>,
-    /// An image that is being written by a process that can do nothing else: it counts when its file is complete.
-    pub writer: Option<Image>,
-    /// Part of a wave that is not complete.
-    candidate: Option<Image>,
+    /// Processes, the older one first.
+    copies: Vec<Image>,
     /// Files that are complete, the older one first.
     pub files: Vec<ImageFile>,
-    /// The newest image is being written.
+    /// The file that is being written.
     pub writing: Option<ImageFile>,
     pub restoring: Option<Restoring>,
-    /// What came before some image may be forgotten.
-    pub begun: bool,
-    /// A life that a snapshot has been asked for, without its process.
-    waking: Option<Life>,
-}
-
-/// What a life begins from.
-pub(super) struct Start {
-    /// 0: the beginning of the program.
-    pub number: u64,
-    pub account: Account,
-    pub is_snapshot: bool,
-    pub file: Option<Saved>,
+    /// A life that a copy has been asked for, without its process; and the number of the image.
+    waking: Option<(u64, Life)>,
 }
 
 /// An image file that a life begins from.
@@ -120,42 +104,12 @@ pub(super) struct Saved {
 }
 
 impl Images {
-    /// What the next life begins from: the snapshot, or the newest file if that is newer or there is none, else the beginning of
-    /// the program. None: from nowhere, what came before the lost images is forgotten.
-    pub fn choose(&self) -> Option<Start> {
-        let in_file = self.files.last().map_or(0, |file| file.number);
-        if let Some(image) = self.newest.as_ref().filter(|image| image.number >= in_file) {
-            return Some(Start {
-                number: image.number,
-                account: image.account.clone(),
-                is_snapshot: true,
-                file: None,
-            });
-        }
-        if let Some(file) = self.files.last() {
-            return Some(Start {
-                number: file.number,
-                account: file.account.clone(),
-                is_snapshot: false,
-                file: Some(Saved {
-                    name: file.name.clone(),
-                    digest: file.digest.clone(),
-                }),
-            });
-        }
-        (!self.begun).then(|| Start {
-            number: 0,
-            account: Account::BEGINNING(),
-            is_snapshot: false,
-            file: None,
-        })
-    }
-
-    pub fn state(&self) -> ImagesState {
+    /// `former`: what the coordinator knows of them.
+    pub fn state(&self, former: &Former) -> ImagesState {
         ImagesState {
-            asked: self.asked,
+            asked: former.asked,
             last_slot: self.last_slot,
-            begun: self.begun,
+            begun: former.begun,
             files: self.files.iter().map(ImageFile::state).collect(),
         }
     }
@@ -163,38 +117,54 @@ impl Images {
     /// Images of a suspended job.
     pub fn from_state(state: ImagesState) -> Images {
         Images {
-            asked: state.asked,
             last_slot: state.last_slot,
-            // A program that has been changed must not begin again where its image cannot be used.
-            begun: state.begun || !state.files.is_empty(),
             files: state.files.into_iter().map(ImageFile::from_state).collect(),
             ..Images::default()
         }
     }
 
-    pub fn number(&self) -> u64 {
-        self.newest.as_ref().map_or(0, |image| image.number)
-    }
-
-    /// What has been delivered to the rank by the newest image that a life can begin from.
+    /// What has been delivered to the rank by its newest image.
     fn delivered(&self) -> u64 {
         let in_files = self.files.iter().map(|file| file.delivered);
-        in_files
-            .chain(self.newest.as_ref().map(|image| image.delivered))
-            .max()
-            .unwrap_or(0)
+        let delivered = in_files.chain(self.copies.iter().map(|image| image.delivered));
+        delivered.max().unwrap_or(0)
     }
 
-    /// The image whose file is being written or is to be.
-    pub fn to_write(&self) -> Option<&Image> {
-        self.writer.as_ref().or(self.newest.as_ref())
+    /// The process that is image `number`.
+    pub fn copy(&self, number: u64) -> Option<&Image> {
+        self.copies.iter().find(|image| image.number == number)
+    }
+
+    /// The file of image `number`.
+    pub fn file(&self, number: u64) -> Option<&ImageFile> {
+        self.files.iter().find(|file| file.number == number)
+    }
+
+    /// The same for a process that is rebuilt from it.
+    pub fn saved(&self, number: u64) -> io::Result<Saved> {
+        let file = self.file(number).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Saved {
+            name: file.name.clone(),
+            digest: file.digest.clone(),
+        })
+    }
+
+    /// The slot of the cursors of image `number`.
+    pub fn slot_of(&self, number: u64) -> Option<usize> {
+        let file = self.file(number).map(|file| file.slot);
+        file.or(self.copy(number).map(|image| image.slot))
+    }
+
+    /// Where the rank was at image `number`.
+    pub fn account_of(&self, number: u64) -> Option<&Account> {
+        let file = self.file(number).map(|file| &file.account);
+        file.or(self.copy(number).map(|image| &image.account))
     }
 
     /// The next slot whose cursors nobody needs.
     fn free_slot(&self) -> usize {
         let kept = self.files.iter().chain(&self.writing).map(|file| file.slot);
-        let images = self.newest.iter().chain(&self.writer).map(|image| image.slot);
-        let used: Vec<usize> = kept.chain(images).collect();
+        let used: Vec<usize> = kept.chain(self.copies.iter().map(|image| image.slot)).collect();
         (1..=IMAGE_SLOTS)
             .map(|step| (self.last_slot + step) % IMAGE_SLOTS)
             .find(|slot| !used.contains(slot))
@@ -205,130 +175,62 @@ impl Images {
         self.waking.is_some()
     }
 
-    pub fn is_taking(&self) -> bool {
-        self.taking.is_some()
+    /// Image `number` is being taken.
+    fn taking(&mut self, number: u64) -> Option<&mut Taking> {
+        self.taking.as_mut().filter(|taking| taking.number == number)
     }
 
-    /// When an answer about the image that is being taken is not waited for any longer.
-    pub fn patience_ends(&self) -> Option<Instant> {
-        self.taking.as_ref().map(|taking| taking.until)
-    }
-
-    /// The account of a rank that stands still.
-    pub fn account_while_taking(&mut self, account: Option<Account>) {
-        if let Some(taking) = &mut self.taking {
-            taking.account = account;
-        }
-    }
-
-    /// What had been delivered to a rank that stands still.
-    fn delivered_while_taking(&mut self, delivered: u64) {
-        if let Some(taking) = &mut self.taking {
-            taking.delivered = delivered;
-        }
-    }
-
-    /// The rank's part of a wave that may become complete.
-    pub fn add_candidate(&mut self, taken: Datagram, socket: Socket) {
-        self.candidate = self.complete(taken, socket);
+    /// The life that was taking an image has ended.
+    pub fn end_taking(&mut self) {
+        self.taking = None;
     }
 
     /// The image that has been taken, if it is accounted for.
-    fn complete(&mut self, taken: Datagram, socket: Socket) -> Option<Image> {
-        let taking = self.taking.take()?;
+    fn complete(&mut self, taken: &Datagram, socket: Socket) -> Option<Image> {
+        let taking = self.taking.take_if(|taking| taking.number == taken.a)?;
         Some(Image {
             number: taken.a,
             slot: taking.slot,
             account: taking.account?,
             delivered: taking.delivered,
             socket,
+            sleeps: taken.kind == Kind::Taken,
         })
     }
 
-    pub fn drop_candidate(&mut self) {
-        self.candidate = None;
-        self.taking = None;
+    /// The process sees the end of its socket, and exits.
+    pub fn end_copy(&mut self, number: u64) {
+        self.copies.retain(|image| image.number != number);
+        self.waking.take_if(|(image, _)| *image == number);
     }
 
-    /// Images asked for so far.
-    pub fn asked(&self) -> u64 {
-        self.asked
-    }
-
-    pub fn has_file(&self, number: u64) -> bool {
-        self.files.iter().any(|file| file.number == number)
-    }
-
-    /// The slot of the cursors of image `number`, which is in a file.
-    pub fn slot_of(&self, number: u64) -> Option<usize> {
-        let mut files = self.files.iter();
-        Some(files.find(|file| file.number == number)?.slot)
-    }
-
-    /// A life can begin from image `number`.
-    pub fn has(&self, number: u64) -> bool {
-        self.number() == number || self.has_file(number)
-    }
-
-    /// The snapshot ends if it is of image `number` or an older one, and not about to make a life.
-    pub fn end_snapshot(&mut self, number: u64) {
-        if !self.is_waking() {
-            self.newest.take_if(|image| image.number <= number);
-        }
-    }
-
-    pub fn is_writing(&self, number: u64) -> bool {
-        self.writing.as_ref().is_some_and(|file| file.number == number)
-    }
-
-    /// The rank has finished, or the job ends: its snapshot sees the end of its socket and exits.
-    pub fn forget(&mut self) {
-        *self = Images {
-            asked: self.asked,
-            begun: self.begun,
-            files: std::mem::take(&mut self.files),
-            ..Images::default()
-        };
-    }
-
-    /// Asks the snapshot for a new life.
-    pub fn wake(&mut self, life: Life, theirs: super::life::Theirs) -> io::Result<()> {
-        let Some(image) = &self.newest else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
+    /// Asks the copy for a new life.
+    pub fn wake(&mut self, number: u64, life: Life, theirs: super::life::Theirs) -> io::Result<()> {
+        let image = self.copy(number).ok_or(io::ErrorKind::NotFound)?;
         let mut beside = vec![theirs.stdout.as_fd(), theirs.stderr.as_fd(), theirs.pmi.as_fd()];
         beside.extend(theirs.image.as_ref().map(|image| image.as_fd()));
         beside.extend(theirs.stdin.as_ref().map(|stdin| stdin.as_fd()));
-        image
-            .socket
-            .send(&Datagram::new(Kind::Wake, image.number, 0, 0), &beside)?;
-        self.waking = Some(life);
+        image.socket.send(&Datagram::new(Kind::Wake, number, 0, 0), &beside)?;
+        self.waking = Some((number, life));
         Ok(())
     }
 }
 
 impl Rank {
     /// Asks the running process for image `number`; `how`: bits of [`Kind::Checkpoint`]; `former`: the file that the image may
-    /// be written over without a snapshot; `patience`: how long an answer is waited for.
-    pub(super) fn ask_for_image(
-        &mut self,
-        number: u64,
-        how: u64,
-        former: Option<File>,
-        patience: Duration,
-    ) -> io::Result<()> {
+    /// be written over without a snapshot.
+    pub(super) fn ask_for_image(&mut self, number: u64, how: u64, former: Option<File>) -> io::Result<()> {
         let Some((life, socket)) = self.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?))) else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        self.images.asked = number;
         let slot = self.images.free_slot();
         let request = Datagram::new(Kind::Checkpoint, number, slot as u64, how);
         let beside: Vec<_> = former.iter().map(File::as_fd).collect();
         resurgo_image::ask(life.pid.as_raw(), socket, request, &beside)?;
         self.images.last_slot = slot;
         self.images.taking = Some(Taking {
+            number,
             slot,
-            until: Instant::now() + patience,
             account: None,
             delivered: 0,
         });
@@ -355,33 +257,6 @@ impl Work {
 }
 
 impl Agent {
-    pub(super) fn ask_for_image(&mut self, rank: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        let phase = work.memory.phase(rank)?;
-        let how = work.bit_for_files();
-        // The images of a wave must all be there before one counts.
-        let former = work.store.as_ref().filter(|_| how != 0 && !work.has_waves());
-        let former = former.and_then(|store| store.former(rank).ok());
-        let patience = patience::with(work, &[rank]);
-        let this = &mut work.ranks[rank];
-        let reason = match &this.life {
-            _ if this.images.taking.is_some() => "it is taking one".to_string(),
-            _ if this.images.writing.is_some() => "its last image is still being written".to_string(),
-            Some(_) if this.is_filling() => STILL_FILLING.to_string(),
-            Some(_) if phase == PHASE_LIVE && this.is_up_to_date() => {
-                match this.ask_for_image(this.images.asked + 1, how, former, patience) {
-                    Ok(()) => return Ok(()),
-                    Err(error) => error.to_string(),
-                }
-            }
-            Some(_) if phase == PHASE_CLOSED => "it is outside of MPI".to_string(),
-            Some(_) if !this.repeats() && phase != PHASE_LIVE => "it has not opened MPI".to_string(),
-            Some(_) => "it repeats what a former life did".to_string(),
-            None => "it is not running".to_string(),
-        };
-        self.send(&ToDispatcher::NotCheckpointed { rank, reason })
-    }
-
     /// How much log an image of each rank would free: what has been delivered to it since its newest one. (With files it is freed
     /// an image later.)
     pub(super) fn measure_logs(&mut self) -> io::Result<()> {
@@ -435,47 +310,63 @@ impl Agent {
         if datagram.kind == Kind::WantsImage {
             return self.send(&ToDispatcher::ImageWanted { rank });
         }
-        if datagram.kind == Kind::Ready {
-            return self.ready_to_go_on(rank);
+        match datagram.kind {
+            Kind::Restored | Kind::Failed => self.restore_said(rank, datagram),
+            Kind::Filling => self.begin_filling(rank, beside),
+            _ => self.said_of_image(rank, datagram, beside.into_iter().next().map(Socket::from)),
         }
-        if datagram.kind == Kind::Noticed {
-            return self.noticed(rank, datagram);
-        }
-        if matches!(datagram.kind, Kind::Restored | Kind::Failed) {
-            return self.restore_said(rank, datagram);
-        }
-        if datagram.kind == Kind::Filling {
-            return self.begin_filling(rank, beside);
-        }
-        let snapshot = beside.into_iter().next().map(Socket::from);
-        let in_waves = work.has_waves();
-        let images = &mut work.ranks[rank].images;
-        if (images.taking.is_none() && datagram.kind != Kind::Drained) || datagram.a != images.asked {
-            return Ok(());
-        }
-        if in_waves {
-            return self.said_in_wave(rank, datagram, snapshot);
-        }
-        match (datagram.kind, snapshot) {
-            (Kind::Stopped, _) => {
+    }
+
+    /// What a rank says about an image, or a wave, is a fact.
+    fn said_of_image(&mut self, rank: usize, said: Datagram, copy: Option<Socket>) -> io::Result<()> {
+        let number = said.a;
+        let of = rank as u32;
+        match (said.kind, copy) {
+            (Kind::Ready, _) => {
+                let life = self.work.ranks[rank].life_asked;
+                self.coordinate(Fact::Ready { rank: of, life })
+            }
+            (Kind::Noticed, _) => {
+                let turn = Turn::from_word(number);
+                match said.text() {
+                    "" => self.coordinate(Fact::Noticed { rank: of, turn }),
+                    why => self.refused(of, turn.wave, why),
+                }
+            }
+            (Kind::Stopped, _) if self.work.ranks[rank].images.taking(number).is_some() => {
                 let account = self.account_for(rank)?;
-                let work = &mut self.work;
-                let answer = if account.is_some() { Kind::Go } else { Kind::Abandon };
-                work.tell(rank, &Datagram::new(answer, datagram.a, 0, 0));
-                let delivered = work.memory.delivered_log(rank)?;
-                work.ranks[rank].images.account_while_taking(account);
-                work.ranks[rank].images.delivered_while_taking(delivered);
-                Ok(())
+                let delivered = self.work.memory.delivered_log(rank)?;
+                let accounted = account.is_some();
+                if let Some(taking) = self.work.ranks[rank].images.taking(number) {
+                    (taking.account, taking.delivered) = (account, delivered);
+                }
+                self.coordinate(Fact::Stopped {
+                    rank: of,
+                    number,
+                    accounted,
+                })
             }
-            (Kind::Taken | Kind::Copied, Some(socket)) => match images.complete(datagram, socket) {
-                Some(image) => self.image_taken(rank, image, datagram),
-                None => Ok(()),
-            },
-            (Kind::Refused, _) => {
-                images.taking = None;
-                let reason = datagram.text().to_string();
-                self.send(&ToDispatcher::NotCheckpointed { rank, reason })
+            (Kind::Drained, _) => self.coordinate(Fact::Drained {
+                rank: of,
+                number,
+                moved: said.b,
+            }),
+            (Kind::Taken | Kind::Copied, Some(socket)) => {
+                let Some(image) = self.work.ranks[rank].images.complete(&said, socket) else {
+                    return Ok(());
+                };
+                let event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Snapshot(rank).token());
+                self.epoll.add(&image.socket, event)?;
+                let sleeps = image.sleeps;
+                self.work.ranks[rank].images.copies.push(image);
+                self.coordinate(Fact::Copied {
+                    rank: of,
+                    number,
+                    sleeps,
+                    stood: Duration::from_nanos(said.c),
+                })
             }
+            (Kind::Refused, _) => self.refused(of, number, said.text()),
             _ => Ok(()),
         }
     }
@@ -507,83 +398,42 @@ impl Agent {
         }))
     }
 
-    /// An image is complete: the one before it goes.
-    fn keep_image(&mut self, rank: usize, image: Image) -> io::Result<()> {
-        self.watch_image(rank, &image)?;
-        let work = &mut self.work;
-        let (slot, number) = (image.slot, image.number);
-        let images = &mut work.ranks[rank].images;
-        images.newest = Some(image);
-        // With files, what is needed is what they need: see `files.rs`.
-        if work.recovers_alone() && work.store.is_none() {
-            work.ranks[rank].images.begun = true;
-            work.memory.set_oldest_image(rank, slot, number)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn promote_candidate(&mut self, rank: usize) -> io::Result<()> {
-        match self.work.ranks[rank].images.candidate.take() {
-            Some(image) => self.keep_image(rank, image),
-            None => Ok(()),
-        }
-    }
-
-    fn watch_image(&self, rank: usize, image: &Image) -> io::Result<()> {
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Snapshot(rank).token());
-        Ok(self.epoll.add(&image.socket, event)?)
-    }
-
-    fn image_taken(&mut self, rank: usize, image: Image, taken: Datagram) -> io::Result<()> {
-        let number = image.number;
-        let is_snapshot = taken.kind == Kind::Taken;
-        if is_snapshot {
-            self.keep_image(rank, image)?;
-        } else {
-            self.watch_image(rank, &image)?;
-            self.work.ranks[rank].images.writer = Some(image);
-        }
-        self.send(&ToDispatcher::Checkpointed {
-            rank,
-            number,
-            stall_ns: taken.c,
-            is_snapshot,
-        })?;
-        self.write_image(rank)
-    }
-
-    /// What a snapshot says, or that it has gone.
+    /// What the copies of a rank say, or that they have gone.
     pub(super) fn snapshot_event(&mut self, rank: usize) -> io::Result<()> {
-        self.writer_event(rank)?;
+        let copies = self.work.ranks[rank].images.copies.iter();
+        let numbers: Vec<u64> = copies.map(|image| image.number).collect();
+        numbers.into_iter().try_for_each(|number| self.copy_event(rank, number))
+    }
+
+    fn copy_event(&mut self, rank: usize, number: u64) -> io::Result<()> {
         loop {
-            let work = &mut self.work;
-            let images = &mut work.ranks[rank].images;
-            let Some(image) = &images.newest else { return Ok(()) };
+            let images = &mut self.work.ranks[rank].images;
+            let Some(image) = images.copy(number) else {
+                return Ok(());
+            };
             match image.socket.receive() {
-                Ok((datagram, _)) if datagram.kind == Kind::Woken => {
-                    let pid = Pid::from_raw(datagram.a as i32);
-                    let number = image.number;
-                    if let Some(mut life) = images.waking.take() {
-                        life.pid = pid;
+                Ok((said, _)) if said.kind == Kind::Woken => {
+                    if let Some((_, mut life)) = images.waking.take_if(|(of, _)| *of == number) {
+                        life.pid = Pid::from_raw(said.a as i32);
                         self.life_woken(rank, life, number)?;
-                        self.end_copies_in_files(rank);
                     }
                 }
-                Ok((datagram, _)) if datagram.kind == Kind::Failed => self.snapshot_lost(rank, datagram.text())?,
-                Ok((datagram, _)) => self.file_said(rank, datagram)?,
+                Ok((said, _)) if said.kind == Kind::Failed => self.copy_lost(rank, number, said.text())?,
+                Ok((said, _)) => self.file_said(rank, number, said)?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(_) => self.snapshot_lost(rank, "the process has ended (for want of memory?)")?,
+                Err(_) => self.copy_lost(rank, number, "the process has ended (for want of memory?)")?,
             }
         }
     }
 
-    /// The process of a life that a snapshot was asked for is known.
+    /// The process of a life that a copy was asked for is known.
     fn life_woken(&mut self, rank: usize, life: Life, image: u64) -> io::Result<()> {
         let pid = life.pid;
-        if self.work.waits_for_ends(rank) {
+        let this = &mut self.work.ranks[rank];
+        if std::mem::take(&mut this.is_doomed) {
             // Given up before it began. What it does to the node memory is over when it has ended, not before.
             life.signal(Signal::SIGKILL);
-            self.work.ranks[rank].life = Some(life);
+            this.life = Some(life);
         } else {
             self.life_begins(rank, life, image)?;
         }
@@ -612,56 +462,47 @@ impl Agent {
         Ok(())
     }
 
-    /// The newest image cannot be used any more. A life that was to begin from it begins elsewhere.
-    pub(super) fn snapshot_lost(&mut self, rank: usize, why: &str) -> io::Result<()> {
-        let work = &mut self.work;
-        let images = &mut work.ranks[rank].images;
-        let number = images.number();
-        images.newest = None;
-        let waking = images.waking.take().is_some();
-        let it_wrote = images.writer.is_none();
-        let together = work.is_returning(rank) || !work.recovers_alone() || work.is_hierarchical();
-        let reason = why.to_string();
-        self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
-        if it_wrote {
-            self.stop_writing(rank)?;
+    /// A copy is gone. A life that was to begin from it begins elsewhere.
+    pub(super) fn copy_lost(&mut self, rank: usize, number: u64, why: &str) -> io::Result<()> {
+        let counted = self.work.coordinator.counts(rank as u32, number);
+        let images = &mut self.work.ranks[rank].images;
+        let is_its_file = |file: &ImageFile| file.number == number && !file.name.is_empty();
+        // Only the directory's last sync may be missing.
+        let stored = images.writing.as_ref().is_some_and(is_its_file);
+        let waking = images.waking.take_if(|(image, _)| *image == number).is_some();
+        images.copies.retain(|image| image.number != number);
+        if counted {
+            let reason = why.to_string();
+            self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
         }
-        if together {
-            return self.wave_lost(rank, number);
+        let written = stored.then(|| self.work.ranks[rank].images.keep_file(rank)).flatten();
+        self.coordinate(Fact::CopyLost {
+            rank: rank as u32,
+            number,
+            stored,
+        })?;
+        written.map_or(Ok(()), |written| self.send(&written))?;
+        if stored {
+            self.begin_recording(number)?;
         }
         if waking {
-            self.begin_elsewhere(rank)?;
+            self.not_begun(rank)?;
         }
         Ok(())
-    }
-
-    /// The wave that its newest image is part of is lost.
-    pub(super) fn forget_newest(&mut self, rank: usize) -> io::Result<()> {
-        self.work.ranks[rank].images.newest = None;
-        self.stop_writing(rank)
     }
 
     /// A life could not begin from the image chosen for it.
-    pub(super) fn begin_elsewhere(&mut self, rank: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        let this = &mut work.ranks[rank];
-        // That was no life.
-        this.number -= 1;
-        let fault_at_messages = this.fault_at_messages;
-        self.start_again(rank, fault_at_messages)
-    }
-
-    /// The rank has died: an image that it was taking is none.
-    pub(super) fn end_images_of_life(&mut self, rank: usize) -> io::Result<()> {
-        self.image_event(rank)?;
-        let work = &mut self.work;
-        if work.has_waves() {
-            return self.drop_wave(rank, "it died meanwhile");
+    pub(super) fn not_begun(&mut self, rank: usize) -> io::Result<()> {
+        let returning = self.work.is_returning(rank);
+        let this = &mut self.work.ranks[rank];
+        if !returning {
+            // That was no life.
+            this.number -= 1;
         }
-        if work.ranks[rank].images.taking.take().is_some() {
-            let reason = "it died meanwhile".to_string();
-            self.send(&ToDispatcher::NotCheckpointed { rank, reason })?;
-        }
-        Ok(())
+        let life = this.life_asked;
+        self.coordinate(Fact::NotBegun {
+            rank: rank as u32,
+            life,
+        })
     }
 }

@@ -3,12 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use resurgo_protocol::Coordinator;
 use resurgo_wire::control::{Job, OUTPUT_WINDOW, Stdin, ToAgent, ToDispatcher};
 
 use super::node::{NodeMemory, open_nameless};
@@ -144,7 +146,7 @@ impl Work {
             ),
             None => None,
         };
-        let waves = waves::Waves::of(&job, size);
+        let coordinator = Coordinator::new(waves::plan(&job, size));
         let server = resurgo_pmi::Server::new(&job.name, appnums.clone());
         let ranks = appnums.into_iter().map(|program| Rank::new(program as usize)).collect();
         let program_files = job.programs.iter().map(ProgramFile::hold).collect();
@@ -156,14 +158,14 @@ impl Work {
             server,
             ranks,
             spool,
-            waves,
+            coordinator,
+            began: Instant::now(),
+            waves: waves::Waves::default(),
             held: held::Held::new(),
             store,
             halt: suspend::Halt::No,
-            is_resumed: false,
             is_from_wave: false,
             recording: None,
-            may_begin_again: false,
             spool_watched: false,
             window: OUTPUT_WINDOW,
         })

@@ -24,7 +24,8 @@ impl Agent {
     fn aborted(&mut self, rank: usize, code: i32) -> io::Result<()> {
         self.tell_undone(rank)?;
         let work = &mut self.work;
-        if (work.job.protocol.can_return_together() || work.may_begin_again) && work.memory.phase(rank)? == PHASE_REPLAY
+        if (work.job.protocol.can_return_together() || work.coordinator.may_begin_again())
+            && work.memory.phase(rank)? == PHASE_REPLAY
         {
             let this = &mut work.ranks[rank];
             this.aborted = true;

@@ -1,14 +1,17 @@
 //! The agent's dealings with single ranks: their starts, ends, input and output.
 
-use std::io::{self, Read};
+use std::io::{self, PipeWriter, Read};
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::unistd::Pid;
+use resurgo_pmi::Place;
+use resurgo_protocol::Fact;
+use resurgo_protocol::coordinator::{Former, From};
 use resurgo_wire::control::{End, Ended, Stream, ToDispatcher};
 use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 
-use super::images::{Images, Restoring};
+use super::images::{Account, Images, Restoring};
 use super::life::{Begin, Life, Surroundings};
 use super::program_file::Mapped;
 use super::suspend::RankState;
@@ -28,6 +31,10 @@ pub(super) struct Rank {
     pub program: usize,
     /// Number of the present or last life, from 1.
     pub number: u64,
+    /// The coordinator's number of the life that it has asked for last.
+    pub life_asked: u64,
+    /// That life is to end as soon as its process is known.
+    pub is_doomed: bool,
     /// The running process.
     pub life: Option<Life>,
     /// Pipes of a rank that has finished, while others hold their other ends.
@@ -74,6 +81,8 @@ impl Rank {
         Rank {
             program,
             number: 0,
+            life_asked: 0,
+            is_doomed: false,
             life: None,
             outputs: [None, None],
             watched: [false; 2],
@@ -110,15 +119,30 @@ impl Rank {
         self.life.as_ref().is_some_and(|life| life.filling.is_some())
     }
 
-    /// As it is written down when the job is suspended.
-    pub fn state(&self) -> RankState {
+    /// A life begins, from an image whose account says what had been printed by then.
+    fn begins(&mut self, life: u64, printed: [Printed; 2], repeats: bool) {
+        self.number += 1;
+        (self.life_asked, self.is_doomed) = (life, false);
+        (self.killed_ns, self.asked_ns) = (0, monotonic_ns());
+        (self.uses_provider, self.aborted, self.has_told_undone) = (false, false, false);
+        for (taken, printed) in self.taken.iter_mut().zip(printed) {
+            taken.restarted(printed, repeats);
+        }
+        self.replaying = self.number > 1 && repeats;
+        self.finished = false;
+        self.quiet_since = None;
+        self.repeats_output = repeats;
+    }
+
+    /// As it is written down when the job is suspended. `former`: what the coordinator knows of its images.
+    pub fn state(&self, former: &Former) -> RankState {
         RankState {
             program: self.program,
             number: self.number,
             taken: self.taken.clone(),
             finished: self.finished,
             ended_well: self.ended_well,
-            images: self.images.state(),
+            images: self.images.state(former),
         }
     }
 
@@ -152,10 +176,6 @@ impl Rank {
         self.quiet_since = self.quiet_since.map(|_| Instant::now());
     }
 
-    pub fn has_finished(&self) -> bool {
-        self.finished
-    }
-
     pub fn has_ended_well(&self) -> bool {
         self.ended_well
     }
@@ -184,89 +204,45 @@ impl Work {
 }
 
 impl Agent {
-    /// Starts the next life of `rank`, from its newest image if it has one.
-    pub(super) fn start_life(&mut self, rank: usize, fault_at_messages: u64) -> io::Result<()> {
+    /// Starts life `life` of `rank`, as the coordinator counts them. `together`: with all of its unit, which wait for one another.
+    pub(super) fn start_life(&mut self, rank: usize, life: u64, from: From, together: bool) -> io::Result<()> {
         let work = &mut self.work;
-        let place = work.server.place(rank);
-        let together = work.is_returning(rank);
-        // Ranks that return to a wave repeat nothing that would have to be the same, unless others have gone on.
-        let repeats = !together || work.is_hierarchical();
-        let halting = work.is_halting();
-        let this = &mut work.ranks[rank];
-        if this.life.is_some() || this.images.is_waking() || halting {
+        if self.ending.is_some() || work.is_halting() {
             return Ok(());
         }
-        let Some(start) = this.images.choose() else {
-            let reason = "its last image is lost, and messages from before that image are not kept".to_string();
-            if together || work.is_hierarchical() || !work.has_waves() {
-                return Err(io::Error::other(reason));
-            }
-            return self.send(&ToDispatcher::CannotRecoverAlone {
-                rank,
-                fault_at_messages,
-                reason,
-            });
-        };
-        let from = start.account;
-        this.number += 1;
-        this.fault_at_messages = fault_at_messages;
-        (this.killed_ns, this.asked_ns) = (0, monotonic_ns());
-        (this.uses_provider, this.aborted, this.has_told_undone) = (false, false, false);
-        for (taken, printed) in this.taken.iter_mut().zip(from.printed) {
-            taken.restarted(printed, repeats);
-        }
-        this.replaying = this.number > 1 && repeats;
-        this.finished = false;
-        this.quiet_since = None;
-        this.repeats_output = repeats;
+        let place = work.server.place(rank);
+        // Ranks that return to a wave repeat nothing that would have to be the same, unless others have gone on.
+        let repeats = !together || work.is_hierarchical();
+        let this = &mut work.ranks[rank];
+        let account = this.images.account_of(from.number()).cloned();
+        let account = account.unwrap_or_else(Account::BEGINNING);
+        this.begins(life, account.printed, repeats);
         let behind = if repeats { this.taken[0].behind() } else { 0 };
         leftovers::remove(&place.kvs_name, place.rank);
-        work.memory
-            .begin_life(rank, this.number, fault_at_messages, behind, together, this.replaying)?;
+        work.memory.begin_life(
+            rank,
+            this.number,
+            this.fault_at_messages,
+            behind,
+            together,
+            this.replaying,
+        )?;
         let image_at = work.job.image_at_messages.iter().find(|at| at.0 == rank);
         work.memory.set_image_at(rank, image_at.map_or(0, |at| at.1))?;
-        work.server.restarted(rank, from.pmi);
-        let input = if start.is_snapshot {
+        work.server.restarted(rank, account.pmi);
+        let input = if let From::Copy(number) = from {
             let (life, theirs, input) = Life::connect(&work.job, rank)?;
-            if let Err(error) = this.images.wake(life, theirs) {
+            if let Err(error) = this.images.wake(number, life, theirs) {
                 // It has just died.
-                self.snapshot_lost(rank, &error.to_string())?;
-                return if together { Ok(()) } else { self.begin_elsewhere(rank) };
+                self.copy_lost(rank, number, &error.to_string())?;
+                return self.not_begun(rank);
             }
             input
         } else {
-            let around = Surroundings {
-                job: &work.job,
-                node_memory: work.memory.file(),
-                spill: work.spill.as_ref(),
-                store: work.store.as_ref(),
-            };
-            let program = &work.job.programs[this.program];
-            let file = &mut work.program_files[this.program];
-            let mut is_replaced = false;
-            if start.file.is_none() {
-                if let Some(why) = file.why_not() {
-                    return Err(io::Error::other(why));
-                }
-                is_replaced = !file.is_told && file.is_replaced();
-                file.is_told |= is_replaced;
-            }
-            let begin = match &start.file {
-                Some(image) => Begin::Image(image),
-                None => Begin::Program(file.to_execute()),
-            };
-            let (life, input) = Life::start(&around, rank, &place, program, begin)?;
-            let replaced = is_replaced.then(|| file.path());
-            this.is_compared = start.file.is_some() || !work.job.protocol.has_images();
-            this.images.restoring = start.file.is_some().then(|| Restoring::of(start.number));
-            self.life_begins(rank, life, start.number)?;
-            if let Some(path) = replaced {
-                self.send(&ToDispatcher::ProgramReplaced { rank, path })?;
-            }
-            input
+            self.start_process(rank, &place, from)?
         };
         if let (Some(spool), Some(pipe)) = (self.work.spool.as_mut(), input) {
-            spool.begin_life(pipe, from.read);
+            spool.begin_life(pipe, account.read);
         }
         if rank == 0 {
             self.work.spool_watched = false;
@@ -275,15 +251,52 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts the next life of `rank`, unless the job is being ended; a failure to do so ends it.
+    /// Starts the process of a life that begins with the program, or is rebuilt from a file. Returns the pipe to its input.
+    fn start_process(&mut self, rank: usize, place: &Place, from: From) -> io::Result<Option<PipeWriter>> {
+        let work = &mut self.work;
+        let this = &mut work.ranks[rank];
+        let image = match from {
+            From::File(number) => Some(this.images.saved(number)?),
+            _ => None,
+        };
+        let around = Surroundings {
+            job: &work.job,
+            node_memory: work.memory.file(),
+            spill: work.spill.as_ref(),
+            store: work.store.as_ref(),
+        };
+        let program = &work.job.programs[this.program];
+        let file = &mut work.program_files[this.program];
+        let mut is_replaced = false;
+        if image.is_none() {
+            if let Some(why) = file.why_not() {
+                return Err(io::Error::other(why));
+            }
+            is_replaced = !file.is_told && file.is_replaced();
+            file.is_told |= is_replaced;
+        }
+        let begin = match &image {
+            Some(image) => Begin::Image(image),
+            None => Begin::Program(file.to_execute()),
+        };
+        let (life, input) = Life::start(&around, rank, place, program, begin)?;
+        let replaced = is_replaced.then(|| file.path());
+        this.is_compared = image.is_some() || !work.job.protocol.has_images();
+        this.images.restoring = image.is_some().then(|| Restoring::of(from.number()));
+        self.life_begins(rank, life, from.number())?;
+        if let Some(path) = replaced {
+            self.send(&ToDispatcher::ProgramReplaced { rank, path })?;
+        }
+        Ok(input)
+    }
+
+    /// A rank that has failed begins again alone, unless the job is being ended.
     pub(super) fn start_again(&mut self, rank: usize, fault_at_messages: u64) -> io::Result<()> {
         if self.ending.is_some() {
             return Ok(());
         }
-        match self.start_life(rank, fault_at_messages) {
-            Ok(()) => Ok(()),
-            Err(error) => self.not_started_again(rank, &error),
-        }
+        self.work.ranks[rank].fault_at_messages = fault_at_messages;
+        self.coordinate(Fact::Restart { rank: rank as u32 })
     }
 
     pub(super) fn not_started_again(&mut self, rank: usize, error: &io::Error) -> io::Result<()> {
@@ -304,11 +317,16 @@ impl Agent {
         this.watched = [false; 2];
         let started = this.started(rank, life.pid.as_raw(), image, false);
         this.life = Some(life);
+        let life = this.life_asked;
         // A process that is being rebuilt tells when it is.
         if this.images.restoring.is_none() {
             self.send(&started)?;
         }
-        self.watch_output(rank)
+        self.watch_output(rank)?;
+        self.coordinate(Fact::Started {
+            rank: rank as u32,
+            life,
+        })
     }
 
     /// Looks at every child that has ended.
@@ -342,16 +360,13 @@ impl Agent {
 
     pub(super) fn rank_ended(&mut self, rank: usize, end: End) -> io::Result<()> {
         let noticed_ns = monotonic_ns();
-        if self.work.is_returning(rank) {
-            // What it said before it ended counts.
-            self.image_event(rank)?;
-        }
+        // What it said before it ended counts.
+        self.image_event(rank)?;
+        self.work.ranks[rank].images.end_taking();
         if self.work.is_returning(rank) {
             return self.ended_while_returning(rank, end);
         }
-        // What it said before it ended counts.
         self.pmi_event(rank)?;
-        self.end_images_of_life(rank)?;
         if self.restore_has_failed(rank, end)? {
             return Ok(());
         }
@@ -361,10 +376,16 @@ impl Agent {
         // MPICH says "finalize" to PMI only when the process exits by way of its exit handlers: one that has been through
         // MPI_Finalize and leaves by _exit has finished as well.
         progress.finalised |= statistics.phase == PHASE_CLOSED;
-        let keeps_images = work.has_waves();
         let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised);
+        let life = work.ranks[rank].life_asked;
+        self.coordinate(Fact::Ended {
+            rank: rank as u32,
+            life,
+            orderly,
+        })?;
+        let work = &mut self.work;
         if work.is_halting() && !orderly {
-            return self.ended_while_halting(rank);
+            return self.end_life(rank);
         }
         let this = &mut work.ranks[rank];
         let Some(life) = this.life.take() else {
@@ -375,9 +396,6 @@ impl Agent {
         this.ended_well = orderly && end == End::Exited(0);
         let number = this.number;
         if orderly {
-            if !keeps_images {
-                this.images.forget();
-            }
             children::reap(life.pid);
         } else {
             life.fence(PATIENCE);

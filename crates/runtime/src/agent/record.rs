@@ -81,7 +81,11 @@ impl Work {
     /// The number of the oldest wave that is written down together with `wave`: the one before, if a job without logs can return to it,
     /// or that itself. Logs are kept of one only.
     fn oldest_recorded(&self, wave: u64) -> u64 {
-        let older = self.waves_in_files(0).into_iter().filter(|number| *number < wave);
+        let older = self
+            .coordinator
+            .waves_in_files(0)
+            .into_iter()
+            .filter(|number| *number < wave);
         match self.logs() {
             true => wave,
             false => older.max().unwrap_or(wave),
@@ -140,7 +144,7 @@ impl Work {
     /// What has been written becomes the job's file.
     fn name_wave(&self, wave: u64, bytes: u64) -> io::Result<InThread<u64>> {
         let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        if !self.waves_in_files(0).contains(&wave) {
+        if !self.coordinator.waves_in_files(0).contains(&wave) {
             return Err(io::Error::other("its images are not used any more"));
         }
         suspended::name_wave(store.directory())?;
@@ -159,7 +163,7 @@ impl Agent {
         if !work.records_waves()
             || work.recording.is_some()
             || work.is_halting()
-            || work.waves_in_files(0).first() != Some(&wave)
+            || work.coordinator.waves_in_files(0).first() != Some(&wave)
         {
             return Ok(());
         }

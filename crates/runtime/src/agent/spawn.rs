@@ -5,6 +5,7 @@
 
 use std::io;
 
+use resurgo_protocol::Fact;
 use resurgo_wire::control::Program;
 
 use super::Agent;
@@ -23,7 +24,6 @@ impl Agent {
     /// Starts what rank `by` has asked for, and tells it.
     pub(super) fn spawn(&mut self, by: usize, programs: Vec<Program>, faults: &[(usize, u64)]) -> io::Result<()> {
         let work = &mut self.work;
-        work.may_begin_again = false;
         let first = work.ranks.len();
         let first_program = work.job.programs.len();
         let appnums = appnums(&programs);
@@ -37,10 +37,12 @@ impl Agent {
         // Whoever sends to a new rank, or looks for what it has sent, must know of it first.
         work.memory.set_ranks(end)?;
         let answer = work.server.spawned(by, appnums);
-        for rank in first..end {
-            let fault = faults.iter().find(|fault| fault.0 == rank).map_or(0, |fault| fault.1);
-            self.start_life(rank, fault)?;
+        for (rank, messages) in faults {
+            work.ranks[*rank].fault_at_messages = *messages;
         }
+        let ranks = end - first;
+        self.coordinate_starts(Fact::Spawned { ranks })
+            .map_err(|(_, error)| error)?;
         if let Some(answer) = answer {
             self.answer(&answer);
         }

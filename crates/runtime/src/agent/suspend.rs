@@ -9,8 +9,10 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::time::Instant;
 
-use nix::sys::signal::Signal;
+use resurgo_protocol::coordinator::Former;
+use resurgo_protocol::{Coordinator, Fact};
 use resurgo_wire::control::{Job, OUTPUT_WINDOW, Stdin, ToDispatcher};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -61,6 +63,18 @@ pub(super) struct RankState {
     pub images: ImagesState,
 }
 
+impl RankState {
+    /// What the coordinator is to know of it.
+    fn former(&self) -> Former {
+        Former {
+            asked: self.images.asked,
+            begun: self.images.begun,
+            files: self.images.files.iter().map(|file| file.number).collect(),
+            finished: self.finished,
+        }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 pub(super) struct ImagesState {
     pub asked: u64,
@@ -86,8 +100,10 @@ impl Work {
     }
 
     pub(super) fn state(&self) -> State {
+        let ranks = (0..).zip(&self.ranks);
+        let ranks = ranks.map(|(rank, this)| this.state(&self.coordinator.former(rank)));
         State {
-            ranks: self.ranks.iter().map(Rank::state).collect(),
+            ranks: ranks.collect(),
             server: self.server.clone(),
             input_ended: self.spool.as_ref().is_some_and(Spool::has_ended),
             logs: Vec::new(),
@@ -143,23 +159,9 @@ impl Work {
 
 impl Agent {
     /// Ends the processes of all ranks.
-    pub(super) fn halt(&mut self) {
-        let work = &mut self.work;
-        work.halt = Halt::Ending;
-        work.stop_returning();
-        for life in work.ranks.iter().filter_map(|rank| rank.life.as_ref()) {
-            life.signal(Signal::SIGKILL);
-        }
-    }
-
-    /// A rank has been killed by [`Agent::halt`], or has died just then.
-    pub(super) fn ended_while_halting(&mut self, rank: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        if let Some(life) = work.ranks[rank].life.take() {
-            life.fence(super::PATIENCE);
-            work.end_input(rank);
-        }
-        self.drain_and_close(rank)
+    pub(super) fn halt(&mut self) -> io::Result<()> {
+        self.work.halt = Halt::Ending;
+        self.coordinate(Fact::Halt)
     }
 
     /// Tells the dispatcher when no rank has a process any more.
@@ -229,23 +231,8 @@ impl Agent {
     /// Starts all ranks again that have been halted, or that were when the job was suspended. `together`: from a wave, also where
     /// there are logs.
     pub(super) fn go_on_after_halt(&mut self, together: bool) -> io::Result<()> {
-        let work = &mut self.work;
-        work.halt = Halt::No;
-        if together || !work.logs() || work.is_hierarchical() {
-            // Where a whole unit has finished nobody needs it any more.
-            let goes_on = |waves: &&waves::Waves| waves.members.iter().any(|rank| !work.ranks[*rank].has_finished());
-            let units = work.waves.iter().filter(goes_on).map(|waves| waves.members[0]);
-            let units: Vec<usize> = units.collect();
-            return units.into_iter().try_for_each(|rank| self.return_to_wave(rank));
-        }
-        for rank in 0..work.ranks.len() {
-            let work = &self.work;
-            if !work.ranks[rank].has_finished() {
-                let fault_at_messages = work.ranks[rank].fault_at_messages;
-                self.start_again(rank, fault_at_messages)?;
-            }
-        }
-        Ok(())
+        self.work.halt = Halt::No;
+        self.coordinate(Fact::GoOn { together })
     }
 
     /// All ranks of a resumed job go on.
@@ -316,9 +303,11 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
     }
     let (directory, key, locks) = reader.finish().map_err(|error| error.to_string())?;
     let store = Store::of(directory, key, locks.into(), job.checkpoint_keep);
+    let formers = state.ranks.iter().map(RankState::former).collect();
     let ranks: Vec<Rank> = state.ranks.into_iter().map(Rank::from_state).collect();
-    let mut waves = waves::Waves::of(&job, ranks.len());
-    waves.iter_mut().for_each(|waves| waves.resume(&ranks));
+    let numbers = ranks.iter().flat_map(|rank| &rank.images.files).map(|file| file.number);
+    let transit: Vec<u64> = numbers.filter(|number| store.has_in_transit(*number)).collect();
+    let coordinator = Coordinator::resume(waves::plan(&job, ranks.len()), formers, transit);
     let mut work = Work {
         job,
         program_files,
@@ -327,14 +316,14 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
         server: state.server,
         ranks,
         spool,
-        waves,
+        coordinator,
+        began: Instant::now(),
+        waves: waves::Waves::default(),
         held: super::held::Held::new(),
         store: Some(store),
         recording: None,
         halt: Halt::No,
-        is_resumed: true,
         is_from_wave,
-        may_begin_again: false,
         spool_watched: false,
         window: OUTPUT_WINDOW,
     };

@@ -1,48 +1,26 @@
-//! Coordinated waves: images of all ranks, at one moment (`--protocol blocking`, and `auto` beside its logs) or while others go
-//! on (`chandy-lamport`; one group after the other: `group`, see `groups.rs`), and the return of all ranks to the last complete wave.
-//!
-//! The ranks that have their waves together are a *unit*: all ranks of the job, or each group for itself (`hierarchical`).
+//! The coordinator's hands: what happens is told to it as facts, and its commands become datagrams to ranks and snapshots, words in
+//! the node memory, files, and messages to the dispatcher. Nothing is decided here; see [`resurgo_protocol::coordinator`].
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use resurgo_image::Socket;
-use resurgo_protocol::group::{Groups, Writing};
-use resurgo_protocol::{Return, Step, Turn, Wave, kinds};
-use resurgo_wire::control::{End, Job, ToDispatcher};
-use resurgo_wire::image::{Datagram, Kind};
-use resurgo_wire::node_memory::PHASE_LIVE;
+use resurgo_protocol::coordinator::{Manner, Plan, State};
+use resurgo_protocol::{Command, Fact, kinds};
+use resurgo_wire::control::{Job, ToDispatcher};
+use resurgo_wire::image::{Datagram, IN_WAVE, Kind};
+use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE};
 
-use super::files::KEPT;
-use super::images::STILL_FILLING;
 use super::in_transit::InTransit;
 use super::ranks::Rank;
-use super::{Agent, PATIENCE, Work, patience};
+use super::{Agent, Work};
+use crate::memory;
 
-/// Attempts to return to a wave before the job is given up.
-const ATTEMPTS: u32 = 10;
-
-/// The waves of one unit.
+/// What the agent holds for waves.
+#[derive(Default)]
 pub(super) struct Waves {
-    /// Its ranks, in order. [`Wave`], [`Return`] and [`Writing`] know them by their places here.
-    pub members: Vec<usize>,
-    asked: u64,
-    pub current: Option<(Wave, Instant)>,
-    /// When a rank has last said something about it, and how long all may be silent.
-    pub heard: Instant,
-    pub patience: Duration,
-    /// What was in transit in the last complete wave, and its number.
-    in_transit: (u64, InTransit),
-    /// The longest standstill of a rank in the current wave.
-    longest_ns: u64,
-    /// The standstills of all ranks in it.
-    all_ns: u64,
-    returning: Option<Return>,
-    /// The wave that the ranks return to, or did last; 0: the beginning.
-    chosen: u64,
-    /// Groups of the last complete wave write their images one after the other.
-    pub writing: Option<Writing>,
+    /// What was in transit in waves, by their numbers.
+    transit: Vec<(u64, InTransit)>,
     /// Groups were to be formed by communication, and it was global.
     pub is_global: bool,
     /// When ranks are looked at that have deferred messages.
@@ -50,42 +28,20 @@ pub(super) struct Waves {
 }
 
 impl Waves {
-    /// The number of the last wave that has been begun.
-    pub fn asked(&self) -> u64 {
-        self.asked
+    fn transit(&self, wave: u64) -> Option<&InTransit> {
+        let known = self.transit.iter().find(|(number, _)| *number == wave);
+        known.map(|(_, transit)| transit)
     }
+}
 
-    /// Those of each unit of a job of so many ranks.
-    pub fn of(job: &Job, ranks: usize) -> Vec<Waves> {
-        let groups = job.units(ranks);
-        let members = |group| groups.members(group).map(|rank| rank as usize).collect();
-        let of = |group| Waves {
-            members: members(group),
-            asked: 0,
-            current: None,
-            heard: Instant::now(),
-            patience: Duration::ZERO,
-            in_transit: (0, InTransit::default()),
-            longest_ns: 0,
-            all_ns: 0,
-            returning: None,
-            chosen: 0,
-            writing: None,
-            is_global: false,
-            buffers_at: None,
-        };
-        (1..=groups.count()).map(of).collect()
-    }
-
-    /// The job goes on where it was suspended.
-    pub fn resume(&mut self, ranks: &[Rank]) {
-        let asked = self.members.iter().map(|rank| ranks[*rank].images.asked());
-        self.asked = asked.max().unwrap_or(0);
-    }
-
-    /// The place of `rank`.
-    pub fn place(&self, rank: usize) -> u32 {
-        self.members.binary_search(&rank).unwrap_or(0) as u32
+/// What the coordinator of `job` is to do.
+pub(super) fn plan(job: &Job, ranks: usize) -> Plan {
+    Plan {
+        protocol: job.protocol,
+        units: job.units(ranks),
+        files: job.checkpoint_directory.is_some(),
+        local_copies: job.local_copies,
+        groups_at_once: job.groups_at_once,
     }
 }
 
@@ -95,26 +51,9 @@ impl Work {
         self.job.protocol.has_waves()
     }
 
-    /// A rank can recover alone.
-    pub(super) fn recovers_alone(&self) -> bool {
-        self.job.protocol.recovers_alone()
-    }
-
     /// Messages are logged in the node memory.
     pub(super) fn logs(&self) -> bool {
         self.job.protocol.logs()
-    }
-
-    /// Nobody waits for others in a wave.
-    pub(super) fn is_non_blocking(&self) -> bool {
-        self.job.protocol.waves() == kinds::Waves::Passing
-    }
-
-    /// The number of the unit that `rank` belongs to.
-    pub(super) fn unit(&self, rank: usize) -> usize {
-        let mut units = self.waves.iter();
-        let is_in = |waves: &Waves| waves.members.binary_search(&rank).is_ok();
-        units.position(is_in).unwrap_or(0)
     }
 
     /// Only the failed rank's unit returns, and repeats what it has done.
@@ -124,546 +63,359 @@ impl Work {
 
     /// The unit of `rank` returns to a wave: the ends of its processes are no failures.
     pub(super) fn is_returning(&self, rank: usize) -> bool {
-        self.waves[self.unit(rank)].returning.is_some()
+        self.coordinator.is_returning(rank as u32)
     }
 
-    /// All ranks are halted: they do not return any more.
-    pub(super) fn stop_returning(&mut self) {
-        self.waves.iter_mut().for_each(|waves| waves.returning = None);
-    }
-
-    /// The unit of `rank` returns, or all are halted, and processes that have been given up have not all ended.
-    pub(super) fn waits_for_ends(&self, rank: usize) -> bool {
-        let returning = self.waves[self.unit(rank)].returning.as_ref();
-        self.is_halting() || returning.is_some_and(Return::is_ending)
+    /// When the coordinator is to be told that nobody says anything about an image.
+    pub(super) fn patience_ends(&self) -> Option<Instant> {
+        self.coordinator.due().map(|due| self.began + due)
     }
 
     /// Whoever has died meanwhile needs no answer.
-    pub(super) fn tell(&self, rank: usize, datagram: &Datagram) {
-        if let Some(socket) = self.ranks[rank].life.as_ref().and_then(|life| life.image.as_ref()) {
-            let _ = socket.send(datagram, &[]);
+    pub(super) fn tell(&self, rank: u32, kind: Kind, number: u64) {
+        let life = self.ranks[rank as usize].life.as_ref();
+        if let Some(socket) = life.and_then(|life| life.image.as_ref()) {
+            let _ = socket.send(&Datagram::new(kind, number, 0, 0), &[]);
         }
     }
 
-    fn tell_all(&self, unit: usize, kind: Kind, number: u64) {
-        let members = self.waves[unit].members.iter();
-        members.for_each(|rank| self.tell(*rank, &Datagram::new(kind, number, 0, 0)));
+    /// What `rank` does, when an image of it is wanted.
+    fn state_of(&self, rank: usize) -> io::Result<State> {
+        let this = &self.ranks[rank];
+        let phase = self.memory.phase(rank)?;
+        Ok(if self.recording.is_some() {
+            State::Writing
+        } else if this.is_filling() {
+            State::Filling
+        } else if phase == PHASE_LIVE && (self.has_waves() || this.is_up_to_date()) {
+            State::Live
+        } else if phase == PHASE_CLOSED {
+            State::Closed
+        } else if !this.repeats() && phase != PHASE_LIVE {
+            State::NotOpened
+        } else {
+            State::Repeats
+        })
     }
 
-    fn of_unit(&self, unit: usize) -> impl Iterator<Item = &Rank> {
-        self.waves[unit].members.iter().map(|rank| &self.ranks[*rank])
-    }
-}
-
-impl Work {
-    /// The waves of a unit of which every rank has its image in a file, the newest first.
-    pub(super) fn waves_in_files(&self, unit: usize) -> Vec<u64> {
-        let first = self
-            .of_unit(unit)
-            .take(1)
-            .flat_map(|rank| rank.images.files.iter().rev());
-        let has_in_transit = |number: u64| {
-            let mut stores = self.store.iter();
-            !self.is_non_blocking() || stores.any(|store| store.has_in_transit(number))
-        };
-        let all_have =
-            |number: &u64| self.of_unit(unit).all(|rank| rank.images.has_file(*number)) && has_in_transit(*number);
-        first.map(|file| file.number).filter(all_have).collect()
-    }
-
-    /// The newest wave of a unit of which every rank has its image, asleep or in a file.
-    fn newest_wave(&self, unit: usize) -> Option<u64> {
-        let has_in_transit = |number: u64| {
-            let mut stores = self.store.iter();
-            !self.is_non_blocking()
-                || self.waves[0].in_transit.0 == number
-                || stores.any(|store| store.has_in_transit(number))
-        };
-        let all_have =
-            |number: &u64| self.of_unit(unit).all(|rank| rank.images.has(*number)) && has_in_transit(*number);
-        let first = &self.of_unit(unit).next()?.images;
-        let in_files = first.files.iter().map(|file| file.number);
-        let numbers = in_files.chain(first.newest.as_ref().map(|image| image.number));
-        numbers.filter(all_have).max()
-    }
-
-    /// Chooses the wave that all ranks begin from: the last one, of which those begin from their files whose images do not
-    /// sleep any more; without one, the beginning of the program. What they do not begin from is forgotten. Returns its number,
-    /// and those of waves that have turned out to be of no use, with the reasons.
-    fn choose_wave(&mut self, unit: usize) -> (u64, Vec<(u64, String)>) {
-        let mut lost = Vec::new();
-        let mut chosen = 0;
-        while let Some(wave) = self.newest_wave(unit) {
-            match self.read_in_transit(wave) {
-                Ok(()) => {
-                    chosen = wave;
-                    break;
-                }
-                Err(error) => lost.push((wave, format!("what was in transit cannot be read: {error}"))),
-            }
-            self.drop_files(unit, |number| number >= wave);
-            self.forget_snapshots(unit, |number| number < wave);
-        }
-        // What comes after it may be something else this time.
-        self.drop_files(unit, |number| number > chosen);
-        self.forget_snapshots(unit, |number| number == chosen);
-        let waves = &mut self.waves[unit];
-        waves.writing.take_if(|writing| writing.number() != chosen);
-        waves.chosen = chosen;
-        (chosen, lost)
-    }
-
-    /// Forgets all snapshots of a unit but those of the waves that stay, and what they write.
-    fn forget_snapshots(&mut self, unit: usize, stays: impl Fn(u64) -> bool) {
-        for rank in self.waves[unit].members.clone() {
-            let images = &mut self.ranks[rank].images;
-            if images.newest.as_ref().is_some_and(|image| stays(image.number)) {
-                continue;
-            }
-            if images.writing.is_some() {
-                self.store.iter().for_each(|store| store.give_up(rank));
-            }
-            images.forget();
-        }
-    }
-
-    /// Finds in its file what was in transit in `wave`, if that is not known.
-    fn read_in_transit(&mut self, wave: u64) -> io::Result<()> {
-        if let Some(store) = &self.store
-            && self.is_non_blocking()
-            && self.waves[0].in_transit.0 != wave
-        {
-            let bytes = store.read_in_transit(wave)?;
-            self.waves[0].in_transit = (wave, InTransit::decode(&bytes, wave, self.ranks.len())?);
-        }
+    /// Finds in its file what was in transit in `wave`.
+    fn read_transit(&mut self, wave: u64) -> io::Result<()> {
+        let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let bytes = store.read_in_transit(wave)?;
+        let transit = InTransit::decode(&bytes, wave, self.ranks.len())?;
+        self.waves.transit.push((wave, transit));
         Ok(())
     }
 
-    /// All ranks have been copied for `wave`: takes what was in transit to it.
-    fn take_in_transit(&mut self, wave: u64) -> io::Result<()> {
-        if self.is_non_blocking() {
-            let found = self.memory.in_transit(self.ranks.len(), wave)?;
-            self.waves[0].in_transit = (wave, found);
-            self.memory.set_waves(wave, wave)?;
-        }
+    /// Takes out of the logs what was in transit in `wave`, for which all ranks have been copied.
+    fn take_transit(&mut self, wave: u64) -> io::Result<()> {
+        let transit = self.memory.in_transit(self.ranks.len(), wave)?;
+        self.waves.transit.push((wave, transit));
         Ok(())
     }
 
-    /// Of images in files, the last waves that all ranks have written stay, and the next one as long as all may come to write
-    /// it.
-    pub(super) fn tidy_waves(&mut self, unit: usize) {
-        let mut stay = self.waves_in_files(unit);
-        stay.truncate(KEPT);
-        let waves = &self.waves[unit];
-        let next = waves.asked;
-        let will_write = |rank: usize| {
-            let writing = waves.writing.as_ref();
-            writing.is_some_and(|writing| writing.number() == next && !writing.has_begun(waves.place(rank)))
-        };
-        let may_be = |rank: &usize| {
-            let images = &self.ranks[*rank].images;
-            images.has_file(next) || images.is_writing(next) || will_write(*rank)
-        };
-        if waves.members.iter().all(may_be) {
-            stay.push(next);
-        }
-        self.drop_files(unit, |number| !stay.contains(&number));
-        if self.is_non_blocking() {
-            self.store.iter().for_each(|store| store.remove_in_transit(&stay));
-        }
+    fn write_transit(&self, wave: u64) -> io::Result<()> {
+        let known = self.waves.transit(wave).zip(self.store.as_ref());
+        let (transit, store) = known.ok_or(io::ErrorKind::NotFound)?;
+        store.write_in_transit(wave, &transit.encode(wave))
     }
 
-    /// With logs, once there are enough waves in files: what is before the oldest will not be asked for again.
-    pub(super) fn forget_before_waves(&mut self, unit: usize) -> io::Result<()> {
-        if !self.logs() || self.waves_in_files(unit).len() < KEPT {
-            return Ok(());
-        }
-        for rank in self.waves[unit].members.clone() {
-            let images = &mut self.ranks[rank].images;
-            images.begun = true;
-            let oldest = &images.files[0];
-            self.memory.set_oldest_image(rank, oldest.slot, oldest.number)?;
-        }
-        Ok(())
-    }
-
-    fn drop_files(&mut self, unit: usize, goes: impl Fn(u64) -> bool) {
-        for rank in self.waves[unit].members.clone() {
-            let this = &mut self.ranks[rank];
-            let files = std::mem::take(&mut this.images.files);
-            let (gone, stay) = files.into_iter().partition(|file| goes(file.number));
-            this.images.files = stay;
-            for file in gone {
-                self.store.iter().for_each(|store| store.collect(rank, &file.name));
-            }
+    fn put_transit(&self, wave: u64) -> io::Result<()> {
+        match self.waves.transit(wave) {
+            Some(transit) => self.memory.put_in_transit(transit),
+            None => Ok(()),
         }
     }
 }
 
 impl Agent {
-    /// Tells every rank its group, where that stays the same.
-    pub(super) fn tell_groups(&self) -> io::Result<()> {
-        let work = &self.work;
-        if !work.is_hierarchical() {
-            return Ok(());
+    /// Tells the coordinator what has happened, and does what follows.
+    pub(super) fn coordinate(&mut self, fact: Fact) -> io::Result<()> {
+        let now = self.work.began.elapsed();
+        self.work.coordinator.handle(fact, now);
+        while let Some(command) = self.work.coordinator.poll() {
+            self.carry_out(command)?;
         }
-        let units = (1..).zip(&work.waves);
-        let mut groups = units.flat_map(|(group, waves)| waves.members.iter().map(move |rank| (*rank, group)));
-        groups.try_for_each(|(rank, group)| work.memory.set_group(rank, group))
+        Ok(())
     }
 
-    /// Asks every rank of a unit to stop for a wave.
-    pub(super) fn begin_wave(&mut self, unit: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        let members = work.waves[unit].members.clone();
-        let mut obstacle = None;
-        for rank in &members {
-            let this = &work.ranks[*rank];
-            let live = work.memory.phase(*rank)? == PHASE_LIVE;
-            if this.life.is_none() || !live || this.images.is_taking() {
-                obstacle = Some(*rank);
-            }
-        }
-        let is_busy = work.waves[unit].writing.is_some() || work.recording.is_some();
-        let is_writing = |rank: &&usize| work.ranks[**rank].images.writing.is_some() || is_busy;
-        if let Some(rank) = members.iter().find(is_writing).copied() {
-            let reason = "its last image is still being written".to_string();
-            return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
-        }
-        if let Some(rank) = members.iter().find(|rank| work.ranks[**rank].is_filling()).copied() {
-            let reason = STILL_FILLING.to_string();
-            return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
-        }
-        if work.waves[unit].current.is_some() || work.waves[unit].returning.is_some() {
-            obstacle = Some(members[0]);
-        }
-        if let Some(rank) = obstacle {
-            let reason = "it has not opened MPI, has left it, or waits for others".to_string();
-            return self.send(&ToDispatcher::NotCheckpointed { rank, reason });
-        }
-        let waves = &mut work.waves[unit];
-        waves.asked += 1;
-        work.memory.set_waves(waves.asked, waves.asked - 1)?;
-        (waves.longest_ns, waves.all_ns) = (0, 0);
-        let (number, size) = (waves.asked, members.len());
-        let wave = if work.is_non_blocking() {
-            Wave::non_blocking(number, size)
-        } else if work.is_in_groups() {
-            Wave::in_groups(number, work.form_groups()?)
-        } else {
-            Wave::new(number, size)
-        };
-        let patience = patience::with(work, &members);
-        let waves = &mut work.waves[unit];
-        (waves.heard, waves.patience) = (Instant::now(), patience);
-        waves.current = Some((wave, Instant::now()));
-        self.ask_in_turn(unit)
-    }
-
-    /// What a rank says in a wave.
-    pub(super) fn said_in_wave(&mut self, rank: usize, datagram: Datagram, snapshot: Option<Socket>) -> io::Result<()> {
-        let work = &self.work;
-        let unit = work.unit(rank);
-        let place = work.waves[unit].place(rank);
-        let current = work.waves[unit].current.as_ref();
-        if datagram.kind != Kind::Noticed && current.is_none_or(|(wave, _)| wave.number() != datagram.a) {
-            // About one that has been dropped.
-            return Ok(());
-        }
-        self.work.waves[unit].heard = Instant::now();
-        let step = match (datagram.kind, snapshot) {
-            (Kind::Stopped, _) => {
-                let account = self.account_for(rank)?;
-                let work = &mut self.work;
-                if account.is_none() {
-                    return self.drop_wave(rank, "it is talking to the process manager");
-                }
-                work.ranks[rank].images.account_while_taking(account);
-                if work.is_non_blocking() {
-                    work.tell(rank, &Datagram::new(Kind::Go, datagram.a, 0, 0));
-                    return Ok(());
-                }
-                work.waves[unit].current.as_mut().map(|(wave, _)| wave.stopped(place))
-            }
-            (Kind::Drained, _) => {
-                let wave = self.work.waves[unit].current.as_mut();
-                wave.map(|(wave, _)| wave.drained(place, datagram.b))
-            }
-            (Kind::Noticed, _) => {
-                let wave = self.work.waves[unit].current.as_mut();
-                wave.map(|(wave, _)| wave.stopped(place))
-            }
-            (Kind::Taken, Some(socket)) => {
-                let work = &mut self.work;
-                let waves = &mut work.waves[unit];
-                waves.longest_ns = waves.longest_ns.max(datagram.c);
-                waves.all_ns += datagram.c;
-                work.ranks[rank].images.add_candidate(datagram, socket);
-                waves.current.as_mut().map(|(wave, _)| wave.copied(place))
-            }
-            (Kind::Refused, _) => return self.drop_wave(rank, datagram.text()),
-            _ => None,
-        };
-        let work = &mut self.work;
-        let Some((wave, began)) = &work.waves[unit].current else {
-            return Ok(());
-        };
-        match step {
-            Some(Step::Drain) => work.tell_in_turn(unit, wave, Kind::Drain),
-            Some(Step::Copy) => work.tell_in_turn(unit, wave, Kind::Go),
-            Some(Step::Turn) => return self.ask_in_turn(unit),
-            Some(Step::Complete) => {
-                let (number, groups, began) = (wave.number(), wave.groups().clone(), *began);
-                if let Err(error) = work.take_in_transit(number) {
-                    return self.drop_wave(rank, &error.to_string());
-                }
-                let waves = &work.waves[unit];
-                let members = waves.members.clone();
-                let complete = ToDispatcher::WaveComplete {
+    /// The same when ranks are started for the first time: none of them may be missing.
+    pub(super) fn coordinate_starts(&mut self, fact: Fact) -> Result<(), (usize, io::Error)> {
+        let now = self.work.began.elapsed();
+        self.work.coordinator.handle(fact, now);
+        while let Some(command) = self.work.coordinator.poll() {
+            match command {
+                Command::Begin {
                     rank,
-                    number,
-                    total_ns: began.elapsed().as_nanos() as u64,
-                    longest_stall_ns: waves.longest_ns,
-                    all_stalls_ns: waves.all_ns,
-                    groups: (0..groups.ranks() as u32).map(|rank| groups.of(rank)).collect(),
-                    is_global: waves.is_global,
-                };
-                work.end_turns(unit)?;
-                for rank in members {
-                    self.promote_candidate(rank)?;
+                    life,
+                    from,
+                    together,
+                } => {
+                    let rank = rank as usize;
+                    self.start_life(rank, life, from, together)
+                        .map_err(|error| (rank, error))?;
                 }
-                self.send(&complete)?;
-                self.write_wave(unit, number, groups)?;
+                command => self.carry_out(command).map_err(|error| (0, error))?,
             }
-            _ => {}
         }
         Ok(())
     }
 
-    /// Has the wave that has just become complete written to files, if there are to be files.
-    fn write_wave(&mut self, unit: usize, number: u64, groups: Groups) -> io::Result<()> {
-        let work = &mut self.work;
-        let size = work.ranks.len();
-        if let Some(store) = &work.store
-            && work.is_non_blocking()
-            && let Err(error) = store.write_in_transit(number, &work.waves[unit].in_transit.1.encode(number))
-        {
-            let reason = format!("what was in transit cannot be written: {error}");
-            return (0..size).try_for_each(|rank| self.not_written(rank, number, reason.clone()));
-        }
-        if work.store.is_some() {
-            let at_once = work.job.groups_at_once.max(1);
-            work.waves[unit].writing = Some(Writing::new(number, groups, at_once));
-        }
-        self.write_in_turn(unit)
-    }
-
-    /// The current wave of the unit of `rank`, if there is one, cannot become complete because of `rank`.
-    pub(super) fn drop_wave(&mut self, rank: usize, why: &str) -> io::Result<()> {
-        let work = &mut self.work;
-        let unit = work.unit(rank);
-        let Some((mut wave, _)) = work.waves[unit].current.take() else {
-            return Ok(());
-        };
-        wave.failed();
-        work.end_turns(unit)?;
-        work.memory.set_waves(wave.number(), wave.number())?;
-        work.tell_all(unit, Kind::Abandon, wave.number());
-        for rank in &work.waves[unit].members {
-            work.ranks[*rank].images.drop_candidate();
-        }
-        let reason = why.to_string();
-        self.send(&ToDispatcher::NotCheckpointed { rank, reason })
-    }
-
-    /// From now on ranks have images alone; those that they have stay good for that.
-    pub(super) fn end_waves(&mut self) -> io::Result<()> {
-        self.drop_wave(0, "there are no waves any more")?;
-        let job = &mut self.work.job;
-        job.protocol = job.protocol.without_waves().unwrap_or(job.protocol);
-        self.work.may_begin_again = !self.work.is_resumed;
-        Ok(())
-    }
-
-    /// Undoes [`Agent::end_waves`]. Images of single ranks are no wave, also when they have the same number.
-    pub(super) fn have_waves_again(&mut self) {
-        let work = &mut self.work;
-        let former = work.job.protocol.with_waves_again();
-        work.job.protocol = former.unwrap_or(work.job.protocol);
-        work.may_begin_again = false;
-        work.forget_snapshots(0, |_| false);
-        work.drop_files(0, |_| true);
-        work.waves[0].resume(&work.ranks);
-    }
-
-    /// All ranks of the unit of `rank` return to the last complete wave, or to the beginning if there is none.
-    pub(super) fn return_to_wave(&mut self, rank: usize) -> io::Result<()> {
-        self.drop_wave(rank, "it has failed")?;
-        let work = &mut self.work;
-        let unit = work.unit(rank);
-        if work.is_returning(rank) {
-            return Ok(());
-        }
-        let alive = |rank: &Rank| rank.life.is_some() || rank.images.is_waking();
-        let (returning, turn) = Return::new(work.of_unit(unit).map(alive).collect());
-        work.waves[unit].returning = Some(returning);
-        self.take_turn(unit, turn)
-    }
-
-    fn take_turn(&mut self, unit: usize, turn: Turn) -> io::Result<()> {
-        match turn {
-            Turn::Wait => Ok(()),
-            Turn::End => self.end_all(unit),
-            Turn::Begin => self.begin_again(unit),
-            Turn::Go => self.go_on(unit),
-        }
-    }
-
-    /// Ends every process that has a number; what snapshots make has none yet and is ended as soon as it has.
-    fn end_all(&mut self, unit: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        for life in work.of_unit(unit).filter_map(|rank| rank.life.as_ref()) {
-            life.signal(Signal::SIGKILL);
-        }
-        Ok(())
-    }
-
-    /// While all ranks return: the end of an old process, or of a new one that has not been let go.
-    pub(super) fn ended_while_returning(&mut self, rank: usize, end: End) -> io::Result<()> {
-        let lost = self.take_failed_restore(rank, end);
-        let work = &mut self.work;
-        let Some(life) = work.ranks[rank].life.take() else {
-            return Ok(());
-        };
-        life.fence(PATIENCE);
-        work.end_input(rank);
-        drop(life);
-        self.drain_and_close(rank)?;
-        if let Some(lost) = lost {
-            self.send(&lost)?;
-        }
-        self.ended_for_return(rank)
-    }
-
-    /// The process of `rank` has ended, or its snapshot will make none.
-    fn ended_for_return(&mut self, rank: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        let unit = work.unit(rank);
-        let place = work.waves[unit].place(rank);
-        let Some(returning) = &mut work.waves[unit].returning else {
-            return Ok(());
-        };
-        let before = returning.attempts();
-        let turn = returning.ended(place);
-        if returning.attempts() > ATTEMPTS {
-            let reason = "the ranks could not be brought back to their last wave".to_string();
-            // Once, not for every rank that ends now.
-            return match before > ATTEMPTS {
-                true => Ok(()),
-                false => self.send(&ToDispatcher::Failed { reason }),
-            };
-        }
-        self.take_turn(unit, turn)
-    }
-
-    fn begin_again(&mut self, unit: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        let size = work.ranks.len();
-        let (wave, lost) = work.choose_wave(unit);
-        let members = work.waves[unit].members.clone();
-        // Where there are logs each rank cuts its own off where it was.
-        if work.is_hierarchical() {
-            if wave == 0 {
-                work.memory.cut_off_inside(&members)?;
+    fn carry_out(&mut self, command: Command) -> io::Result<()> {
+        match command {
+            Command::Waves { asked, over } => self.work.memory.set_waves(asked, over),
+            Command::Groups(groups) => self.work.tell_groups(&groups),
+            Command::Turn(turn) => self.work.set_turn(turn),
+            Command::Ask { rank, number, manner } => self.ask_for_image(rank, number, manner),
+            Command::Notice { rank, turn } => match self.work.ranks[rank as usize].notice(turn) {
+                Ok(()) => Ok(()),
+                Err(error) => self.refused(rank, turn.wave, &error.to_string()),
+            },
+            Command::Drain { rank, number } => self.tell(rank, Kind::Drain, number),
+            Command::Copy { rank, number } => self.tell(rank, Kind::Go, number),
+            Command::Abandon { rank, number } => self.tell(rank, Kind::Abandon, number),
+            Command::Go { rank } => {
+                // Images may hold messages that were deferred.
+                self.work.look_at_buffers();
+                self.tell(rank, Kind::Go, 0)
             }
-        } else if wave == 0 || !work.logs() {
-            work.memory.reset(&work.job, size)?;
-            let asked = work.waves[unit].asked;
-            work.memory.set_waves(asked, asked)?;
+            Command::TakeTransit { .. }
+            | Command::ReadTransit { .. }
+            | Command::PutTransit { .. }
+            | Command::WriteTransit { .. }
+            | Command::ForgetTransit { .. }
+            | Command::CollectTransit { .. } => self.mind_transit(command),
+            Command::EndCopy { rank, number } => {
+                self.work.ranks[rank as usize].images.end_copy(number);
+                Ok(())
+            }
+            Command::Write { rank, number } => self.write_image(rank as usize, number),
+            Command::GiveUp { rank, number } => {
+                self.work.give_up_file(rank as usize, number);
+                Ok(())
+            }
+            Command::Collect { rank, number } => {
+                self.work.collect_file(rank as usize, number);
+                Ok(())
+            }
+            Command::Forget { rank, before } => self.work.forget_before(rank as usize, before),
+            Command::Kill { rank, .. } => {
+                self.work.ranks[rank as usize].kill();
+                Ok(())
+            }
+            Command::Reset => {
+                self.work.server.reset();
+                self.work.empty_logs()
+            }
+            Command::EmptyLogs => self.work.empty_logs(),
+            Command::CutInside { unit } => {
+                let members = self.work.coordinator.members(unit).iter();
+                let members: Vec<usize> = members.map(|rank| *rank as usize).collect();
+                self.work.memory.cut_off_inside(&members)
+            }
+            Command::Begin {
+                rank,
+                life,
+                from,
+                together,
+            } => {
+                let rank = rank as usize;
+                match self.start_life(rank, life, from, together) {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.not_started_again(rank, &error),
+                }
+            }
+            told => {
+                let message = self.work.message(told);
+                message.map_or(Ok(()), |message| self.send(&message))
+            }
         }
-        if wave > 0 && work.is_non_blocking() {
-            work.memory.put_in_transit(&work.waves[unit].in_transit.1)?;
+    }
+
+    fn tell(&mut self, rank: u32, kind: Kind, number: u64) -> io::Result<()> {
+        self.work.tell(rank, kind, number);
+        Ok(())
+    }
+
+    pub(super) fn refused(&mut self, rank: u32, number: u64, reason: &str) -> io::Result<()> {
+        let reason = reason.to_string();
+        self.coordinate(Fact::Refused { rank, number, reason })
+    }
+
+    /// What was in transit in waves.
+    fn mind_transit(&mut self, command: Command) -> io::Result<()> {
+        let work = &mut self.work;
+        let lost = |number, reason: String| Fact::TransitLost { number, reason };
+        match command {
+            Command::TakeTransit { number } => match work.take_transit(number) {
+                Ok(()) => self.coordinate(Fact::TransitKnown { number }),
+                Err(error) => self.coordinate(lost(number, error.to_string())),
+            },
+            Command::ReadTransit { number } => match work.read_transit(number) {
+                Ok(()) => self.coordinate(Fact::TransitKnown { number }),
+                Err(error) => {
+                    let reason = format!("what was in transit cannot be read: {error}");
+                    self.send(&ToDispatcher::ImageLost {
+                        rank: 0,
+                        number,
+                        reason: reason.clone(),
+                    })?;
+                    self.coordinate(lost(number, reason))
+                }
+            },
+            Command::WriteTransit { number } => match work.write_transit(number) {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    let reason = error.to_string();
+                    self.coordinate(Fact::TransitNotWritten { number, reason })
+                }
+            },
+            Command::PutTransit { number } => work.put_transit(number),
+            Command::ForgetTransit { before } => {
+                work.waves.transit.retain(|(number, _)| *number >= before);
+                Ok(())
+            }
+            Command::CollectTransit { keep } => {
+                work.store.iter().for_each(|store| store.remove_in_transit(&keep));
+                Ok(())
+            }
+            _ => Ok(()),
         }
-        for (number, reason) in lost {
-            self.send(&ToDispatcher::ImageLost {
-                rank: members[0],
+    }
+
+    /// The dispatcher wants images of a unit; where ranks have them alone it is a rank.
+    pub(super) fn want_images(&mut self, unit: usize) -> io::Result<()> {
+        let work = &mut self.work;
+        let members = match work.has_waves() {
+            true => work
+                .coordinator
+                .members(unit)
+                .iter()
+                .map(|rank| *rank as usize)
+                .collect(),
+            false => vec![unit],
+        };
+        let states = members.iter().map(|rank| work.state_of(*rank));
+        let states = states.collect::<io::Result<Vec<_>>>()?;
+        let lives = members.iter().filter_map(|rank| work.ranks[*rank].life.as_ref());
+        let held = memory::held_by(lives.map(|life| life.pid.as_raw()));
+        let groups = match work.is_in_groups() {
+            true => Some(work.form_groups()?),
+            false => None,
+        };
+        self.coordinate(Fact::Wanted {
+            unit,
+            states,
+            held,
+            groups,
+        })
+    }
+
+    /// Tells the coordinator when nobody has said anything about an image for long.
+    pub(super) fn mind_silence(&mut self) -> io::Result<()> {
+        match self.work.patience_ends() {
+            Some(ends) if ends <= Instant::now() => self.coordinate(Fact::Due),
+            _ => Ok(()),
+        }
+    }
+
+    /// From now on ranks have images alone, or in waves again.
+    pub(super) fn change_protocol(&mut self, fact: Fact) -> io::Result<()> {
+        self.coordinate(fact)?;
+        self.work.job.protocol = self.work.coordinator.protocol();
+        Ok(())
+    }
+
+    /// Asks the running process for an image.
+    fn ask_for_image(&mut self, rank: u32, number: u64, manner: Manner) -> io::Result<()> {
+        let work = &mut self.work;
+        let mut how = work.bit_for_files();
+        // The images of a wave must all be there before one counts.
+        let former = work.store.as_ref().filter(|_| how != 0 && manner == Manner::Alone);
+        let former = former.and_then(|store| store.former(rank as usize).ok());
+        if manner == Manner::Together {
+            how |= IN_WAVE;
+        }
+        match work.ranks[rank as usize].ask_for_image(number, how, former) {
+            Ok(()) => Ok(()),
+            Err(error) => self.refused(rank, number, &error.to_string()),
+        }
+    }
+}
+
+impl Work {
+    /// Logs, records and all else that ranks share begin anew.
+    fn empty_logs(&self) -> io::Result<()> {
+        self.memory.reset(&self.job, self.ranks.len())
+    }
+
+    /// What the dispatcher is told of a decision.
+    fn message(&self, told: Command) -> Option<ToDispatcher> {
+        let ns = |duration: Duration| duration.as_nanos() as u64;
+        let first = |unit: usize| self.coordinator.members(unit)[0] as usize;
+        Some(match told {
+            Command::Taken {
+                rank,
+                number,
+                stood,
+                sleeps,
+            } => ToDispatcher::Checkpointed {
+                rank: rank as usize,
+                number,
+                stall_ns: ns(stood),
+                is_snapshot: sleeps,
+            },
+            Command::Dropped { rank, why } => ToDispatcher::NotCheckpointed {
+                rank: rank as usize,
+                reason: why.to_string(),
+            },
+            Command::Complete {
+                unit,
+                number,
+                total,
+                longest,
+                all,
+                groups,
+            } => ToDispatcher::WaveComplete {
+                rank: first(unit),
+                number,
+                total_ns: ns(total),
+                longest_stall_ns: ns(longest),
+                all_stalls_ns: ns(all),
+                groups: (0..groups.ranks() as u32).map(|rank| groups.of(rank)).collect(),
+                is_global: self.waves.is_global,
+            },
+            Command::NotWritten { rank, number, reason } => ToDispatcher::ImageNotWritten {
+                rank: rank as usize,
                 number,
                 reason,
-            })?;
-        }
-        let work = &mut self.work;
-        if wave == 0 {
-            // Others need what a group has sent, and who resumes a job does not want another.
-            if (work.is_hierarchical() || work.is_resumed) && work.of_unit(unit).any(|rank| rank.images.begun) {
-                let reason = "there is no wave whose images can all be used".to_string();
-                return self.send(&ToDispatcher::Failed { reason });
+            },
+            Command::Returned { unit, wave } => ToDispatcher::Returned {
+                rank: first(unit),
+                wave,
+            },
+            Command::CannotRecoverAlone { rank } => {
+                let rank = rank as usize;
+                ToDispatcher::CannotRecoverAlone {
+                    rank,
+                    fault_at_messages: self.ranks[rank].fault_at_messages,
+                    reason: "its last image is lost, and messages from before that image are not kept".to_string(),
+                }
             }
-            if !work.is_hierarchical() {
-                work.server.reset();
-                // The logs are empty again, and may not be shortened before there are other images.
-                members.iter().for_each(|rank| work.ranks[*rank].images.begun = false);
-            }
-        }
-        for rank in members.iter().copied() {
-            if self.work.waits_for_ends(rank) {
-                // The snapshot of one before it has just died: all begin once more.
-                self.ended_for_return(rank)?;
-                continue;
-            }
-            let fault = self.work.ranks[rank].fault_at_messages;
-            if let Err(error) = self.start_life(rank, fault) {
-                return self.not_started_again(rank, &error);
-            }
-        }
-        if wave == 0 {
-            self.work.waves[unit].returning = None;
-            let rank = members[0];
-            self.send(&ToDispatcher::Returned { rank, wave: 0 })?;
-        }
-        Ok(())
+            Command::Fail(cause) => ToDispatcher::Failed {
+                reason: cause.to_string(),
+            },
+            _ => return None,
+        })
     }
+}
 
-    /// A woken rank waits for the others.
-    pub(super) fn ready_to_go_on(&mut self, rank: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        let unit = work.unit(rank);
-        let place = work.waves[unit].place(rank);
-        let returning = work.waves[unit].returning.as_mut();
-        match returning.map(|returning| returning.ready(place)) {
-            Some(turn) => self.take_turn(unit, turn),
-            None => Ok(()),
+impl Rank {
+    /// Ends the process; one that is not known yet as soon as it is.
+    fn kill(&mut self) {
+        match &self.life {
+            Some(life) => life.signal(Signal::SIGKILL),
+            None => self.is_doomed = self.images.is_waking(),
         }
-    }
-
-    fn go_on(&mut self, unit: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        work.waves[unit].returning = None;
-        // Images may hold messages that were deferred.
-        work.look_at_buffers();
-        let (rank, wave) = (work.waves[unit].members[0], work.waves[unit].chosen);
-        self.send(&ToDispatcher::Returned { rank, wave })?;
-        self.work.tell_all(unit, Kind::Go, 0);
-        Ok(())
-    }
-
-    /// The snapshot of `rank` is gone, and with it wave `number` if the rank has no file of it.
-    pub(super) fn wave_lost(&mut self, rank: usize, number: u64) -> io::Result<()> {
-        let work = &mut self.work;
-        let unit = work.unit(rank);
-        if !work.is_returning(rank) {
-            if work.ranks[rank].images.has_file(number) {
-                return Ok(());
-            }
-            // But not what the ranks are doing for the next one.
-            let members = work.waves[unit].members.clone();
-            self.give_up_writing(unit, "the process that was to write it has ended")?;
-            for rank in members {
-                self.forget_newest(rank)?;
-            }
-        } else if work.ranks[rank].life.is_none() {
-            // It was to be woken from it. The other snapshots tell the numbers of the processes that they have made.
-            return self.ended_for_return(rank);
-        }
-        Ok(())
     }
 }
