@@ -11,6 +11,8 @@ mod receiving;
 mod recovery;
 mod reopening;
 mod sending;
+#[cfg(test)]
+mod tests;
 mod waiting;
 
 use crate::arena::Arena;

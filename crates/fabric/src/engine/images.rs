@@ -56,147 +56,180 @@ pub fn look_around() {
 }
 
 fn connections(each: &mut dyn FnMut(i32)) {
-    let Some(engine) = engine() else { return };
-    if let Some(memories) = &engine.memories {
-        memories.descriptors().for_each(&mut *each);
-    }
-    if let Some(logger) = &engine.logger {
-        logger.descriptors().for_each(each);
+    if let Some(engine) = engine() {
+        engine.connections(each);
     }
 }
 
 fn refuses() -> Option<&'static str> {
-    let Some(engine) = engine() else {
-        return Some("it has no endpoint");
-    };
-    if engine.endpoints == 0 {
-        return Some("it has no endpoint");
+    match engine() {
+        Some(engine) => engine.refuses_image(),
+        None => Some("it has no endpoint"),
     }
-    if !engine.node.replays() {
-        return None;
-    }
-    // It may have woken up from an image and not looked around yet.
-    if resurgo_image::is_restored()
-        || engine.output_gate
-        || engine.protocol.as_ref().is_none_or(Pessimistic::is_replaying)
-    {
-        return Some("it repeats what a former life did");
-    }
-    engine.wait_until_stable();
-    if !engine.protocol.as_ref().is_some_and(Pessimistic::may_checkpoint) {
-        return Some("an event logger does not answer");
-    }
-    if !engine.waiting.is_empty() {
-        return Some("a send waits for room");
-    }
-    let memories = engine.memories.as_mut();
-    if memories.is_some_and(|memories| !memories.have_everything(&engine.node)) {
-        return Some("a channel memory does not answer");
-    }
-    None
 }
 
 fn note_cursors(number: u64, slot: u64) {
-    let Some(engine) = engine() else { return };
-    if engine.node.chandy_lamport {
-        return engine.note_cut(number);
+    if let Some(engine) = engine() {
+        engine.note_image(number, slot as usize);
     }
-    let slot = slot as usize;
-    let covered = engine.protocol.as_ref().map_or(0, Pessimistic::rclock);
-    engine
-        .node
-        .own(nm::arena::IMAGE_CLOCKS + slot * 8)
-        .store(covered, Ordering::Release);
-    if !engine.node.logs {
-        // Channels keep nothing.
-        return;
-    }
-    if let Some(causality) = &mut engine.causality {
-        causality.note_image(&engine.node);
-    }
-    for (source, incoming) in engine.incoming.iter().enumerate().take(engine.node.ranks()) {
-        let serial = incoming.as_ref().map_or(0, |incoming| incoming.reader.needs_from());
-        engine.node.image_cursor(slot, source).store(serial, Ordering::Release);
-    }
-    let inside = |writer: &&mut Box<Writer>| engine.node.is_inside(writer.destination());
-    let writers = engine.outgoing.iter_mut().flatten().filter(inside);
-    writers.for_each(|writer| writer.cut_inside(number));
-    let of_record = engine.node.own(nm::arena::RECORD_CURSORS + slot * 8);
-    of_record.store(engine.record.reference(), Ordering::Release);
 }
 
 fn announce() {
-    let Some(engine) = engine() else { return };
-    for destination in 0..engine.node.size {
-        let begun = engine.outgoing[destination].as_ref().map_or(0, |writer| writer.begun());
-        engine
-            .node
-            .announced(engine.node.rank, destination)
-            .store(begun, Ordering::Release);
+    if let Some(engine) = engine() {
+        engine.announce();
     }
 }
 
-/// Takes everything that the channels to this rank hold, unless logs keep it for who returns. All ranks stand still, so
-/// nothing is added but answers to what is taken: they are announced, too.
 fn drain() -> u64 {
-    let Some(engine) = engine() else { return 0 };
-    if engine.node.logs {
-        let inside = |writer: &&mut Box<Writer>| engine.node.is_inside(writer.destination());
-        let writers = engine.outgoing.iter_mut().flatten().filter(inside);
-        writers.for_each(|writer| writer.stand_inside(&engine.node));
-        return 0;
-    }
-    let mut moved = 0;
-    for source in 0..engine.node.size {
-        if engine.node.channel(source, engine.node.rank).load(Ordering::Acquire) == 0 {
-            continue;
-        }
-        engine.incoming(source);
-        while engine.has_entry(source) {
-            engine.deliver(source);
-            moved += 1;
-        }
-    }
-    if moved > 0 {
-        announce();
-    }
-    moved
+    engine().map_or(0, Engine::drain)
 }
 
 fn is_drained() -> bool {
-    let Some(engine) = engine() else { return false };
-    let announced = |source| engine.node.announced(source, engine.node.rank).load(Ordering::Acquire);
-    engine.node.logs || (0..engine.node.size).all(|source| engine.taken[source] == announced(source))
+    engine().is_some_and(|engine| engine.is_drained())
 }
 
-/// Whose turn it is has changed, or there are sends that may leave.
 fn notice() {
-    let Some(engine) = engine() else { return };
-    if engine.node.in_groups {
-        engine.progress_sends();
-        announce();
-    } else if !resurgo_image::is_restored() {
-        engine.exchange();
+    if let Some(engine) = engine() {
+        engine.notice();
     }
 }
 
-/// A woken process, before any thread of the program runs. True when it must wait for all others that return.
 fn woken() -> bool {
-    let Some(engine) = engine() else { return false };
-    let together = engine.node.begins_together();
-    if engine.node.replays() {
-        // The rest is done in the first call, as for a rank that has failed alone: see `restored`.
-        if together {
-            engine.cut_off();
-        }
-    } else {
-        resurgo_image::take_restored();
-        engine.returned_to_wave();
-    }
-    together
+    engine().is_some_and(Engine::woken)
 }
 
 impl Engine {
+    fn connections(&self, each: &mut dyn FnMut(i32)) {
+        if let Some(memories) = &self.memories {
+            memories.descriptors().for_each(&mut *each);
+        }
+        if let Some(logger) = &self.logger {
+            logger.descriptors().for_each(each);
+        }
+    }
+
+    /// Why there can be no image now.
+    fn refuses_image(&mut self) -> Option<&'static str> {
+        if self.endpoints == 0 {
+            return Some("it has no endpoint");
+        }
+        if !self.node.replays() {
+            return None;
+        }
+        // It may have woken up from an image and not looked around yet.
+        if resurgo_image::is_restored()
+            || self.output_gate
+            || self.protocol.as_ref().is_none_or(Pessimistic::is_replaying)
+        {
+            return Some("it repeats what a former life did");
+        }
+        self.wait_until_stable();
+        if !self.protocol.as_ref().is_some_and(Pessimistic::may_checkpoint) {
+            return Some("an event logger does not answer");
+        }
+        if !self.waiting.is_empty() {
+            return Some("a send waits for room");
+        }
+        let memories = self.memories.as_mut();
+        if memories.is_some_and(|memories| !memories.have_everything(&self.node)) {
+            return Some("a channel memory does not answer");
+        }
+        None
+    }
+
+    /// Image `number` of this rank is taken now; what is noted of it in the node memory goes to `slot`.
+    pub(super) fn note_image(&mut self, number: u64, slot: usize) {
+        if self.node.chandy_lamport {
+            return self.note_cut(number);
+        }
+        let covered = self.protocol.as_ref().map_or(0, Pessimistic::rclock);
+        self.node
+            .own(nm::arena::IMAGE_CLOCKS + slot * 8)
+            .store(covered, Ordering::Release);
+        if !self.node.logs {
+            // Channels keep nothing.
+            return;
+        }
+        if let Some(causality) = &mut self.causality {
+            causality.note_image(&self.node);
+        }
+        for (source, incoming) in self.incoming.iter().enumerate().take(self.node.ranks()) {
+            let serial = incoming.as_ref().map_or(0, |incoming| incoming.reader.needs_from());
+            self.node.image_cursor(slot, source).store(serial, Ordering::Release);
+        }
+        let inside = |writer: &&mut Box<Writer>| self.node.is_inside(writer.destination());
+        let writers = self.outgoing.iter_mut().flatten().filter(inside);
+        writers.for_each(|writer| writer.cut_inside(number));
+        let of_record = self.node.own(nm::arena::RECORD_CURSORS + slot * 8);
+        of_record.store(self.record.reference(), Ordering::Release);
+    }
+
+    /// Says how much it has sent to whom.
+    pub(super) fn announce(&self) {
+        for destination in 0..self.node.size {
+            let begun = self.outgoing[destination].as_ref().map_or(0, |writer| writer.begun());
+            self.node
+                .announced(self.node.rank, destination)
+                .store(begun, Ordering::Release);
+        }
+    }
+
+    /// Takes everything that the channels to this rank hold, unless logs keep it for those who return. All ranks stand still, so
+    /// nothing is added but answers to what is taken: they are announced, too.
+    pub(super) fn drain(&mut self) -> u64 {
+        if self.node.logs {
+            let inside = |writer: &&mut Box<Writer>| self.node.is_inside(writer.destination());
+            let writers = self.outgoing.iter_mut().flatten().filter(inside);
+            writers.for_each(|writer| writer.stand_inside(&self.node));
+            return 0;
+        }
+        let mut moved = 0;
+        for source in 0..self.node.size {
+            if self.node.channel(source, self.node.rank).load(Ordering::Acquire) == 0 {
+                continue;
+            }
+            self.incoming(source);
+            while self.has_entry(source) {
+                self.deliver(source);
+                moved += 1;
+            }
+        }
+        if moved > 0 {
+            self.announce();
+        }
+        moved
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        let announced = |source| self.node.announced(source, self.node.rank).load(Ordering::Acquire);
+        self.node.logs || (0..self.node.size).all(|source| self.taken[source] == announced(source))
+    }
+
+    /// Whose turn it is has changed, or there are sends that may leave.
+    fn notice(&mut self) {
+        if self.node.in_groups {
+            self.progress_sends();
+            self.announce();
+        } else if !resurgo_image::is_restored() {
+            self.exchange();
+        }
+    }
+
+    /// A woken process, before any thread of the program runs. True when it must wait for all others that return.
+    fn woken(&mut self) -> bool {
+        let together = self.node.begins_together();
+        if self.node.replays() {
+            // The rest is done in the first call, as for a rank that has failed alone: see `restored`.
+            if together {
+                self.cut_off();
+            }
+        } else {
+            resurgo_image::take_restored();
+            self.returned_to_wave();
+        }
+        together
+    }
+
     /// This rank is copied now for wave `number`, which stops nobody.
     fn note_cut(&mut self, number: u64) {
         self.cut.cut(number);
@@ -221,7 +254,7 @@ impl Engine {
 
     /// The agent has emptied the node memory since the wave. Where it stopped all, the channels were empty: they go on as new
     /// ones. Otherwise the agent has put what was in transit into them.
-    fn returned_to_wave(&mut self) {
+    pub(super) fn returned_to_wave(&mut self) {
         self.arena.restart();
         self.outgoing.iter_mut().flatten().for_each(|writer| writer.restart());
         let incoming = self.incoming.iter_mut().flatten();

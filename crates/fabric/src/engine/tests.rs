@@ -1,0 +1,299 @@
+//! Two engines over one node memory, stepped by hand: each does what one rank's MPI library would.
+
+use super::*;
+use crate::matching::Room;
+use crate::node::tests::pair;
+
+/// Segments of each log: more than all that a test sends, while a channel without a log takes less than a large message.
+const SEGMENTS: usize = 256;
+const LARGE: usize = 5 << 20;
+
+fn piece(bytes: &[u8]) -> libc::iovec {
+    libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    }
+}
+
+/// Hands a message to the provider. `bytes` must stay where they are until it is gone.
+pub fn send(engine: &mut Engine, to: usize, tag: u64, bytes: &[u8]) {
+    let envelope = Envelope {
+        kind: Kind::Tagged,
+        flags: 0,
+        tag,
+        data: 0,
+    };
+    let context = SendContext {
+        context: std::ptr::null_mut(),
+        flags: 0,
+        completes: false,
+        inject: bytes.len() <= 64,
+    };
+    assert_eq!(engine.send(to, envelope, &[piece(bytes)], context), 0);
+}
+
+/// Posts a receive of anything from `source` with `tag`. `room` is its context, too.
+pub fn post(engine: &mut Engine, source: u32, tag: u64, room: &[u8]) {
+    let receive = Receive {
+        context: room.as_ptr().cast_mut().cast(),
+        room: Room::of(&[piece(room)]),
+        source: Some(source),
+        tag,
+        ignore: 0,
+        multi: None,
+        last_of_multi: false,
+        completes: true,
+    };
+    engine.receive(receive, true);
+}
+
+/// Reads until an operation has finished.
+fn complete(engine: &mut Engine) -> Completion {
+    for _ in 0..1000 {
+        if let Some(completion) = engine.completions.pop_front() {
+            return completion;
+        }
+        engine.poll();
+    }
+    panic!("nothing has come to rank {}", engine.node.rank);
+}
+
+fn receive(engine: &mut Engine, source: u32, tag: u64) -> u64 {
+    let word = [0u8; 8];
+    post(engine, source, tag, &word);
+    assert_eq!(complete(engine).entry.len, 8);
+    u64::from_le_bytes(word)
+}
+
+fn is_quiet(engine: &mut Engine) -> bool {
+    let delivered = engine.deliveries;
+    (0..50).for_each(|_| engine.poll());
+    engine.deliveries == delivered && engine.completions.is_empty()
+}
+
+/// The process of this engine is gone; what it shared is not.
+fn die(engine: Engine) -> Node {
+    let Engine { node, .. } = engine;
+    node
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at / 3 % 251) as u8).collect()
+}
+
+#[test]
+fn a_small_message_is_there_after_the_send_and_meets_its_receive() {
+    for logs in [false, true] {
+        let (one, two) = pair(SEGMENTS, logs);
+        let (mut one, mut two) = (Engine::new(one), Engine::new(two));
+        // Later than its message, earlier, and out of turn.
+        send(&mut one, 1, 1, &7u64.to_le_bytes());
+        assert_eq!(receive(&mut two, 0, 1), 7);
+        let word = [0u8; 8];
+        post(&mut two, 0, 2, &word);
+        assert!(is_quiet(&mut two));
+        send(&mut one, 1, 2, &8u64.to_le_bytes());
+        complete(&mut two);
+        assert_eq!(u64::from_le_bytes(word), 8);
+        send(&mut one, 1, 3, &9u64.to_le_bytes());
+        send(&mut one, 1, 4, &10u64.to_le_bytes());
+        assert_eq!(receive(&mut two, 0, 4), 10);
+        assert_eq!(receive(&mut two, 0, 3), 9);
+        send(&mut two, 1, 5, &11u64.to_le_bytes());
+        assert_eq!(receive(&mut two, 1, 5), 11, "to itself");
+        assert!(is_quiet(&mut one) && is_quiet(&mut two));
+    }
+}
+
+#[test]
+fn a_message_longer_than_a_window_passes_as_its_receiver_reads() {
+    for logs in [false, true] {
+        let (one, two) = pair(SEGMENTS, logs);
+        let (mut one, mut two) = (Engine::new(one), Engine::new(two));
+        let sent = pattern(LARGE);
+        // Once it comes before its receive, once after.
+        for early in [false, true] {
+            let room = vec![0u8; LARGE];
+            if !early {
+                post(&mut two, 0, 5, &room);
+            }
+            send(&mut one, 1, 5, &sent);
+            send(&mut one, 1, 6, &sent[..100]);
+            two.poll();
+            assert_eq!(one.waiting.len(), if logs { 0 } else { 2 }, "logs have no window");
+            if early {
+                post(&mut two, 0, 5, &room);
+            }
+            for _ in 0..1000 {
+                one.poll();
+                if two.completions.is_empty() {
+                    two.poll();
+                }
+            }
+            assert_eq!(two.completions.pop_front().map(|done| done.entry.len), Some(LARGE));
+            assert!(room == sent);
+            let behind = [0u8; 100];
+            post(&mut two, 0, 6, &behind);
+            assert_eq!(complete(&mut two).entry.len, 100);
+            assert!(behind == sent[..100]);
+            assert!(one.waiting.is_empty());
+        }
+    }
+}
+
+/// Steps of rank 1 in a program: it answers each word of rank 0, having looked for it in vain now and then.
+fn answer(two: &mut Engine, step: u64) {
+    if step.is_multiple_of(3) {
+        two.poll();
+    }
+    let word = receive(two, 0, step);
+    send(two, 0, step, &(word * word + step).to_le_bytes());
+    if step.is_multiple_of(2) {
+        send(two, 1, step, &word.to_le_bytes());
+        assert_eq!(receive(two, 1, step), word);
+    }
+}
+
+#[test]
+fn a_later_life_repeats_what_the_former_ones_did_wherever_they_died() {
+    const STEPS: u64 = 12;
+    for died_after in 0..STEPS {
+        for died_between in [false, true] {
+            let (one, two) = pair(SEGMENTS, true);
+            let (mut one, mut two) = (Engine::new(one), Engine::new(two));
+            let mut died = false;
+            let mut step = 0;
+            while step < STEPS {
+                if step <= died_after && !died {
+                    send(&mut one, 1, step, &(step + 40).to_le_bytes());
+                }
+                if step == died_after && !std::mem::replace(&mut died, true) {
+                    if died_between {
+                        // It has delivered, and not answered.
+                        receive(&mut two, 0, step);
+                    }
+                    two = Engine::new(die(two));
+                    assert_eq!(two.replaying, died_after > 0 || died_between);
+                    step = 0;
+                    continue;
+                }
+                if step > died_after {
+                    send(&mut one, 1, step, &(step + 40).to_le_bytes());
+                }
+                answer(&mut two, step);
+                step += 1;
+            }
+            assert!(!two.replaying);
+            for step in 0..STEPS {
+                assert_eq!(receive(&mut one, 1, step), (step + 40) * (step + 40) + step);
+            }
+            assert!(is_quiet(&mut one), "no answer has come twice");
+        }
+    }
+}
+
+#[test]
+fn the_rest_of_a_message_comes_from_the_next_life() {
+    let (one, two) = pair(SEGMENTS, true);
+    let (mut one, mut two) = (Engine::new(one), Engine::new(two));
+    let sent = pattern(200_000);
+    let envelope = Envelope {
+        kind: Kind::Tagged,
+        flags: 0,
+        tag: 3,
+        data: 0,
+    };
+    let cut = Message {
+        envelope,
+        iov: &[piece(&sent[..60_000])],
+        total: sent.len(),
+        piggyback: &[],
+    };
+    // As one that is killed while it copies: the first pieces are there.
+    let first = Message { total: 60_000, ..cut };
+    Writer::new(0).append(&mut two.arena, &two.node, first, &mut Progress::default(), false);
+    let (_, slot) = nm::dereference(two.node.channel(1, 0).load(Ordering::Acquire));
+    // SAFETY: the total of the first entry of an own segment.
+    unsafe {
+        two.node
+            .segment(1, slot)
+            .add(64 + 16)
+            .cast::<u64>()
+            .write(sent.len() as u64)
+    };
+    two = Engine::new(die(two));
+    send(&mut two, 0, 3, &sent);
+    let room = vec![0u8; sent.len()];
+    post(&mut one, 1, 3, &room);
+    assert_eq!(complete(&mut one).entry.len, sent.len());
+    assert!(room == sent);
+}
+
+/// What the agent does to the node memory before ranks return to a wave.
+fn empty(node: &Node) {
+    let fields = [nm::arena::SLOTS_TAKEN, nm::arena::NEXT_SERIAL];
+    fields
+        .iter()
+        .for_each(|field| node.own(*field).store(0, Ordering::SeqCst));
+    for other in 0..2 {
+        node.channel(node.rank, other).store(0, Ordering::SeqCst);
+        node.consumed(other, node.rank).store(0, Ordering::SeqCst);
+        node.announced(node.rank, other).store(0, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn ranks_that_return_to_a_wave_find_what_was_under_way_and_nothing_that_came_later() {
+    let (mut one, mut two) = pair(SEGMENTS, false);
+    (one.waves, two.waves) = (true, true);
+    let (mut one, mut two) = (Engine::new(one), Engine::new(two));
+    send(&mut one, 1, 1, &7u64.to_le_bytes());
+    assert_eq!(receive(&mut two, 0, 1), 7);
+    // Under way at the wave: a small one, and one of which a part has found no room.
+    let sent = pattern(LARGE);
+    send(&mut two, 0, 2, &8u64.to_le_bytes());
+    send(&mut one, 1, 3, &sent);
+    assert!(!one.waiting.is_empty());
+    one.announce();
+    two.announce();
+    assert!(!one.is_drained() && !two.is_drained());
+    while one.drain() + two.drain() > 0 {}
+    assert!(one.is_drained() && two.is_drained());
+    // These two are the images. Other lives returned to them before, and sent what is void now.
+    empty(&one.node);
+    empty(&two.node);
+    let junk = Envelope {
+        kind: Kind::Tagged,
+        flags: 0,
+        tag: 2,
+        data: 0,
+    };
+    for engine in [&mut one, &mut two] {
+        let (destination, iov) = (1 - engine.node.rank, [piece(&[9; 8])]);
+        let message = Message {
+            envelope: junk,
+            iov: &iov,
+            total: 8,
+            piggyback: &[],
+        };
+        let mut arena = Arena::new(&engine.node);
+        Writer::new(destination).append(&mut arena, &engine.node, message, &mut Progress::default(), false);
+        doorbell::ring(&engine.node, destination);
+    }
+    empty(&one.node);
+    empty(&two.node);
+    one.returned_to_wave();
+    two.returned_to_wave();
+    assert_eq!(receive(&mut one, 1, 2), 8);
+    let room = vec![0u8; LARGE];
+    post(&mut two, 0, 3, &room);
+    for _ in 0..1000 {
+        one.poll();
+        if two.completions.is_empty() {
+            two.poll();
+        }
+    }
+    assert_eq!(two.completions.pop_front().map(|done| done.entry.len), Some(LARGE));
+    assert!(room == sent);
+    assert!(is_quiet(&mut one) && is_quiet(&mut two));
+}
