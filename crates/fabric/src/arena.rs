@@ -47,20 +47,29 @@ impl Arena {
     /// read it, and most of it is still in the outer one.
     const AMPLE: usize = 64;
 
-    /// Takes over the own arena, as a former life may have left it.
-    pub fn new(node: &Node) -> Self {
-        let taken = node.own(arena::SLOTS_TAKEN).load(Ordering::Acquire) as usize;
-        let mut arena = Arena {
+    /// One that nobody has looked at.
+    pub fn untouched(node: &Node) -> Self {
+        Arena {
             retains: node.logs,
-            serial: node.own(arena::NEXT_SERIAL).load(Ordering::Acquire),
-            taken,
-            populated: taken,
+            serial: 0,
+            taken: 0,
+            populated: 0,
             large: Large::default(),
             free: VecDeque::new(),
             mark: 0,
             full: VecDeque::new(),
             grown: 0,
             told_ns: 0,
+        }
+    }
+
+    /// Takes over the own arena, as a former life may have left it.
+    pub fn new(node: &Node) -> Self {
+        let taken = node.own(arena::SLOTS_TAKEN).load(Ordering::Acquire) as usize;
+        let mut arena = Arena {
+            serial: node.own(arena::NEXT_SERIAL).load(Ordering::Acquire),
+            taken,
+            ..Arena::untouched(node)
         };
         let ahead = taken + node.prefault_segments;
         node.populate(taken, ahead, &mut arena.large);

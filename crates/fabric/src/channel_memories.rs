@@ -45,6 +45,8 @@ pub struct Arrived {
     /// In which read a former life delivered it, if it did.
     pub polls: Option<u64>,
     pub envelope: Envelope,
+    /// Bytes of the whole message.
+    pub total: usize,
     pub bytes: Vec<u8>,
 }
 
@@ -110,7 +112,6 @@ pub struct ChannelMemories {
     arrived_bytes: usize,
     /// A message of which not all has come.
     coming: Option<Arrived>,
-    coming_total: usize,
     diverged: Option<Diverged>,
     /// Deliveries that the own memory has been told to forget.
     forgotten: u64,
@@ -154,7 +155,6 @@ impl ChannelMemories {
             arrived: VecDeque::new(),
             arrived_bytes: 0,
             coming: None,
-            coming_total: 0,
             diverged: None,
             forgotten: 0,
             calls: 0,
@@ -311,11 +311,11 @@ impl ChannelMemories {
             } => {
                 let mut whole = Vec::with_capacity(envelope.total as usize);
                 whole.extend_from_slice(bytes);
-                self.coming_total = envelope.total as usize;
                 self.coming = Some(Arrived {
                     source,
                     polls,
                     envelope: from_wire(envelope),
+                    total: envelope.total as usize,
                     bytes: whole,
                 });
             }
@@ -348,9 +348,8 @@ impl ChannelMemories {
             Frame::Handshake(Word::Refused { reason }) => lost(node, memory, &format!("it refuses: {reason}")),
             frame => lost(node, memory, &format!("it sends a {} frame", frame.name())),
         }
-        let total = self.coming_total;
-        if let Some(arrived) = self.coming.take_if(|coming| coming.bytes.len() >= total) {
-            self.arrived_bytes += total;
+        if let Some(arrived) = self.coming.take_if(|coming| coming.bytes.len() >= coming.total) {
+            self.arrived_bytes += arrived.total;
             self.arrived.push_back(arrived);
         }
         true

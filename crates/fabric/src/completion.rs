@@ -23,3 +23,31 @@ pub struct SendContext {
     /// The memory is the caller's again on return: it cannot wait for room.
     pub inject: bool,
 }
+
+impl SendContext {
+    /// Nobody wants to know of it.
+    pub const QUIET: SendContext = SendContext {
+        context: std::ptr::null_mut(),
+        flags: 0,
+        completes: false,
+        inject: false,
+    };
+
+    /// What is told when the message has left.
+    #[inline]
+    pub fn completion(&self) -> Option<Completion> {
+        self.completes.then_some(Completion {
+            entry: FiCqTaggedEntry {
+                op_context: self.context,
+                flags: self.flags,
+                len: 0,
+                buf: std::ptr::null_mut(),
+                data: 0,
+                tag: 0,
+            },
+            error: 0,
+            overflow: 0,
+            source: 0,
+        })
+    }
+}

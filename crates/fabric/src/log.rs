@@ -8,6 +8,7 @@
 //! published, so that old bytes of a recycled segment are never taken for an entry.
 
 mod reader;
+mod retention;
 mod writer;
 
 use crate::arena::Arena;
@@ -18,6 +19,7 @@ use resurgo_wire::node_memory::{self as nm, SEGMENT};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 pub use reader::Reader;
+pub use retention::{Outstanding, Retention};
 pub use writer::{HeldMark, Progress, Writer};
 
 /// Most payload bytes in one entry: a long message is published in pieces, so that the receiver copies one out while
@@ -53,6 +55,18 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// A message that is one entry and has not come through a log.
+    pub fn whole(envelope: Envelope, bytes: usize) -> Entry {
+        Entry {
+            envelope,
+            total: bytes as u64,
+            bytes,
+            mark: 0,
+            piggyback: 0,
+            began_ahead: false,
+        }
+    }
+
     /// See [`crate::record::stamp`].
     pub fn stamp(&self) -> u64 {
         let Envelope { kind, flags, tag, data } = self.envelope;

@@ -48,7 +48,7 @@ pub struct Node {
     /// All ranks can return to one.
     pub returns_together: bool,
     /// They stop nobody.
-    pub chandy_lamport: bool,
+    pub waves_pass: bool,
     /// They stop one group of ranks after the other.
     pub in_groups: bool,
     /// Per rank: whether it is in this rank's group, so that both return together (hierarchical). Otherwise empty.
@@ -189,7 +189,7 @@ impl Node {
             logs: protocol.logs(),
             waves: protocol.has_waves(),
             returns_together: protocol.can_return_together(),
-            chandy_lamport: waves == kinds::Waves::Passing,
+            waves_pass: waves == kinds::Waves::Passing,
             in_groups: waves == kinds::Waves::GroupByGroup,
             inside,
             piggybacking: layout.piggybacks,
@@ -610,7 +610,7 @@ pub mod tests {
             logs,
             waves: false,
             returns_together: false,
-            chandy_lamport: false,
+            waves_pass: false,
             in_groups: false,
             inside: Vec::new(),
             piggybacking: false,

@@ -36,14 +36,19 @@ pub struct Cursor {
 
 impl Cursor {
     pub fn start(node: &Node) -> Self {
-        let mut cursor = Cursor {
+        let mut cursor = Cursor::nowhere();
+        cursor.enter(node, node.own(arena::DETERMINANTS).load(Ordering::Acquire));
+        cursor
+    }
+
+    /// Before the first life looks for the record.
+    pub fn nowhere() -> Self {
+        Cursor {
             segment: std::ptr::null(),
             reference: 0,
             index: 0,
             stamp: 0,
-        };
-        cursor.enter(node, node.own(arena::DETERMINANTS).load(Ordering::Acquire));
-        cursor
+        }
     }
 
     fn enter(&mut self, node: &Node, reference: u64) {
@@ -120,11 +125,6 @@ impl Cursor {
         let dropped = if cursor.segment.is_null() { 0 } else { cursor.clock() };
         let all = std::iter::from_fn(|| cursor.read(node));
         all.skip((above - dropped) as usize).collect()
-    }
-
-    /// A life that has collected its record begins it anew.
-    pub fn clear(node: &Node) {
-        node.own(arena::DETERMINANTS).store(0, Ordering::Release);
     }
 
     /// Determinants from here to the end.

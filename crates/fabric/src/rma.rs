@@ -1,10 +1,7 @@
-//! Remote reads and writes (`fi_read`, `fi_write`), made of messages: the target serves them in its completion-queue
-//! reads, so they are deliveries like any other and replay with them.
+//! Remote memory: what other ranks may reach here, and this rank's reads and writes that are not finished.
 
 use crate::completion::{Completion, SendContext};
-use crate::engine::Engine;
 use crate::matching::Room;
-use crate::message::{Envelope, Kind};
 use crate::ofi::*;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -76,7 +73,8 @@ impl Rma {
         self.regions.remove(&key);
     }
 
-    fn place(&self, key: u64, address: u64, bytes: usize) -> Option<*mut u8> {
+    /// Where `bytes` bytes at `address` of a request lie; None: no registered memory covers them.
+    pub fn place(&self, key: u64, address: u64, bytes: usize) -> Option<*mut u8> {
         let region = self.regions.get(&key)?;
         let address = address as usize;
         let offset = if self.virtual_addresses {
@@ -96,7 +94,8 @@ impl Rma {
             .room
     }
 
-    fn begin(&mut self, room: Room, send: SendContext) -> u64 {
+    /// A read or write begins, whose answer goes to `room`: its number.
+    pub fn begin(&mut self, room: Room, send: SendContext) -> u64 {
         self.next_operation += 1;
         let operation = Operation {
             context: send.context,
@@ -108,122 +107,23 @@ impl Rma {
         self.operations.insert(self.next_operation, operation);
         self.next_operation
     }
-}
 
-fn internal(kind: Kind, tag: u64, data: u64) -> Envelope {
-    Envelope {
-        kind,
-        flags: 0,
-        tag,
-        data,
+    /// Its number as bytes that stay where they are until it has been answered.
+    pub fn number(&self, number: u64) -> &[u8] {
+        &*self.operations[&number].number
     }
-}
 
-const QUIET: SendContext = SendContext {
-    context: std::ptr::null_mut(),
-    flags: 0,
-    completes: false,
-    inject: false,
-};
-
-fn piece(bytes: &[u8]) -> libc::iovec {
-    libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
+    /// It has not left.
+    pub fn give_up(&mut self, number: u64) {
+        self.operations.remove(&number);
     }
-}
 
-/// Small messages of this module live on the stack and must be taken at once.
-fn send_small(engine: &mut Engine, target: usize, envelope: Envelope, bytes: &[u8]) -> isize {
-    engine.send(target, envelope, &[piece(bytes)], SendContext { inject: true, ..QUIET })
-}
-
-/// Starts a read of `iov`'s length from `target`. Answers 0 or -FI_EAGAIN.
-pub fn read(
-    engine: &mut Engine,
-    target: usize,
-    iov: &[libc::iovec],
-    address: u64,
-    key: u64,
-    send: SendContext,
-) -> isize {
-    let room = Room::of(iov);
-    let bytes = room.bytes() as u64;
-    let operation = engine.rma.begin(room, send);
-    let mut request = [0u8; 16];
-    request[..8].copy_from_slice(&bytes.to_le_bytes());
-    request[8..].copy_from_slice(&operation.to_le_bytes());
-    let answer = send_small(engine, target, internal(Kind::ReadRequest, address, key), &request);
-    if answer != 0 {
-        engine.rma.operations.remove(&operation);
-    }
-    answer
-}
-
-/// Starts a write of `iov` to `target`. Answers 0 or -FI_EAGAIN.
-pub fn write(
-    engine: &mut Engine,
-    target: usize,
-    iov: &[libc::iovec],
-    address: u64,
-    key: u64,
-    send: SendContext,
-) -> isize {
-    let operation = engine.rma.begin(Room::of(&[]), send);
-    let mut pieces = vec![piece(&*engine.rma.operations[&operation].number)];
-    pieces.extend_from_slice(iov);
-    let context = SendContext {
-        inject: send.inject,
-        ..QUIET
-    };
-    let answer = engine.send(target, internal(Kind::Write, address, key), &pieces, context);
-    if answer != 0 {
-        engine.rma.operations.remove(&operation);
-    }
-    answer
-}
-
-/// A whole message of this module has arrived from `source`.
-pub fn serve(engine: &mut Engine, source: usize, envelope: Envelope, bytes: Vec<u8>) {
-    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    match envelope.kind {
-        Kind::ReadRequest => {
-            let (length, operation) = (word(0) as usize, word(8));
-            let Some(place) = engine.rma.place(envelope.data, envelope.tag, length) else {
-                bad_access(engine, source, envelope, length);
-            };
-            // SAFETY: registered memory, inside its bounds.
-            let wanted = unsafe { std::slice::from_raw_parts(place, length) };
-            engine.send(
-                source,
-                internal(Kind::ReadAnswer, operation, 0),
-                &[piece(wanted)],
-                QUIET,
-            );
-        }
-        Kind::Write => {
-            let (operation, payload) = (word(0), &bytes[8..]);
-            let Some(place) = engine.rma.place(envelope.data, envelope.tag, payload.len()) else {
-                bad_access(engine, source, envelope, payload.len());
-            };
-            // SAFETY: registered memory, inside its bounds.
-            unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), place, payload.len()) };
-            engine.send(source, internal(Kind::WriteDone, operation, 0), &[], QUIET);
-        }
-        _ => unreachable!("only this module's messages come here"),
-    }
-}
-
-/// The operation `number` has been answered with `bytes` bytes, which lie in its room.
-pub fn finish(engine: &mut Engine, source: usize, number: u64, bytes: usize) {
-    let operation = engine
-        .rma
-        .operations
-        .remove(&number)
-        .expect("an answer belongs to an operation");
-    engine.rma.finished += 1;
-    if operation.completes {
-        engine.completions.push_back(Completion {
+    /// Operation `number` has been answered by `source` with `bytes` bytes, which lie in its room.
+    pub fn finish(&mut self, source: usize, number: u64, bytes: usize) -> Option<Completion> {
+        let operation = self.operations.remove(&number);
+        let operation = operation.expect("an answer belongs to an operation");
+        self.finished += 1;
+        operation.completes.then_some(Completion {
             entry: FiCqTaggedEntry {
                 op_context: operation.context,
                 flags: operation.flags,
@@ -235,14 +135,6 @@ pub fn finish(engine: &mut Engine, source: usize, number: u64, bytes: usize) {
             error: 0,
             overflow: 0,
             source: source as u32,
-        });
+        })
     }
-}
-
-fn bad_access(engine: &Engine, source: usize, envelope: Envelope, bytes: usize) -> ! {
-    engine.node.report(&format!(
-        "rank {source} asked for {bytes} bytes at {:#x} of rank {} under key {:#x}, which no registered memory covers: \
-         a window access out of bounds?",
-        envelope.tag, engine.node.rank, envelope.data
-    ));
 }

@@ -1,12 +1,19 @@
 //! Causal logging where the loss of a node is tolerated: what messages carry, what is taken in when they are delivered, and how a
 //! new life begins.
 
-use super::*;
+use super::pace::Pace;
+use crate::clock::ticks;
+use crate::event_logger::{EventLogger, Found};
 use crate::knowledge::{self, Knowledge, Lives};
+use crate::log::{Entry, Reader};
+use crate::node::Node;
 use resurgo_protocol::causal::{Causal, Collection, Event, Piggyback, Reduction};
-use resurgo_protocol::{Determinant, Rank};
+use resurgo_protocol::{Determinant, Rank, Recorded};
+use resurgo_wire::counters::Cost;
 use resurgo_wire::event_logger::Delivery;
+use resurgo_wire::node_memory::{self as nm, control};
 use resurgo_wire::piggyback;
+use std::sync::atomic::Ordering;
 
 /// Time between two exchanges with the event logger, unless there is much to say: nobody waits for it. What it acknowledges is
 /// carried no more, which matters when events are carried to more than one.
@@ -71,15 +78,15 @@ fn reduction(node: &Node) -> Reduction {
 }
 
 impl Causality {
-    /// A life that begins at the beginning of the program; a later one with all that is known anywhere, but to this rank's former lives.
-    pub fn begin(node: &Node) -> Causality {
+    /// At the beginning of the program.
+    pub fn new(node: &Node) -> Causality {
         let (rank, size) = (node.rank as Rank, node.size);
         let reduction = reduction(node);
         let several = node.event_logger_ports.len() > 1;
         let spreads = several && node.clock_spread == nm::SPREAD_PIGGYBACK;
         let causal = Causal::new(rank, size, reduction, spreads);
         let told_logger = several && node.clock_spread != nm::SPREAD_MULTICAST;
-        let mut causality = Causality {
+        Causality {
             knowledge: Knowledge::new(node, causal.latest()),
             causal,
             reduction,
@@ -94,21 +101,19 @@ impl Causality {
             exchanged_at: 0,
             carried: (0, 0),
             told_logger: if told_logger { vec![0; size] } else { Vec::new() },
-        };
-        if node.control(node.rank, control::INCARNATION).load(Ordering::Acquire) > 1 {
-            causality.collect(node, 0, &vec![0; size]);
-        } else {
-            causality.knowledge.tell(node, &[]);
         }
-        Cursor::clear(node);
-        causality
     }
 
-    /// This process has woken up from an image, in which it has made `above` deliveries and read its channels up to these places.
-    pub fn begin_again(&mut self, node: &Node, above: u64, places: &[u64]) {
+    /// A life begins in which the process has made `above` deliveries and read its channels up to these places: a later one with all that is
+    /// known anywhere, but to this rank's former lives.
+    pub fn begin(&mut self, node: &Node, above: u64, places: &[u64]) {
         self.knowledge = Knowledge::new(node, self.causal.latest());
         self.told_logger.fill(0);
-        self.collect(node, above, places);
+        if node.control(node.rank, control::INCARNATION).load(Ordering::Acquire) > 1 {
+            self.collect(node, above, places);
+        } else {
+            self.knowledge.tell(node, &[]);
+        }
     }
 
     /// A later life, which has made `above` deliveries, takes in all that is known anywhere, and finds what it has to repeat.
@@ -218,61 +223,41 @@ impl Causality {
     pub fn most_bytes(&self) -> usize {
         (HEAD + self.causal.kept() * piggyback::MAX_EVENT_BYTES).min(MOST_ROOM)
     }
-}
 
-impl Engine {
-    /// What the message that now leaves for `destination` carries. Give it back with [`Self::keep_room`].
-    pub(super) fn piggyback(&mut self, destination: usize) -> Vec<u8> {
-        let (Some(causality), Some(protocol)) = (&mut self.causality, &self.protocol) else {
-            return Vec::new();
-        };
-        let began = causality.preparing.begin();
-        let piggyback = &mut causality.piggyback;
-        causality.causal.carry(destination as Rank, piggyback);
-        let mut bytes = std::mem::take(&mut causality.outgoing);
+    /// What the message that now leaves for `destination` carries, after `rclock` deliveries. Give it back with [`Self::keep_room`].
+    pub fn piggyback(&mut self, node: &Node, pace: &Pace, destination: usize, rclock: u64) -> Vec<u8> {
+        let began = self.preparing.begin();
+        self.causal.carry(destination as Rank, &mut self.piggyback);
+        let mut bytes = std::mem::take(&mut self.outgoing);
         bytes.clear();
-        piggyback::encode(causality.reduction, protocol.rclock(), piggyback, &mut bytes);
-        let (messages, events) = causality.carried;
-        causality.carried = (messages + 1, events + piggyback.events.len());
-        self.node.add(Cost::Piggybacks, 1);
-        self.node.add(Cost::PiggybackBytes, bytes.len() as u64);
-        match piggyback.events.len() {
-            0 => self.node.add(Cost::EmptyPiggybacks, 1),
-            events => self.node.add(Cost::PiggybackEvents, events as u64),
+        piggyback::encode(self.reduction, rclock, &self.piggyback, &mut bytes);
+        let events = self.piggyback.events.len();
+        self.carried = (self.carried.0 + 1, self.carried.1 + events);
+        node.add(Cost::Piggybacks, 1);
+        node.add(Cost::PiggybackBytes, bytes.len() as u64);
+        match events {
+            0 => node.add(Cost::EmptyPiggybacks, 1),
+            events => node.add(Cost::PiggybackEvents, events as u64),
         }
-        self.has_taken(Cost::PrepareNs, began);
+        has_taken(node, pace, Cost::PrepareNs, began);
         bytes
     }
 
     #[inline]
-    fn has_taken(&self, cost: Cost, began: Option<u64>) {
-        if let Some(began) = began {
-            let ns = (ticks() - began) * 1000 / self.ticks_per_us;
-            self.node.add(cost, ns * u64::from(TIMED));
-        }
-    }
-
-    pub(super) fn keep_room(&mut self, bytes: Vec<u8>) {
-        if let Some(causality) = &mut self.causality {
-            causality.outgoing = bytes;
-        }
+    pub fn keep_room(&mut self, bytes: Vec<u8>) {
+        self.outgoing = bytes;
     }
 
     /// A message is about to be delivered: takes in what it carries. Returns the deliveries that its sender had made.
     #[inline]
-    pub(super) fn take_in(&mut self, reader: &mut Reader, source: usize, entry: &Entry) -> u64 {
-        let Some(causality) = &mut self.causality else {
-            return 0;
-        };
-        let began = causality.absorbing.begin();
-        let node = &self.node;
-        let bytes = &mut causality.incoming;
-        reader.piggyback(node, entry, bytes);
-        let mut piggyback = std::mem::take(&mut causality.piggyback);
-        let clock = knowledge::decode(causality.reduction, source as Rank, bytes, &mut piggyback)
+    pub fn take_in(&mut self, node: &Node, pace: &Pace, reader: &mut Reader, source: usize, entry: &Entry) -> u64 {
+        let began = self.absorbing.begin();
+        reader.piggyback(node, entry, &mut self.incoming);
+        let mut piggyback = std::mem::take(&mut self.piggyback);
+        let clock = knowledge::decode(self.reduction, source as Rank, &self.incoming, &mut piggyback)
             .unwrap_or_else(|reason| node.report(&reason));
-        let latest = causality.causal.latest();
-        let mut news = std::mem::take(&mut causality.news);
+        let latest = self.causal.latest();
+        let mut news = std::mem::take(&mut self.news);
         news.clear();
         let is_new = |event: &&Event| {
             latest
@@ -280,35 +265,39 @@ impl Engine {
                 .is_some_and(|latest| event.rclock > *latest)
         };
         news.extend(piggyback.events.iter().filter(is_new));
-        if let Err(error) = causality.causal.absorb(source as Rank, &piggyback) {
+        if let Err(error) = self.causal.absorb(source as Rank, &piggyback) {
             node.report(&error.to_string());
         }
         // Before anything can depend on it.
-        causality.publish(node, &news);
-        (causality.news, causality.piggyback) = (news, piggyback);
-        node.most(Cost::LargestGraph, causality.causal.kept() as u64);
-        self.has_taken(Cost::AbsorbNs, began);
+        self.publish(node, &news);
+        (self.news, self.piggyback) = (news, piggyback);
+        node.most(Cost::LargestGraph, self.causal.kept() as u64);
+        has_taken(node, pace, Cost::AbsorbNs, began);
         clock
     }
 
-    /// Under causal logging nobody waits for the event logger, so it is spoken to now and then; and what images cover is looked at as often.
+    /// Nobody waits for the event logger, so it is spoken to now and then; and what images cover is looked at as often. `pending`:
+    /// deliveries that it has not been sent.
     #[inline]
-    pub(super) fn may_exchange(&mut self) -> bool {
-        let Some(causality) = &mut self.causality else {
-            return true;
-        };
+    pub fn is_due(&mut self, node: &Node, pace: &Pace, pending: usize) -> bool {
         let now = ticks();
-        let much = self.logger.as_ref().is_some_and(|logger| logger.pending() >= MUCH);
-        let (messages, events) = causality.carried;
-        let pause = match self.node.ranks() {
+        let (messages, events) = self.carried;
+        let pause = match node.ranks() {
             ..=2 => EXCHANGE_OF_TWO_US,
             _ if events > messages => EXCHANGE_SOON_US,
             _ => EXCHANGE_US,
         };
-        if !much && now - causality.exchanged_at < self.ticks_per_us * pause {
+        if pending < MUCH && now - self.exchanged_at < pace.us(pause) {
             return false;
         }
-        (causality.exchanged_at, causality.carried) = (now, (0, 0));
+        (self.exchanged_at, self.carried) = (now, (0, 0));
         true
+    }
+}
+
+#[inline]
+fn has_taken(node: &Node, pace: &Pace, cost: Cost, began: Option<u64>) {
+    if let Some(began) = began {
+        node.add(cost, pace.ns_since(began) * u64::from(TIMED));
     }
 }

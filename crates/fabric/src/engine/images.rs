@@ -100,37 +100,32 @@ fn woken() -> bool {
 
 impl Engine {
     fn connections(&self, each: &mut dyn FnMut(i32)) {
-        if let Some(memories) = &self.memories {
+        if let Some(memories) = &self.peers.memories {
             memories.descriptors().for_each(&mut *each);
         }
-        if let Some(logger) = &self.logger {
+        if let Some(logger) = self.history.logger() {
             logger.descriptors().for_each(each);
         }
     }
 
     /// Why there can be no image now.
     fn refuses_image(&mut self) -> Option<&'static str> {
-        if self.endpoints == 0 {
+        if self.calls.open == 0 {
             return Some("it has no endpoint");
         }
-        if !self.node.replays() {
-            return None;
-        }
+        self.life.protocol.as_ref()?;
         // It may have woken up from an image and not looked around yet.
-        if resurgo_image::is_restored()
-            || self.output_gate
-            || self.protocol.as_ref().is_none_or(Pessimistic::is_replaying)
-        {
+        if resurgo_image::is_restored() || self.life.output_gate || self.life.protocol().is_replaying() {
             return Some("it repeats what a former life did");
         }
         self.wait_until_stable();
-        if !self.protocol.as_ref().is_some_and(Pessimistic::may_checkpoint) {
+        if !self.life.protocol().may_checkpoint() {
             return Some("an event logger does not answer");
         }
-        if !self.waiting.is_empty() {
+        if !self.outbox.waiting.is_empty() {
             return Some("a send waits for room");
         }
-        let memories = self.memories.as_mut();
+        let memories = self.peers.memories.as_mut();
         if memories.is_some_and(|memories| !memories.have_everything(&self.node)) {
             return Some("a channel memory does not answer");
         }
@@ -139,38 +134,37 @@ impl Engine {
 
     /// Image `number` of this rank is taken now; what is noted of it in the node memory goes to `slot`.
     pub(super) fn note_image(&mut self, number: u64, slot: usize) {
-        if self.node.chandy_lamport {
+        if self.node.waves_pass {
             return self.note_cut(number);
         }
-        let covered = self.protocol.as_ref().map_or(0, Pessimistic::rclock);
-        self.node
-            .own(nm::arena::IMAGE_CLOCKS + slot * 8)
+        let node = &self.node;
+        let covered = self.life.protocol.as_ref().map_or(0, Pessimistic::rclock);
+        node.own(nm::arena::IMAGE_CLOCKS + slot * 8)
             .store(covered, Ordering::Release);
-        if !self.node.logs {
+        if !node.logs {
             // Channels keep nothing.
             return;
         }
-        if let Some(causality) = &mut self.causality {
-            causality.note_image(&self.node);
+        if let Some(causality) = self.history.causality() {
+            causality.note_image(node);
         }
-        for (source, incoming) in self.incoming.iter().enumerate().take(self.node.ranks()) {
-            let serial = incoming.as_ref().map_or(0, |incoming| incoming.reader.needs_from());
-            self.node.image_cursor(slot, source).store(serial, Ordering::Release);
+        for source in 0..node.ranks() {
+            let serial = self.peers.reader(source).map_or(0, Reader::needs_from);
+            node.image_cursor(slot, source).store(serial, Ordering::Release);
         }
-        let inside = |writer: &&mut Box<Writer>| self.node.is_inside(writer.destination());
-        let writers = self.outgoing.iter_mut().flatten().filter(inside);
-        writers.for_each(|writer| writer.cut_inside(number));
-        let of_record = self.node.own(nm::arena::RECORD_CURSORS + slot * 8);
-        of_record.store(self.record.reference(), Ordering::Release);
+        for (_, log) in self.peers.logs() {
+            log.writer.cut(number);
+        }
+        let of_record = node.own(nm::arena::RECORD_CURSORS + slot * 8);
+        of_record.store(self.history.record.reference(), Ordering::Release);
     }
 
     /// Says how much it has sent to whom.
     pub(super) fn announce(&self) {
         for destination in 0..self.node.size {
-            let begun = self.outgoing[destination].as_ref().map_or(0, |writer| writer.begun());
             self.node
                 .announced(self.node.rank, destination)
-                .store(begun, Ordering::Release);
+                .store(self.peers.begun(destination), Ordering::Release);
         }
     }
 
@@ -178,9 +172,9 @@ impl Engine {
     /// nothing is added but answers to what is taken: they are announced, too.
     pub(super) fn drain(&mut self) -> u64 {
         if self.node.logs {
-            let inside = |writer: &&mut Box<Writer>| self.node.is_inside(writer.destination());
-            let writers = self.outgoing.iter_mut().flatten().filter(inside);
-            writers.for_each(|writer| writer.stand_inside(&self.node));
+            for (_, log) in self.peers.logs() {
+                log.writer.stand(&self.node);
+            }
             return 0;
         }
         let mut moved = 0;
@@ -188,7 +182,7 @@ impl Engine {
             if self.node.channel(source, self.node.rank).load(Ordering::Acquire) == 0 {
                 continue;
             }
-            self.incoming(source);
+            self.peers.incoming(&self.node, source);
             while self.has_entry(source) {
                 self.deliver(source);
                 moved += 1;
@@ -202,7 +196,7 @@ impl Engine {
 
     pub(super) fn is_drained(&self) -> bool {
         let announced = |source| self.node.announced(source, self.node.rank).load(Ordering::Acquire);
-        self.node.logs || (0..self.node.size).all(|source| self.taken[source] == announced(source))
+        self.node.logs || (0..self.node.size).all(|source| self.peers.taken[source] == announced(source))
     }
 
     /// Whose turn it is has changed, or there are sends that may leave.
@@ -219,182 +213,54 @@ impl Engine {
     fn woken(&mut self) -> bool {
         let together = self.node.begins_together();
         if self.node.replays() {
-            // The rest is done in the first call, as for a rank that has failed alone: see `restored`.
+            // The rest is done in the first call, as for a rank that has failed alone.
             if together {
                 self.cut_off();
             }
         } else {
             resurgo_image::take_restored();
-            self.returned_to_wave();
+            self.begin(From::Wave);
         }
         together
     }
 
     /// This rank is copied now for wave `number`, which stops nobody.
     fn note_cut(&mut self, number: u64) {
-        self.cut.cut(number);
-        self.arena.mark = self.cut.mark();
+        self.life.cut.cut(number);
+        self.peers.arena.mark = self.life.cut.mark();
         let node = &self.node;
         let note = |at: CutTable, place: CutTable, other: usize, (reference, offset): (u64, usize)| {
             node.cut(at, other).store(reference, Ordering::Relaxed);
             node.cut(place, other).store(offset as u64, Ordering::Relaxed);
         };
         for other in 0..node.ranks() {
-            let read = self.incoming[other]
-                .as_ref()
-                .map_or((0, 0), |incoming| incoming.reader.place());
+            let read = self.peers.reader(other).map_or((0, 0), Reader::place);
             note(CutTable::Reading, CutTable::ReadingAt, other, read);
-            let written = self.outgoing[other]
-                .as_mut()
-                .map_or((0, 0), |writer| writer.cut(number));
-            note(CutTable::Writing, CutTable::WritingAt, other, written);
+            note(CutTable::Writing, CutTable::WritingAt, other, (0, 0));
+        }
+        for (other, log) in self.peers.logs() {
+            note(CutTable::Writing, CutTable::WritingAt, other, log.writer.cut(number));
         }
         node.own(nm::arena::CUT).store(number, Ordering::Release);
     }
 
-    /// The agent has emptied the node memory since the wave. Where it stopped all, the channels were empty: they go on as new
-    /// ones. Otherwise the agent has put what was in transit into them.
-    pub(super) fn returned_to_wave(&mut self) {
-        self.arena.restart();
-        self.outgoing.iter_mut().flatten().for_each(|writer| writer.restart());
-        let incoming = self.incoming.iter_mut().flatten();
-        incoming.for_each(|incoming| incoming.reader.restart());
-        if self.node.chandy_lamport {
-            self.find_in_transit();
-        }
-        self.begin_again();
-    }
-
     /// All ranks return to the wave of this image: what the own logs and the record hold beyond it is void. Of a group that
     /// returns, what the logs inside it hold; the record says what is to be repeated.
-    fn cut_off(&mut self) {
-        let all = self.node.returns_together;
-        for destination in (0..self.node.ranks()).filter(|other| all || self.node.is_inside(*other)) {
-            match &self.outgoing[destination] {
+    pub(super) fn cut_off(&mut self) {
+        let node = &self.node;
+        let all = node.returns_together;
+        for destination in (0..node.ranks()).filter(|other| all || node.is_inside(*other)) {
+            match self.peers.writer(destination) {
                 Some(writer) if writer.has_begun() => writer.cut_off(),
-                _ => self
-                    .node
-                    .channel(self.node.rank, destination)
-                    .store(0, Ordering::Release),
+                _ => node.channel(node.rank, destination).store(0, Ordering::Release),
             }
         }
         if all {
-            return self.record.cut_off(&self.node);
+            return self.history.record.cut_off(node);
         }
-        let own = self.node.rank;
-        for source in (0..self.node.ranks()).filter(|other| self.node.is_inside(*other)) {
-            let reading = self.incoming[source]
-                .as_ref()
-                .map_or(0, |incoming| incoming.reader.serial());
-            self.node.consumed(source, own).store(reading, Ordering::Release);
-        }
-    }
-
-    fn find_in_transit(&mut self) {
-        let node = &self.node;
-        self.arena.find(node);
-        for destination in 0..node.ranks() {
-            let first = node.channel(node.rank, destination).load(Ordering::Acquire);
-            if first != 0 {
-                let last = node.cut(CutTable::Writing, destination).load(Ordering::Acquire);
-                let place = node.cut(CutTable::WritingAt, destination).load(Ordering::Acquire);
-                let writer = self.outgoing[destination].get_or_insert_with(|| Box::new(Writer::new(destination)));
-                writer.find(node, first, last, place as usize);
-            }
-        }
-        self.look_at_all();
-    }
-
-    /// Words of this rank's control that belong to a life.
-    fn begin_again(&mut self) {
-        let own = self.node.rank;
-        self.fault_at = self.node.fault_at();
-        self.image_at = match self.node.image_at() {
-            reached if reached <= self.deliveries + self.sends => u64::MAX,
-            messages => messages,
-        };
-        self.event_at = self.fault_at.min(self.image_at);
-        // Counts of another run of the machine.
-        self.yields_from = 0;
-        self.node.control_u32(own, control::SLEEPING).store(0, Ordering::SeqCst);
-        doorbell::begin_life(&self.node);
-        self.show_held();
-        self.node.set(control::DELIVERIES, self.deliveries);
-        self.node.set(control::DELIVERED_BYTES, self.delivered_bytes);
-        (0..counters::CLASSES).for_each(|class| self.show_sizes(class));
-        if self.node.in_groups {
-            self.show_buffer();
-            self.show_sent();
-        }
-        self.has_delivered = false;
-        self.idle_since = ticks();
-        self.last_read = self.idle_since;
-        self.publish_phase();
-    }
-
-    /// The first call of a process that has woken up from an image: the own logs and the record, or the channel memories, have gone
-    /// on since, and so has everybody else.
-    #[cold]
-    pub(super) fn restored(&mut self) {
-        let began_ns = monotonic_ns();
-        let behind = if self.memories.is_some() {
-            self.join_again()
-        } else {
-            self.survey_again()
-        };
-        self.replaying = self.protocol.as_ref().is_some_and(Pessimistic::is_replaying);
-        self.node.set(control::REPLAY_DELIVERIES, behind);
-        let own = self.node.rank;
-        self.output_gate = self.node.control(own, control::OUTPUT_BEHIND).load(Ordering::Acquire) != 0;
-        self.owed = (0, 0);
-        self.collected(began_ns);
-        self.begin_again();
-    }
-
-    /// Answers how many deliveries of the record are to be repeated.
-    fn survey_again(&mut self) -> u64 {
-        if let Some(former) = self.logger.take() {
-            former.abandon();
-        }
-        if self.causality.is_some() {
-            self.collect_again();
-        }
-        let protocol = self.protocol.as_mut().expect("only logging protocols have images");
-        self.arena = Arena::new(&self.node);
-        let writers = std::mem::take(&mut self.outgoing);
-        let sent = |destination| protocol.sent(destination as u32);
-        let found = Survey::of(&self.node, &mut self.arena, sent, writers);
-        self.outgoing = found.outgoing;
-        self.redo = found.redo;
-        self.forgotten = found.forgotten;
-        self.record.refresh(&self.node);
-        if let Some(causality) = &mut self.causality {
-            let mut end = self.record.clone();
-            for recorded in causality.collected.drain(..) {
-                end.write(&self.node, &mut self.arena, recorded, 0);
-            }
-            self.record.refresh(&self.node);
-        }
-        let behind = self.record.clone().count(&self.node);
-        let made = protocol.rclock() + behind;
-        protocol.restored(made, found.sent_before);
-        if !self.node.event_logger_ports.is_empty() {
-            let found = self.causality.as_ref().and_then(|causality| causality.found);
-            self.logger = Some(start_logging(&self.node, protocol, made, found.as_ref()));
-        }
-        self.look_at_all();
-        behind
-    }
-
-    /// What this rank had recorded since the image counts as lost with its node: the record goes on with what can be collected.
-    fn collect_again(&mut self) {
-        self.record.cut_off(&self.node);
-        let place =
-            |incoming: &Option<Box<Incoming>>| incoming.as_ref().map_or(0, |incoming| incoming.reader.reached());
-        let places: Vec<u64> = self.incoming.iter().map(place).collect();
-        let above = self.protocol.as_ref().map_or(0, Pessimistic::rclock);
-        if let Some(causality) = &mut self.causality {
-            causality.begin_again(&self.node, above, &places);
+        for source in (0..node.ranks()).filter(|other| node.is_inside(*other)) {
+            let reading = self.peers.reader(source).map_or(0, Reader::serial);
+            node.consumed(source, node.rank).store(reading, Ordering::Release);
         }
     }
 }

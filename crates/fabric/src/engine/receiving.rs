@@ -1,118 +1,37 @@
-//! Deliveries and receives: messages taken from channels, matched, and copied to where they belong.
+//! Deliveries and receives: messages taken from their carriers, matched, and copied to where they belong.
 
-use super::reopening::For;
 use super::*;
-use crate::matching::{Match, Unexpected, flags};
+use crate::matching::Match;
 
 impl Engine {
     /// Posts a receive; a message that already waits for it is taken at once.
     pub fn receive(&mut self, receive: Receive, tagged: bool) {
         let _guard = Guard::new();
         self.enter();
-        let mut receive = receive;
-        while let Some(message) = self.matching.take(&receive, tagged) {
-            if receive.multi.is_none() {
-                self.give(message, receive);
-                return;
-            }
-            // A multi-receive buffer takes everything that waits, as long as there is room.
-            let part = receive.part(message.total, self.min_multi_recv);
-            let last = part.last_of_multi;
-            self.give(message, part);
-            if last {
-                return;
-            }
-        }
-        self.matching.post(receive, tagged);
-    }
-
-    /// Hands a message that came early to its receive, now or when its last piece is there.
-    pub fn give(&mut self, mut message: Box<Unexpected>, receive: Receive) {
-        if !message.complete() {
-            message.taken_by = Some(receive);
-            // Its channel still points to it and gives it on when it is complete.
-            Box::leak(message);
-            return;
-        }
-        let total = message.total;
-        receive.room.fill(0, total, |from, to, bytes| {
-            // SAFETY: `fill` keeps to the receive's memory, `from + bytes` to the message's.
-            unsafe { std::ptr::copy_nonoverlapping(message.bytes.as_ptr().add(from), to, bytes) };
-        });
-        self.received(&receive, message.envelope, total, message.source);
-    }
-
-    pub(super) fn received(&mut self, receive: &Receive, envelope: Envelope, total: usize, source: u32) {
-        let room = receive.room.bytes();
-        let overflow = total.saturating_sub(room);
-        if !receive.completes && overflow == 0 {
-            return;
-        }
-        self.completions.push_back(Completion {
-            entry: FiCqTaggedEntry {
-                op_context: receive.context,
-                flags: flags(envelope) | if receive.last_of_multi { FI_MULTI_RECV } else { 0 },
-                len: total.min(room),
-                buf: receive.room.start(),
-                data: envelope.data,
-                tag: if envelope.kind == Kind::Tagged { envelope.tag } else { 0 },
-            },
-            error: if overflow > 0 { FI_ETRUNC } else { 0 },
-            overflow,
-            source,
-        });
+        self.calls.receive(receive, tagged);
     }
 
     /// Takes back a receive; it completes with FI_ECANCELED.
     pub fn cancel(&mut self, context: *mut c_void) -> isize {
         let _guard = Guard::new();
         self.enter();
-        let Some((receive, tagged)) = self.matching.cancel(context) else {
-            return -FI_ENOENT;
-        };
-        self.completions.push_back(Completion {
-            entry: FiCqTaggedEntry {
-                op_context: receive.context,
-                flags: FI_RECV | if tagged { FI_TAGGED } else { FI_MSG },
-                len: 0,
-                buf: receive.room.start(),
-                data: 0,
-                tag: receive.tag,
-            },
-            error: FI_ECANCELED,
-            overflow: 0,
-            source: 0,
-        });
-        0
+        self.calls.cancel(context)
     }
 
-    pub(super) fn incoming(&mut self, source: usize) -> &mut Incoming {
-        let rank = self.node.rank;
-        self.incoming[source].get_or_insert_with(|| {
-            Box::new(Incoming {
-                reader: Reader::new(source, rank),
-                filling: Filling::Nothing,
-            })
-        })
-    }
-
-    pub(super) fn has_entry(&mut self, source: usize) -> bool {
-        let mut incoming = self.incoming[source].take();
-        let found = match &mut incoming {
-            Some(incoming) => match incoming.reader.peek(&self.node) {
-                Some(entry) => !self.node.chandy_lamport || self.may_deliver(entry.mark),
-                None => false,
-            },
-            None => false,
-        };
-        self.incoming[source] = incoming;
-        found
-    }
-
+    /// Whether the channel from `source` has something that may be delivered.
     #[inline]
-    fn may_deliver(&mut self, mark: u16) -> bool {
-        let may = self.cut.may_deliver(mark, self.node.waves());
-        self.holds_back |= !may;
+    pub(super) fn has_entry(&mut self, source: usize) -> bool {
+        let Some(incoming) = &mut self.peers.incoming[source] else {
+            return false;
+        };
+        let Some(entry) = incoming.carrier.peek(&self.node) else {
+            return false;
+        };
+        if !self.node.waves_pass {
+            return true;
+        }
+        let may = self.life.cut.may_deliver(entry.mark, self.node.waves());
+        self.life.holds_back |= !may;
         may
     }
 
@@ -120,132 +39,116 @@ impl Engine {
     #[cold]
     pub(super) fn look_again(&mut self) {
         let waves = self.node.waves();
-        if self.cut.wave() >= waves.asked || waves.over >= waves.asked {
-            self.holds_back = false;
-            self.look_at_all();
+        if self.life.cut.wave() >= waves.asked || waves.over >= waves.asked {
+            self.life.holds_back = false;
+            self.peers.ready.look_at_all(&self.node);
         }
     }
 
-    pub(super) fn look_at_all(&mut self) {
-        self.ready = channels_with_entries(&self.node);
-        self.queued.fill(false);
-        for &source in &self.ready {
-            self.queued[source as usize] = true;
-        }
-    }
-
-    /// A channel that has something to deliver: the one of the last delivery first, then those that rang, in turn.
+    /// A peer from whom something can be delivered now.
+    #[inline]
     pub(super) fn find_ready(&mut self) -> Option<usize> {
-        let hot = self.hot as usize;
-        if self.hot_run < HOT_RUN && self.has_entry(hot) {
-            self.hot_run += 1;
+        if self.peers.memories.is_some() {
+            return self.find_served();
+        }
+        let hot = self.peers.ready.hot;
+        if self.peers.ready.stays() && self.has_entry(hot) {
+            self.peers.ready.stayed();
             return Some(hot);
         }
-        let (ready, queued) = (&mut self.ready, &mut self.queued);
-        doorbell::take_ready(&self.node, |source| {
-            if !std::mem::replace(&mut queued[source], true) {
-                ready.push_back(source as u32);
+        self.peers.ready.hear(&self.node);
+        while let Some(source) = self.peers.ready.next() {
+            self.peers.incoming(&self.node, source);
+            if self.has_entry(source) {
+                self.peers.ready.found(source);
+                return Some(source);
             }
-        });
-        self.hot_run = 0;
-        while let Some(source) = self.ready.pop_front() {
-            self.incoming(source as usize);
-            if self.has_entry(source as usize) {
-                self.ready.push_back(source);
-                self.hot = source;
-                return Some(source as usize);
-            }
-            self.queued[source as usize] = false;
         }
         self.has_entry(hot).then_some(hot)
     }
 
-    /// Takes the next entry of a channel.
+    /// Takes the next entry from `source`.
     pub(super) fn deliver(&mut self, source: usize) {
-        let mut incoming = self.incoming[source]
-            .take()
-            .expect("a channel with an entry has a reader");
-        let entry = incoming.reader.peek(&self.node).expect("the channel has an entry");
+        let incoming = self.peers.incoming[source].take();
+        let mut incoming = incoming.expect("a channel with an entry has a reader");
+        let entry = incoming.carrier.peek(&self.node).expect("the channel has an entry");
         if entry.envelope.kind == Kind::More {
             self.go_on(&mut incoming, source, entry);
         } else {
-            let clock = self.take_in(&mut incoming.reader, source, &entry);
-            let inside = self.node.is_inside(source);
-            let stamp = if inside { entry.stamp() } else { 0 };
-            self.count_delivery(source as u32, entry.total, stamp, clock);
-            self.begin(&mut incoming, source, entry);
+            self.count_delivery(&mut incoming.carrier, source, &entry);
+            self.begin_message(&mut incoming, source, entry);
             // Under a logging protocol a message is delivered whole: when its pieces become visible depends on time.
-            while self.protocol.is_some() && !matches!(incoming.filling, Filling::Nothing) {
-                match incoming.reader.peek(&self.node) {
+            while self.life.protocol.is_some() && !matches!(incoming.filling, Filling::Nothing) {
+                match incoming.carrier.peek(&self.node) {
                     Some(piece) => self.go_on(&mut incoming, source, piece),
                     None => {
-                        self.pump_logger();
-                        self.pause_for(&mut incoming);
+                        self.exchange_if_due();
+                        self.pause_for(&mut incoming.carrier, source);
                     }
                 }
             }
         }
-        if self.causality.is_some() {
+        if self.history.is_causal() {
             // What is before this has been taken in, and is known.
             let place = self.node.consumed(source, self.node.rank);
-            place.store(incoming.reader.reached(), Ordering::Release);
+            let reached = incoming.carrier.log().map_or(0, Reader::reached);
+            place.store(reached, Ordering::Release);
         }
-        self.incoming[source] = Some(incoming);
+        self.peers.incoming[source] = Some(incoming);
     }
 
-    /// `stamp`: of what came from inside the group; 0 where logs tell whether it is the same again. `clock`: deliveries that the
-    /// sender had made, where that matters.
+    /// A message is delivered: before anything else can depend on it, its place in the order is noted.
     #[inline]
-    pub(super) fn count_delivery(&mut self, source: u32, bytes: u64, stamp: u64, clock: u64) {
-        if let Some(protocol) = &mut self.protocol {
-            let (determinant, new) = protocol.deliver(source);
-            let antecedent = match &mut self.causality {
-                Some(causality) => causality.deliver(&self.node, &determinant, clock),
-                None => 0,
-            };
-            if let Some(memories) = self.memories.as_mut().filter(|_| new) {
-                memories.report(determinant.rclock, determinant.polls);
-            } else if new {
-                let recorded = Recorded {
-                    source,
-                    polls: determinant.polls,
-                };
-                self.record.write(&self.node, &mut self.arena, recorded, stamp);
-                if let Some(logger) = &mut self.logger {
-                    logger.log((recorded, antecedent));
-                }
+    fn count_delivery(&mut self, carrier: &mut Carrier, source: usize, entry: &Entry) {
+        match &self.life.protocol {
+            Some(_) => self.note_delivery(carrier, source, entry),
+            None => self.peers.taken[source] += 1,
+        }
+        self.meters.delivered(&self.node, entry.total);
+        self.life.count(&self.node, self.meters.messages());
+        if self.life.replaying {
+            let protocol = self.life.protocol();
+            if protocol.rclock() == protocol.recorded() {
+                self.node.set(control::REPLAYED_NS, monotonic_ns());
             }
-            if !new && self.record.stamp() != stamp {
-                self.sent_other(source as usize, "something else");
-            }
-        } else {
-            self.taken[source as usize] += 1;
-        }
-        if !std::mem::replace(&mut self.has_delivered, true) {
-            self.node.set(control::FIRST_DELIVERY_NS, monotonic_ns());
-        }
-        self.deliveries += 1;
-        self.delivered_bytes += bytes;
-        self.node.set(control::DELIVERIES, self.deliveries);
-        self.node.set(control::DELIVERED_BYTES, self.delivered_bytes);
-        self.count_event();
-        if self.replaying
-            && self
-                .protocol
-                .as_ref()
-                .is_some_and(|protocol| protocol.rclock() == protocol.recorded())
-        {
-            self.node.set(control::REPLAYED_NS, monotonic_ns());
-        }
-        if self.replaying && self.protocol.as_ref().is_some_and(|protocol| !protocol.is_replaying()) {
             // Behind the last recorded delivery: the record goes on where reading it ended.
             self.settle();
         }
     }
 
-    pub(super) fn begin(&mut self, incoming: &mut Incoming, source: usize, entry: Entry) {
+    /// The same where a later life repeats it.
+    #[inline]
+    fn note_delivery(&mut self, carrier: &mut Carrier, source: usize, entry: &Entry) {
+        let node = &self.node;
+        let clock = match (&mut self.history.stable, carrier) {
+            (Stable::Causal(causality, _), Carrier::SharedLog(reader)) => {
+                causality.take_in(node, &self.pace, reader, source, entry)
+            }
+            _ => 0,
+        };
+        // Logs tell whether a message is the same again, but inside a group.
+        let stamp = if node.is_inside(source) { entry.stamp() } else { 0 };
+        let (determinant, is_new) = self.life.protocol().deliver(source as u32);
+        let antecedent = match self.history.causality() {
+            Some(causality) => causality.deliver(node, &determinant, clock),
+            None => 0,
+        };
+        if is_new {
+            match (&self.history.stable, &mut self.peers.memories) {
+                (Stable::Reported, Some(memories)) => memories.report(determinant.rclock, determinant.polls),
+                _ => self
+                    .history
+                    .write(node, &mut self.peers.arena, &determinant, stamp, antecedent),
+            }
+        } else if self.history.record.stamp() != stamp {
+            self.sent_other(source, "something else");
+        }
+    }
+
+    /// The first entry of a message: finds out where it goes.
+    fn begin_message(&mut self, incoming: &mut Incoming, source: usize, entry: Entry) {
         let (envelope, total) = (entry.envelope, entry.total as usize);
-        let later = match self.is_for(source, envelope) {
+        let later = match self.calls.endpoints.hear(source, envelope) {
             For::This => None,
             For::Later(number) => Some(number),
             For::None => {
@@ -256,9 +159,7 @@ impl Engine {
         incoming.filling = match envelope.kind {
             Kind::Tagged | Kind::Untagged => {
                 let met = match later {
-                    None => self
-                        .matching
-                        .arrive(source as u32, envelope, total, self.min_multi_recv),
+                    None => self.calls.arrive(source as u32, envelope, total),
                     Some(_) => Match::None,
                 };
                 match met {
@@ -269,18 +170,19 @@ impl Engine {
                         done: 0,
                     },
                     Match::None => {
+                        let bytes = incoming.carrier.keep(total);
                         let mut message = Box::new(Unexpected {
                             source: source as u32,
                             envelope,
                             total,
-                            arrived: 0,
-                            bytes: Vec::with_capacity(total),
+                            arrived: bytes.len(),
+                            bytes,
                             taken_by: None,
                             claimed_by: std::ptr::null_mut(),
                         });
                         let place: *mut Unexpected = &mut *message;
                         match later {
-                            None => self.matching.keep(message),
+                            None => self.calls.matching.keep(message),
                             Some(number) => self.keep_early(number, message),
                         }
                         Filling::Unexpected(place)
@@ -295,16 +197,16 @@ impl Engine {
             _ => Filling::Rma {
                 envelope,
                 total,
-                bytes: Vec::with_capacity(total),
+                bytes: incoming.carrier.keep(total),
             },
         };
         self.go_on(incoming, source, entry);
     }
 
-    /// Copies one piece to where the message goes, and finishes the message with its last.
-    pub(super) fn go_on(&mut self, incoming: &mut Incoming, source: usize, entry: Entry) {
+    /// Copies one piece to where the message goes, and ends the message with its last.
+    fn go_on(&mut self, incoming: &mut Incoming, source: usize, entry: Entry) {
         let bytes = entry.bytes;
-        let reader = &mut incoming.reader;
+        let carrier = &mut incoming.carrier;
         let node = &self.node;
         let complete = match &mut incoming.filling {
             Filling::Nothing => unreachable!("a further piece follows its first"),
@@ -313,7 +215,7 @@ impl Engine {
             } => {
                 receive.room.fill(*done, bytes, |from, to, run| {
                     // SAFETY: `fill` keeps to the receive's memory and to the entry's bytes.
-                    unsafe { reader.copy_payload(node, from, to, run) };
+                    unsafe { carrier.copy(node, from, to, run) };
                 });
                 *done += bytes;
                 *done == *total
@@ -322,11 +224,14 @@ impl Engine {
                 // SAFETY: the message lives in the matching queues, among the claimed ones, or leaked with `taken_by`,
                 // until its last piece is there; boxed, so that its place does not change.
                 let message = unsafe { &mut **message };
-                // SAFETY: the capacity is the whole message's.
-                unsafe {
-                    reader.copy_payload(node, 0, message.bytes.as_mut_ptr().add(message.arrived), bytes);
-                    message.arrived += bytes;
-                    message.bytes.set_len(message.arrived);
+                // What the carrier gave away is there already.
+                if !message.complete() {
+                    // SAFETY: the capacity is the whole message's.
+                    unsafe {
+                        carrier.copy(node, 0, message.bytes.as_mut_ptr().add(message.arrived), bytes);
+                        message.arrived += bytes;
+                        message.bytes.set_len(message.arrived);
+                    }
                 }
                 message.complete()
             }
@@ -335,9 +240,9 @@ impl Engine {
                 *done == *total
             }
             Filling::Answer { operation, total, done } => {
-                self.rma.room(*operation).fill(*done, bytes, |from, to, run| {
+                self.calls.rma.room(*operation).fill(*done, bytes, |from, to, run| {
                     // SAFETY: `fill` keeps to the operation's memory and to the entry's bytes.
-                    unsafe { reader.copy_payload(node, from, to, run) };
+                    unsafe { carrier.copy(node, from, to, run) };
                 });
                 *done += bytes;
                 *done == *total
@@ -346,19 +251,27 @@ impl Engine {
                 total, bytes: gathered, ..
             } => {
                 let done = gathered.len();
-                // SAFETY: the capacity is the whole message's.
-                unsafe {
-                    reader.copy_payload(node, 0, gathered.as_mut_ptr().add(done), bytes);
-                    gathered.set_len(done + bytes);
+                if done < *total {
+                    // SAFETY: the capacity is the whole message's.
+                    unsafe {
+                        carrier.copy(node, 0, gathered.as_mut_ptr().add(done), bytes);
+                        gathered.set_len(done + bytes);
+                    }
                 }
-                done + bytes == *total
+                gathered.len() == *total
             }
         };
-        reader.advance(bytes);
-        if !complete {
-            return;
+        carrier.advance(bytes);
+        if complete {
+            let filled = std::mem::replace(&mut incoming.filling, Filling::Nothing);
+            self.end_message(source, filled);
         }
-        match std::mem::replace(&mut incoming.filling, Filling::Nothing) {
+    }
+
+    /// All pieces of a message are where they belong.
+    #[inline]
+    fn end_message(&mut self, source: usize, filled: Filling) {
+        match filled {
             Filling::Nothing => unreachable!("something was filled"),
             Filling::Dropped { .. } => {}
             Filling::Receive {
@@ -367,17 +280,20 @@ impl Engine {
                 total,
                 ..
             } => {
-                self.received(&receive, envelope, total, source as u32);
+                self.calls.received(&receive, envelope, total, source as u32);
             }
             Filling::Unexpected(message) => {
-                // SAFETY: as above.
+                // SAFETY: it lives until its last piece is there, which is now: see `go_on`.
                 if let Some(receive) = unsafe { (*message).taken_by.take() } {
                     // SAFETY: leaked by `give` when the receive took it.
-                    self.give(unsafe { Box::from_raw(message) }, receive);
+                    self.calls.give(unsafe { Box::from_raw(message) }, receive);
                 }
             }
-            Filling::Answer { operation, total, .. } => crate::rma::finish(self, source, operation, total),
-            Filling::Rma { envelope, bytes, .. } => crate::rma::serve(self, source, envelope, bytes),
+            Filling::Answer { operation, total, .. } => {
+                let done = self.calls.rma.finish(source, operation, total);
+                self.calls.completions.extend(done);
+            }
+            Filling::Rma { envelope, bytes, .. } => self.serve(source, envelope, bytes),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Two engines over one node memory, stepped by hand: each does what one rank's MPI library would.
 
 use super::*;
+use crate::log::Writer;
 use crate::matching::Room;
 use crate::node::tests::pair;
 
@@ -50,7 +51,7 @@ pub fn post(engine: &mut Engine, source: u32, tag: u64, room: &[u8]) {
 /// Reads until an operation has finished.
 fn complete(engine: &mut Engine) -> Completion {
     for _ in 0..1000 {
-        if let Some(completion) = engine.completions.pop_front() {
+        if let Some(completion) = engine.calls.completions.pop_front() {
             return completion;
         }
         engine.poll();
@@ -66,15 +67,9 @@ fn receive(engine: &mut Engine, source: u32, tag: u64) -> u64 {
 }
 
 fn is_quiet(engine: &mut Engine) -> bool {
-    let delivered = engine.deliveries;
+    let delivered = engine.meters.deliveries;
     (0..50).for_each(|_| engine.poll());
-    engine.deliveries == delivered && engine.completions.is_empty()
-}
-
-/// The process of this engine is gone; what it shared is not.
-fn die(engine: Engine) -> Node {
-    let Engine { node, .. } = engine;
-    node
+    engine.meters.deliveries == delivered && engine.calls.completions.is_empty()
 }
 
 fn pattern(bytes: usize) -> Vec<u8> {
@@ -120,23 +115,30 @@ fn a_message_longer_than_a_window_passes_as_its_receiver_reads() {
             send(&mut one, 1, 5, &sent);
             send(&mut one, 1, 6, &sent[..100]);
             two.poll();
-            assert_eq!(one.waiting.len(), if logs { 0 } else { 2 }, "logs have no window");
+            assert_eq!(
+                one.outbox.waiting.len(),
+                if logs { 0 } else { 2 },
+                "logs have no window"
+            );
             if early {
                 post(&mut two, 0, 5, &room);
             }
             for _ in 0..1000 {
                 one.poll();
-                if two.completions.is_empty() {
+                if two.calls.completions.is_empty() {
                     two.poll();
                 }
             }
-            assert_eq!(two.completions.pop_front().map(|done| done.entry.len), Some(LARGE));
+            assert_eq!(
+                two.calls.completions.pop_front().map(|done| done.entry.len),
+                Some(LARGE)
+            );
             assert!(room == sent);
             let behind = [0u8; 100];
             post(&mut two, 0, 6, &behind);
             assert_eq!(complete(&mut two).entry.len, 100);
             assert!(behind == sent[..100]);
-            assert!(one.waiting.is_empty());
+            assert!(one.outbox.waiting.is_empty());
         }
     }
 }
@@ -154,42 +156,130 @@ fn answer(two: &mut Engine, step: u64) {
     }
 }
 
+const STEPS: u64 = 7;
+
+/// Rank 0 sends what rank 1 answers in this step.
+fn ask(one: &mut Engine, step: u64) {
+    send(one, 1, step, &(step + 40).to_le_bytes());
+}
+
+fn hears_each_answer_once(one: &mut Engine) {
+    for step in 0..STEPS {
+        assert_eq!(receive(one, 1, step), (step + 40) * (step + 40) + step);
+    }
+    assert!(is_quiet(one), "no answer has come twice");
+}
+
+/// The process of this engine is gone, and the agent starts another.
+fn die(engine: Engine) -> Node {
+    let Engine { node, .. } = engine;
+    node.control(node.rank, control::INCARNATION)
+        .fetch_add(1, Ordering::SeqCst);
+    node
+}
+
+fn pair_of(causal: bool) -> (Engine, Engine) {
+    let (mut one, mut two) = pair(SEGMENTS, true);
+    for node in [&mut one, &mut two] {
+        (node.tolerate_node, node.piggybacking) = (causal, causal);
+        node.control(node.rank, control::INCARNATION).store(1, Ordering::SeqCst);
+    }
+    (Engine::new(one), Engine::new(two))
+}
+
 #[test]
 fn a_later_life_repeats_what_the_former_ones_did_wherever_they_died() {
-    const STEPS: u64 = 12;
-    for died_after in 0..STEPS {
-        for died_between in [false, true] {
-            let (one, two) = pair(SEGMENTS, true);
-            let (mut one, mut two) = (Engine::new(one), Engine::new(two));
-            let mut died = false;
-            let mut step = 0;
-            while step < STEPS {
-                if step <= died_after && !died {
-                    send(&mut one, 1, step, &(step + 40).to_le_bytes());
-                }
-                if step == died_after && !std::mem::replace(&mut died, true) {
-                    if died_between {
-                        // It has delivered, and not answered.
-                        receive(&mut two, 0, step);
-                    }
-                    two = Engine::new(die(two));
-                    assert_eq!(two.replaying, died_after > 0 || died_between);
-                    step = 0;
-                    continue;
-                }
-                if step > died_after {
-                    send(&mut one, 1, step, &(step + 40).to_le_bytes());
-                }
-                answer(&mut two, step);
-                step += 1;
-            }
-            assert!(!two.replaying);
-            for step in 0..STEPS {
-                assert_eq!(receive(&mut one, 1, step), (step + 40) * (step + 40) + step);
-            }
-            assert!(is_quiet(&mut one), "no answer has come twice");
+    for (causal, died_after, has_delivered) in [false, true]
+        .into_iter()
+        .flat_map(|causal| (0..2 * STEPS).map(move |at| (causal, at / 2, at % 2 == 1)))
+    {
+        let (mut one, mut two) = pair_of(causal);
+        for step in 0..died_after {
+            ask(&mut one, step);
+            answer(&mut two, step);
         }
+        ask(&mut one, died_after);
+        if has_delivered {
+            receive(&mut two, 0, died_after);
+        }
+        two = Engine::new(die(two));
+        assert_eq!(two.life.replaying, died_after > 0 || has_delivered && !causal);
+        for step in 0..STEPS {
+            if step > died_after {
+                ask(&mut one, step);
+            }
+            answer(&mut two, step);
+        }
+        assert!(!two.life.replaying);
+        hears_each_answer_once(&mut one);
     }
+}
+
+/// Another view of the same rank's memory, for what is done while an image is kept.
+fn twin(node: &Node) -> Node {
+    // SAFETY: what it owns are lists of a pair's node, which are empty and have no memory.
+    unsafe { std::ptr::read(node) }
+}
+
+#[test]
+fn a_process_that_wakes_up_repeats_what_was_done_after_its_image() {
+    for image_at in 0..STEPS {
+        let (mut one, mut two) = pair_of(false);
+        for step in 0..image_at {
+            ask(&mut one, step);
+            answer(&mut two, step);
+        }
+        two.note_image(1, 0);
+        let mut image = two;
+        let mut later = Engine::new(twin(&image.node));
+        for step in 0..STEPS {
+            if step >= image_at {
+                ask(&mut one, step);
+            }
+            answer(&mut later, step);
+        }
+        drop(later);
+        image.begin(From::FormerLives);
+        assert!(image.life.replaying);
+        for step in image_at..STEPS {
+            answer(&mut image, step);
+        }
+        assert!(!image.life.replaying);
+        hears_each_answer_once(&mut one);
+    }
+}
+
+#[test]
+fn ranks_with_logs_that_return_together_find_what_was_under_way_and_nothing_that_came_later() {
+    let (mut one, mut two) = pair(SEGMENTS, true);
+    for node in [&mut one, &mut two] {
+        (node.waves, node.returns_together) = (true, true);
+    }
+    let (mut one, mut two) = (Engine::new(one), Engine::new(two));
+    ask(&mut one, 0);
+    answer(&mut two, 0);
+    ask(&mut one, 1);
+    one.note_image(1, 0);
+    two.note_image(1, 0);
+    // Later lives of both go on beyond their images.
+    let mut later = (Engine::new(twin(&one.node)), Engine::new(twin(&two.node)));
+    (0..4).for_each(|step| ask(&mut later.0, step));
+    (0..4).for_each(|step| answer(&mut later.1, step));
+    drop(later);
+    one.cut_off();
+    two.cut_off();
+    one.begin(From::FormerLives);
+    two.begin(From::FormerLives);
+    assert!(!one.life.replaying && !two.life.replaying, "there is nothing to repeat");
+    answer(&mut two, 1);
+    assert!(is_quiet(&mut two));
+    // They may do something else than those.
+    send(&mut one, 1, 2, &5u64.to_le_bytes());
+    assert_eq!(receive(&mut two, 0, 2), 5);
+    for step in 0..2 {
+        assert_eq!(receive(&mut one, 1, step), (step + 40) * (step + 40) + step);
+    }
+    assert!(is_quiet(&mut one));
 }
 
 #[test]
@@ -211,7 +301,7 @@ fn the_rest_of_a_message_comes_from_the_next_life() {
     };
     // As one that is killed while it copies: the first pieces are there.
     let first = Message { total: 60_000, ..cut };
-    Writer::new(0).append(&mut two.arena, &two.node, first, &mut Progress::default(), false);
+    Writer::new(&two.node, 0).append(&mut two.peers.arena, &two.node, first, &mut Progress::default(), false);
     let (_, slot) = nm::dereference(two.node.channel(1, 0).load(Ordering::Acquire));
     // SAFETY: the total of the first entry of an own segment.
     unsafe {
@@ -253,7 +343,7 @@ fn ranks_that_return_to_a_wave_find_what_was_under_way_and_nothing_that_came_lat
     let sent = pattern(LARGE);
     send(&mut two, 0, 2, &8u64.to_le_bytes());
     send(&mut one, 1, 3, &sent);
-    assert!(!one.waiting.is_empty());
+    assert!(!one.outbox.waiting.is_empty());
     one.announce();
     two.announce();
     assert!(!one.is_drained() && !two.is_drained());
@@ -277,23 +367,32 @@ fn ranks_that_return_to_a_wave_find_what_was_under_way_and_nothing_that_came_lat
             piggyback: &[],
         };
         let mut arena = Arena::new(&engine.node);
-        Writer::new(destination).append(&mut arena, &engine.node, message, &mut Progress::default(), false);
+        Writer::new(&engine.node, destination).append(
+            &mut arena,
+            &engine.node,
+            message,
+            &mut Progress::default(),
+            false,
+        );
         doorbell::ring(&engine.node, destination);
     }
     empty(&one.node);
     empty(&two.node);
-    one.returned_to_wave();
-    two.returned_to_wave();
+    one.begin(From::Wave);
+    two.begin(From::Wave);
     assert_eq!(receive(&mut one, 1, 2), 8);
     let room = vec![0u8; LARGE];
     post(&mut two, 0, 3, &room);
     for _ in 0..1000 {
         one.poll();
-        if two.completions.is_empty() {
+        if two.calls.completions.is_empty() {
             two.poll();
         }
     }
-    assert_eq!(two.completions.pop_front().map(|done| done.entry.len), Some(LARGE));
+    assert_eq!(
+        two.calls.completions.pop_front().map(|done| done.entry.len),
+        Some(LARGE)
+    );
     assert!(room == sent);
     assert!(is_quiet(&mut one) && is_quiet(&mut two));
 }

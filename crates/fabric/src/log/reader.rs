@@ -58,14 +58,6 @@ impl Reader {
         self.place = ALIGN;
     }
 
-    /// Inside a group the sender may use what is before this place again.
-    fn tell_reading(&self, node: &Node) {
-        if node.is_inside(self.source) && self.destination == node.rank {
-            node.consumed(self.source, self.destination)
-                .store(self.serial, Ordering::Release);
-        }
-    }
-
     /// Messages that begin before the segment being read. Call after a `peek` that found something.
     pub fn begun_before(&self) -> u64 {
         // SAFETY: the start of the segment or of its copy.
@@ -232,13 +224,8 @@ impl Reader {
             }
             let mark = Mark(word);
             if mark.is_jump() {
-                if !node.logs {
-                    node.consumed(self.source, self.destination)
-                        .fetch_add(1, Ordering::SeqCst);
-                    crate::doorbell::wake(node, self.source);
-                }
                 self.enter(node, total);
-                self.tell_reading(node);
+                retention::goes_on(node, self.source, self.destination, self.serial);
                 continue;
             }
             self.fetch(mark.bytes());

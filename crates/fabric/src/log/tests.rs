@@ -60,7 +60,7 @@ fn read(reader: &mut Reader, node: &Node, done: &mut Vec<u8>) -> Option<usize> {
 #[test]
 fn messages_of_every_size_come_out_as_they_went_in() {
     let (sender, receiver) = pair(256, true);
-    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(&sender, 1));
     let mut reader = Reader::new(0, 1);
     let sizes = [
         0,
@@ -108,7 +108,7 @@ fn messages_of_every_size_come_out_as_they_went_in() {
 fn piggybacks_of_every_size_come_out_with_their_messages() {
     let (sender, mut receiver) = pair(256, true);
     receiver.piggybacking = true;
-    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(&sender, 1));
     let payload = pattern(40, 3);
     let iov = [libc::iovec {
         iov_base: payload.as_ptr().cast_mut().cast(),
@@ -189,7 +189,7 @@ fn piggybacks_of_every_size_come_out_with_their_messages() {
 #[test]
 fn an_entry_whose_mark_was_not_stored_does_not_exist() {
     let (sender, receiver) = pair(16, true);
-    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(&sender, 1));
     let message = Message {
         envelope: ENVELOPE,
         iov: &[],
@@ -206,7 +206,7 @@ fn an_entry_whose_mark_was_not_stored_does_not_exist() {
 #[test]
 fn a_later_life_goes_on_behind_what_the_former_wrote() {
     let (sender, receiver) = pair(64, true);
-    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(&sender, 1));
     for seed in 0..5 {
         append(
             &mut writer,
@@ -220,7 +220,7 @@ fn a_later_life_goes_on_behind_what_the_former_wrote() {
     while let Some(entry) = walk.peek(&sender) {
         walk.advance(entry.bytes);
     }
-    let mut second = Writer::behind(1, &walk, 0, VecDeque::new());
+    let mut second = Writer::behind(&sender, 1, &walk, 0, VecDeque::new());
     append(
         &mut second,
         &mut arena,
@@ -246,7 +246,7 @@ fn a_later_life_goes_on_behind_what_the_former_wrote() {
 #[test]
 fn without_retention_segments_come_back_when_they_are_read() {
     let (sender, receiver) = pair(600, false);
-    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(&sender, 1));
     let mut reader = Reader::new(0, 1);
     let bytes = pattern(40 << 20, 1);
     let (mut progress, mut got) = (Progress::default(), Vec::new());
@@ -284,8 +284,8 @@ fn without_retention_segments_come_back_when_they_are_read() {
 #[test]
 fn what_is_in_transit_in_a_wave_is_not_written_over() {
     let (mut sender, mut receiver) = pair(64, false);
-    (sender.chandy_lamport, receiver.chandy_lamport) = (true, true);
-    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+    (sender.waves_pass, receiver.waves_pass) = (true, true);
+    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(&sender, 1));
     let mut reader = Reader::new(0, 1);
     let mut pass = |arena: &mut Arena, writer: &mut Writer, bytes: usize| {
         let (bytes, mut progress, mut got) = (pattern(bytes, 1), Progress::default(), Vec::new());
@@ -330,7 +330,7 @@ fn inside_a_group_segments_come_back_when_they_are_read_but_for_what_a_wave_need
     let (mut sender, mut receiver) = pair(64, true);
     set_one_group(&mut sender, 0);
     set_one_group(&mut receiver, 0);
-    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(1));
+    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(&sender, 1));
     let mut reader = Reader::new(0, 1);
     let send = |arena: &mut Arena, writer: &mut Writer, count: usize| {
         for seed in 0..count {
@@ -354,11 +354,11 @@ fn inside_a_group_segments_come_back_when_they_are_read_but_for_what_a_wave_need
         "segments are used again"
     );
     send(&mut arena, &mut writer, 5);
-    writer.stand_inside(&sender);
+    writer.stand(&sender);
     let in_transit: Vec<(u64, usize)> = writer.outstanding.iter().copied().collect();
     // The receiver has been copied, and goes on, before the sender is.
     receive(5);
-    writer.cut_inside(1);
+    writer.cut(1);
     let all_are_there = |sender: &Node| {
         let lies = |(serial, slot): &(u64, usize)| sender.serial_in(0, *slot).load(Ordering::Relaxed) == serial + 1;
         in_transit.iter().all(lies)
@@ -370,7 +370,7 @@ fn inside_a_group_segments_come_back_when_they_are_read_but_for_what_a_wave_need
     }
     // The group returns: what the image holds of the writer goes on with these segments and no others.
     let mut kept = Vec::new();
-    writer.returned_inside(&sender, |slot| kept.push(slot));
+    writer.returned(&sender, |slot| kept.push(slot));
     assert!(in_transit.iter().all(|(_, slot)| kept.contains(slot)));
     assert!(kept.len() <= in_transit.len() + 1, "{kept:?} {in_transit:?}");
 }

@@ -1,28 +1,14 @@
 //! The sender's side of a channel.
 
 use super::*;
-use resurgo_protocol::chandy_lamport::Place;
-use resurgo_protocol::hierarchical::Kept;
-use std::collections::VecDeque;
 
 /// The place where the next entry of a channel goes.
 pub struct Writer {
     destination: usize,
     segment: *mut u8,
     place: usize,
-    /// Segments of this channel, oldest first, the open one included: serial and slot.
-    pub(super) outstanding: VecDeque<(u64, usize)>,
-    consumed: u64,
-    /// Where the channel was at this rank's cut.
-    cut: Place,
-    /// Slots of segments that have been read and are part of what is in transit in a wave: its number beside each.
-    in_transit: Vec<(u64, usize)>,
-    /// What must be kept although it has been read (inside a group).
-    kept: Kept,
-    /// The segment that the receiver read when the group stood still for a wave.
-    stood_at: u64,
-    /// The segment that the receiver read, and the oldest wave there was, when segments were last given back inside a group.
-    forgotten_at: (u64, u64),
+    pub(super) outstanding: Outstanding,
+    retention: Retention,
     /// Messages begun on this channel.
     begun: u64,
     /// Up to where the open segment, and the one that will come next, have been prefetched while nothing else was to do.
@@ -52,18 +38,13 @@ pub struct Progress {
 }
 
 impl Writer {
-    pub fn new(destination: usize) -> Self {
+    pub fn new(node: &Node, destination: usize) -> Self {
         Writer {
             destination,
             segment: std::ptr::null_mut(),
             place: 0,
             outstanding: Default::default(),
-            consumed: 0,
-            cut: Place::default(),
-            in_transit: Vec::new(),
-            kept: Kept::default(),
-            stood_at: 0,
-            forgotten_at: (0, 0),
+            retention: Retention::of(node, destination),
             begun: 0,
             warm: 0,
             warm_next: 0,
@@ -71,8 +52,8 @@ impl Writer {
     }
 
     /// Continues a log that a former life began, behind everything `reader` has read: `begun` messages, in these segments.
-    pub fn behind(destination: usize, reader: &Reader, begun: u64, segments: VecDeque<(u64, usize)>) -> Self {
-        let mut writer = Writer::new(destination);
+    pub fn behind(node: &Node, destination: usize, reader: &Reader, begun: u64, segments: Outstanding) -> Self {
+        let mut writer = Writer::new(node, destination);
         writer.begun = begun;
         writer.outstanding = segments;
         if !reader.segment.is_null() {
@@ -83,10 +64,6 @@ impl Writer {
         writer
     }
 
-    pub fn destination(&self) -> usize {
-        self.destination
-    }
-
     /// Messages begun on this channel.
     pub fn begun(&self) -> u64 {
         self.begun
@@ -95,9 +72,9 @@ impl Writer {
     /// The process has returned to a wave: the channel has no segments, and goes on.
     pub fn restart(&mut self) {
         (self.segment, self.place) = (std::ptr::null_mut(), 0);
-        (self.consumed, self.warm, self.warm_next) = (0, 0, 0);
+        (self.warm, self.warm_next) = (0, 0);
         self.outstanding.clear();
-        (self.cut, self.in_transit) = (Place::default(), Vec::new());
+        self.retention.restart();
     }
 
     /// After [`Writer::restart`]: goes on at `place` of the segment `last` names, behind what was in transit, which begins in
@@ -110,35 +87,24 @@ impl Writer {
 
     /// This rank copies itself for `wave`: where the channel ends, as a reference and an offset.
     pub fn cut(&mut self, wave: u64) -> (u64, usize) {
-        let (segment, reference) = match self.outstanding.back() {
-            Some(&(serial, slot)) => (serial, nm::reference(serial, slot)),
-            None => (0, 0),
-        };
-        self.cut = Place { wave, segment };
-        (reference, self.place)
+        let last = self.outstanding.back();
+        self.retention.cut(wave, last.map(|(serial, _)| *serial));
+        (
+            last.map_or(0, |(serial, slot)| nm::reference(*serial, *slot)),
+            self.place,
+        )
     }
 
-    /// All ranks of the group stand still for a wave: where the receiver is, is where its image will be. It goes on when it has
-    /// that, which may be before this rank has its own.
-    pub fn stand_inside(&mut self, node: &Node) {
-        self.stood_at = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
-    }
-
-    /// This rank copies itself for `wave` of its group.
-    pub fn cut_inside(&mut self, wave: u64) {
-        if let Some(&(last, _)) = self.outstanding.back() {
-            self.kept.cut(wave, self.stood_at, last);
-        }
+    /// All ranks that return together stand still.
+    pub fn stand(&mut self, node: &Node) {
+        self.retention.stand(node, self.destination);
     }
 
     /// The group has returned to the wave of the image that this writer is part of, and the log ends where it did. Calls `each`
     /// with the slot of every segment that is still needed.
-    pub fn returned_inside(&mut self, node: &Node, mut each: impl FnMut(usize)) {
-        self.kept.forget_before(node.oldest_wave());
-        let kept = &self.kept;
-        self.outstanding.retain(|(serial, _)| kept.is_needed(*serial, u64::MAX));
+    pub fn returned(&mut self, node: &Node, mut each: impl FnMut(usize)) {
+        self.retention.returned(&mut self.outstanding, node);
         self.outstanding.iter().for_each(|(_, slot)| each(*slot));
-        self.forgotten_at = (0, 0);
         (self.warm, self.warm_next) = (0, 0);
     }
 
@@ -180,96 +146,8 @@ impl Writer {
 
     /// Gives back the segments that nobody can ask for again.
     pub fn reclaim(&mut self, arena: &mut Arena, node: &Node) {
-        if arena.retains() {
-            self.forget(arena, node);
-            return;
-        }
-        let consumed = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
-        // Where ranks copy themselves while others go on. In this order: what the receiver has read since its cut is seen with the cut.
-        let waves = node
-            .chandy_lamport
-            .then(|| (node.cut_of(self.destination), node.waves().over));
-        if let Some((_, over)) = waves {
-            self.in_transit.retain(|(wave, slot)| {
-                let needed = *wave > over;
-                if !needed {
-                    arena.free(node, *slot);
-                }
-                needed
-            });
-        }
-        while self.consumed < consumed {
-            self.consumed += 1;
-            let (serial, slot) = self
-                .outstanding
-                .pop_front()
-                .expect("only segments handed over are consumed");
-            match waves {
-                Some((receiver, over)) if receiver.is_needed(serial, self.cut, over) => {
-                    self.in_transit.push((receiver.wave, slot));
-                }
-                _ => arena.free(node, slot),
-            }
-        }
-    }
-
-    /// With retention: the receiver's oldest usable image has read beyond them.
-    fn forget(&mut self, arena: &mut Arena, node: &Node) {
-        if node.is_inside(self.destination) {
-            return self.forget_inside(arena, node);
-        }
-        let needed = node.needed_from(node.rank, self.destination);
-        let mut forgotten = self
-            .outstanding
-            .iter()
-            .take_while(|(serial, _)| *serial < needed)
-            .count();
-        if forgotten == 0 {
-            return;
-        }
-        assert!(
-            forgotten < self.outstanding.len(),
-            "a receiver cannot have read beyond the open segment"
-        );
-        // The channel begins behind them before they are used for anything else.
-        let (serial, slot) = self.outstanding[forgotten];
-        node.channel(node.rank, self.destination)
-            .store(nm::reference(serial, slot), Ordering::Release);
-        while forgotten > 0 {
-            if let Some((serial, slot)) = self.outstanding.pop_front() {
-                arena.forget(node, serial, slot);
-            }
-            forgotten -= 1;
-        }
-    }
-
-    /// Inside a group: the receiver has read them, and no wave has them in transit.
-    fn forget_inside(&mut self, arena: &mut Arena, node: &Node) {
-        let reads = node.consumed(node.rank, self.destination).load(Ordering::Acquire);
-        let oldest = node.oldest_wave();
-        if std::mem::replace(&mut self.forgotten_at, (reads, oldest)) == (reads, oldest) {
-            return;
-        }
-        self.kept.forget_before(oldest);
-        let last = self.outstanding.len().saturating_sub(1);
-        let is_needed =
-            |(index, (serial, _)): (usize, &(u64, usize))| index == last || self.kept.is_needed(*serial, reads);
-        if let Some(index) = self.outstanding.iter().enumerate().position(is_needed)
-            && index > 0
-        {
-            // The channel begins behind them before they are used for anything else.
-            let (serial, slot) = self.outstanding[index];
-            node.channel(node.rank, self.destination)
-                .store(nm::reference(serial, slot), Ordering::Release);
-        }
-        let outstanding = std::mem::take(&mut self.outstanding);
-        for (index, segment) in outstanding.into_iter().enumerate() {
-            if index == last || self.kept.is_needed(segment.0, reads) {
-                self.outstanding.push_back(segment);
-            } else {
-                arena.give_back(node, segment.0, segment.1);
-            }
-        }
+        self.retention
+            .reclaim(&mut self.outstanding, arena, node, self.destination);
     }
 
     /// Moves to a fresh segment; false when the channel may not have one now.

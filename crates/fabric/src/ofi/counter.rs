@@ -54,15 +54,15 @@ unsafe extern "C" fn read(counter: *mut Counter) -> u64 {
     // SAFETY: an open counter.
     unsafe {
         let engine = &mut *(*counter).engine;
-        if engine.completions.is_empty() {
+        if engine.calls.completions.is_empty() {
             // An MPI library that flushes a window looks here even if nothing is on its way.
-            if engine.rma.is_busy() {
+            if engine.calls.rma.is_busy() {
                 engine.poll();
             } else {
                 engine.look();
             }
         }
-        engine.rma.finished.wrapping_add((*counter).offset)
+        engine.calls.rma.finished.wrapping_add((*counter).offset)
     }
 }
 
@@ -74,7 +74,7 @@ unsafe extern "C" fn add(counter: *mut Counter, value: u64) -> c_int {
 
 unsafe extern "C" fn set(counter: *mut Counter, value: u64) -> c_int {
     // SAFETY: an open counter.
-    unsafe { (*counter).offset = value.wrapping_sub((*(*counter).engine).rma.finished) };
+    unsafe { (*counter).offset = value.wrapping_sub((*(*counter).engine).calls.rma.finished) };
     0
 }
 

@@ -75,12 +75,12 @@ unsafe fn take(
     let _guard = Guard::new();
     // SAFETY: an open queue; its engine lives as long as the process.
     let (engine, bytes) = unsafe { (&mut *(*cq).engine, (*cq).entry_bytes) };
-    if engine.completions.is_empty() {
+    if engine.calls.completions.is_empty() {
         engine.poll();
     }
     let mut done = 0;
     while done < count {
-        match engine.completions.front() {
+        match engine.calls.completions.front() {
             None => break,
             Some(completion) if completion.error != 0 => {
                 return if done == 0 { -FI_EAVAIL } else { done as isize };
@@ -92,7 +92,7 @@ unsafe fn take(
                 each(done, completion);
             }
         }
-        engine.completions.pop_front();
+        engine.calls.completions.pop_front();
         done += 1;
     }
     if done == 0 { -FI_EAGAIN } else { done as isize }
@@ -137,7 +137,7 @@ unsafe extern "C" fn readerr(cq: *mut CompletionQueue, answer: *mut FiCqErrEntry
     let _guard = Guard::new();
     // SAFETY: an open queue; its engine lives as long as the process.
     let engine = unsafe { &mut *(*cq).engine };
-    match engine.completions.front() {
+    match engine.calls.completions.front() {
         Some(completion) if completion.error != 0 => {
             // SAFETY: the caller's place for the answer; fields about error data are left as the caller set them.
             unsafe {
@@ -153,7 +153,7 @@ unsafe extern "C" fn readerr(cq: *mut CompletionQueue, answer: *mut FiCqErrEntry
                 (*answer).prov_errno = completion.error;
                 (*answer).err_data_size = 0;
             }
-            engine.completions.pop_front();
+            engine.calls.completions.pop_front();
             1
         }
         _ => -FI_EAGAIN,

@@ -46,11 +46,11 @@ pub(super) unsafe extern "C" fn open(
             return -FI_EOTHER;
         }
     };
-    engine.in_use = true;
+    engine.calls.in_use = true;
     // SAFETY: the info that getinfo made, with its attributes.
     let mr_mode = unsafe { (*info).domain_attr.as_ref().map_or(0, |attributes| attributes.mr_mode) };
-    engine.rma.virtual_addresses = mr_mode & (MR_VIRT_ADDR | MR_BASIC) != 0;
-    engine.rma.own_keys = mr_mode & (MR_PROV_KEY | MR_BASIC) != 0;
+    engine.calls.rma.virtual_addresses = mr_mode & (MR_VIRT_ADDR | MR_BASIC) != 0;
+    engine.calls.rma.own_keys = mr_mode & (MR_PROV_KEY | MR_BASIC) != 0;
     let object = FidDomain {
         fid: fid(FI_CLASS_DOMAIN, context, &DOMAIN_FID),
         ops: &DOMAIN,
@@ -66,7 +66,7 @@ pub(super) unsafe extern "C" fn open(
 fn begin() -> Result<&'static mut Engine, String> {
     // SAFETY: it lives as long as the process; MPI libraries let one thread at a time into the provider.
     if let Some(engine) = unsafe { crate::engine::images::known().as_mut() } {
-        if engine.in_use {
+        if engine.calls.in_use {
             return Err(
                 "the MPI library opens a second domain beside the first, which is not supported \
                         (is MPIR_CVAR_CH4_NUM_VCIS set? It must be 1)"
@@ -91,7 +91,7 @@ fn begin() -> Result<&'static mut Engine, String> {
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     crate::claim::show();
     // SAFETY: an open domain; its engine lives as long as the process.
-    unsafe { (*(*fid.cast::<Domain>()).engine).in_use = false };
+    unsafe { (*(*fid.cast::<Domain>()).engine).calls.in_use = false };
     // SAFETY: libfabric's contract for close.
     unsafe { drop_object::<Domain>(fid) }
 }

@@ -94,7 +94,7 @@ pub(super) unsafe extern "C" fn open(
         {
             return -FI_ENOSYS; // contexts shared between endpoints
         }
-        (*(*domain).engine).endpoints += 1;
+        (*(*domain).engine).calls.open += 1;
         let op_flags = |flags: Option<u64>| flags.unwrap_or(0);
         *ep = hand_out(Endpoint {
             object: FidEp {
@@ -123,8 +123,8 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     let endpoint = unsafe { Box::from_raw(fid.cast::<Endpoint>()) };
     // SAFETY: the engine lives as long as the process.
     unsafe {
-        (*endpoint.engine).endpoints -= 1;
-        if (*endpoint.engine).endpoints == 0 {
+        (*endpoint.engine).calls.open -= 1;
+        if (*endpoint.engine).calls.open == 0 {
             (*endpoint.engine).close();
         }
     }
@@ -204,7 +204,7 @@ unsafe extern "C" fn setopt(
         return -FI_ENOSYS;
     }
     // SAFETY: an open endpoint and a size.
-    unsafe { (*(*endpoint).engine).min_multi_recv = *value };
+    unsafe { (*(*endpoint).engine).calls.min_multi_recv = *value };
     0
 }
 
@@ -220,7 +220,7 @@ unsafe extern "C" fn getopt(
     }
     // SAFETY: an open endpoint and room for a size.
     unsafe {
-        *value = (*(*endpoint).engine).min_multi_recv;
+        *value = (*(*endpoint).engine).calls.min_multi_recv;
         *length = 8;
     }
     0

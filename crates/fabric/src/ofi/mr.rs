@@ -31,7 +31,7 @@ unsafe fn register(
     // SAFETY: memory is registered with an open domain, whose fid is its first field.
     let engine = unsafe { (*domain.cast::<Domain>()).engine };
     // SAFETY: the engine lives as long as the process.
-    let rma = unsafe { &mut (*engine).rma };
+    let rma = unsafe { &mut (*engine).calls.rma };
     let wanted = (!rma.own_keys).then_some(key);
     let Some(key) = rma.register(start, bytes, wanted) else {
         return -FI_ENOKEY;
@@ -107,7 +107,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     // SAFETY: libfabric's contract for close.
     unsafe {
         let region = fid.cast::<Region>();
-        (*(*region).engine).rma.deregister((*region).object.key);
+        (*(*region).engine).calls.rma.deregister((*region).object.key);
         drop_object::<Region>(fid)
     }
 }

@@ -113,13 +113,13 @@ pub unsafe extern "C" fn trecvmsg(endpoint: *mut Endpoint, message: *const FiMsg
             return peek(engine, receive, op_flags);
         }
         if op_flags & FI_CLAIM != 0 {
-            let Some(found) = engine.matching.claimed(message.context) else {
+            let Some(found) = engine.calls.matching.claimed(message.context) else {
                 return -(FI_ENOMSG as isize);
             };
             if op_flags & FI_DISCARD != 0 {
                 return discard(engine, *found, receive);
             }
-            engine.give(found, receive);
+            engine.calls.give(found, receive);
             return 0;
         }
         engine.receive(receive, true);
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn trecvmsg(endpoint: *mut Endpoint, message: *const FiMsg
 
 /// A probe: looks only at messages that have been delivered, so its answer replays.
 fn peek(engine: &mut Engine, probe: Receive, op_flags: u64) -> isize {
-    let Some(found) = engine.matching.peek(&probe) else {
+    let Some(found) = engine.calls.matching.peek(&probe) else {
         return -(FI_ENOMSG as isize);
     };
     let completion = Completion {
@@ -147,7 +147,7 @@ fn peek(engine: &mut Engine, probe: Receive, op_flags: u64) -> isize {
     };
     if op_flags & (FI_CLAIM | FI_DISCARD) != 0 {
         let context = probe.context;
-        let message = engine.matching.take(&probe, true).expect("found above");
+        let message = engine.calls.matching.take(&probe, true).expect("found above");
         if op_flags & FI_DISCARD != 0 {
             let nowhere = Receive {
                 completes: false,
@@ -156,10 +156,10 @@ fn peek(engine: &mut Engine, probe: Receive, op_flags: u64) -> isize {
             };
             drop_message(engine, message, nowhere);
         } else {
-            engine.matching.claim(message, context);
+            engine.calls.matching.claim(message, context);
         }
     }
-    engine.completions.push_back(completion);
+    engine.calls.completions.push_back(completion);
     0
 }
 
@@ -177,13 +177,13 @@ fn discard(engine: &mut Engine, message: Unexpected, receive: Receive) -> isize 
         overflow: 0,
         source: message.source,
     };
-    engine.completions.push_back(completion);
+    engine.calls.completions.push_back(completion);
     0
 }
 
 /// Lets a message go that nobody wants. One whose last piece has not come must stay until then.
 fn drop_message(engine: &mut Engine, message: Box<Unexpected>, nowhere: Receive) {
     if !message.complete() {
-        engine.give(message, nowhere);
+        engine.calls.give(message, nowhere);
     }
 }

@@ -4,7 +4,6 @@ use super::{Endpoint, NO_COMPLETION, iov, pieces};
 use crate::completion::SendContext;
 use crate::engine::Engine;
 use crate::ofi::*;
-use crate::rma;
 use std::ffi::c_void;
 
 /// The calls of one family, in libfabric's order: operations of the engine with this capability.
@@ -61,8 +60,8 @@ macro_rules! family {
     };
 }
 
-family!(rma::read, FI_RMA | FI_READ; read readv);
-family!(rma::write, FI_RMA | FI_WRITE; write writev);
+family!(Engine::read_remote, FI_RMA | FI_READ; read readv);
+family!(Engine::write_remote, FI_RMA | FI_WRITE; write writev);
 
 type Operation = fn(&mut Engine, usize, &[libc::iovec], u64, u64, SendContext) -> isize;
 
@@ -95,7 +94,7 @@ pub unsafe extern "C" fn readmsg(endpoint: *mut Endpoint, message: *const FiMsgR
         let context = (*endpoint).send_context(message.context, op_flags & !FI_INJECT, FI_RMA | FI_READ);
         let vector = pieces(message.msg_iov, message.iov_count);
         start(
-            rma::read,
+            Engine::read_remote,
             endpoint,
             message.addr,
             vector,
@@ -116,7 +115,7 @@ pub unsafe extern "C" fn writemsg(endpoint: *mut Endpoint, message: *const FiMsg
         let context = (*endpoint).send_context(message.context, op_flags, FI_RMA | FI_WRITE);
         let vector = pieces(message.msg_iov, message.iov_count);
         start(
-            rma::write,
+            Engine::write_remote,
             endpoint,
             message.addr,
             vector,
@@ -137,7 +136,7 @@ pub unsafe extern "C" fn inject_write(
     // SAFETY: libfabric's contract: an open endpoint, a buffer of that length.
     unsafe {
         start(
-            rma::write,
+            Engine::write_remote,
             endpoint,
             target,
             &iov(buffer, bytes),

@@ -1,0 +1,105 @@
+//! What a rank counts of its messages, and shows in its control.
+
+use crate::clock::monotonic_ns;
+use crate::node::Node;
+use resurgo_wire::counters;
+use resurgo_wire::node_memory::control;
+
+#[derive(Default)]
+pub struct Meters {
+    pub deliveries: u64,
+    delivered_bytes: u64,
+    sends: u64,
+    sizes: counters::Sizes,
+    /// In this life.
+    has_delivered: bool,
+}
+
+impl Meters {
+    /// Deliveries and sends.
+    #[inline]
+    pub fn messages(&self) -> u64 {
+        self.deliveries + self.sends
+    }
+
+    #[inline]
+    pub fn delivered(&mut self, node: &Node, bytes: u64) {
+        if !std::mem::replace(&mut self.has_delivered, true) {
+            node.set(control::FIRST_DELIVERY_NS, monotonic_ns());
+        }
+        self.deliveries += 1;
+        self.delivered_bytes += bytes;
+        node.set(control::DELIVERIES, self.deliveries);
+        node.set(control::DELIVERED_BYTES, self.delivered_bytes);
+    }
+
+    #[inline]
+    pub fn sent(&mut self, node: &Node, bytes: usize) {
+        self.sends += 1;
+        let class = counters::class(bytes);
+        let [messages, sum] = &mut self.sizes[class];
+        *messages += 1;
+        *sum += bytes as u64;
+        self.show_sizes(node, class);
+    }
+
+    #[inline]
+    fn show_sizes(&self, node: &Node, class: usize) {
+        let place = control::SIZES + class * size_of::<[u64; 2]>();
+        let [messages, bytes] = self.sizes[class];
+        node.set(place, messages);
+        node.set(place + size_of::<u64>(), bytes);
+    }
+
+    /// A life begins, or goes on from an image.
+    pub fn begin(&mut self, node: &Node) {
+        self.has_delivered = false;
+        node.set(control::DELIVERIES, self.deliveries);
+        node.set(control::DELIVERED_BYTES, self.delivered_bytes);
+        (0..counters::CLASSES).for_each(|class| self.show_sizes(node, class));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::tests::pair;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_life_shows_what_its_image_had_counted() {
+        let (node, other) = pair(1, true);
+        let shown = |field| other.control(0, field).load(Ordering::Relaxed);
+        let class = counters::class(100);
+        let sizes = control::SIZES + class * 16;
+        let mut meters = Meters::default();
+        meters.sent(&node, 100);
+        meters.sent(&node, 100);
+        meters.delivered(&node, 30);
+        assert_eq!(meters.messages(), 3);
+        let all = || {
+            (
+                shown(control::DELIVERIES),
+                shown(control::DELIVERED_BYTES),
+                shown(sizes),
+                shown(sizes + 8),
+            )
+        };
+        assert_eq!(all(), (1, 30, 2, 200));
+        assert_ne!(shown(control::FIRST_DELIVERY_NS), 0);
+        // As the agent clears them for another life.
+        for field in [
+            control::DELIVERIES,
+            control::DELIVERED_BYTES,
+            sizes,
+            sizes + 8,
+            control::FIRST_DELIVERY_NS,
+        ] {
+            node.set(field, 0);
+        }
+        meters.begin(&node);
+        assert_eq!(all(), (1, 30, 2, 200));
+        meters.delivered(&node, 1);
+        assert_ne!(shown(control::FIRST_DELIVERY_NS), 0);
+    }
+}

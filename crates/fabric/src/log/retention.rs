@@ -1,0 +1,206 @@
+//! Which segments of a channel its sender keeps, and when it uses them again.
+
+use super::*;
+use resurgo_protocol::chandy_lamport::Place;
+use resurgo_protocol::hierarchical::Kept;
+use std::collections::VecDeque;
+
+/// What a channel keeps for its receiver.
+pub enum Retention {
+    /// What the receiver has not read; a channel has only so many segments.
+    Window(Window),
+    /// The same, and what is in transit in a wave that stops nobody.
+    Transit(Transit),
+    /// What the receiver's oldest image does not cover.
+    Log,
+    /// Inside a group: what the receiver has not read, and what is in transit in a wave that the group may return to.
+    Group(Group),
+}
+
+/// Segments that the receiver has read, since the channel began.
+#[derive(Default)]
+pub struct Window {
+    consumed: u64,
+}
+
+#[derive(Default)]
+pub struct Transit {
+    window: Window,
+    /// Where the channel was at this rank's cut.
+    cut: Place,
+    /// Slots of segments that have been read and are in transit: the wave's number beside each.
+    kept: Vec<(u64, usize)>,
+}
+
+#[derive(Default)]
+pub struct Group {
+    kept: Kept,
+    /// The segment that the receiver read when the group stood still for a wave.
+    stood_at: u64,
+    /// The segment that the receiver read, and the oldest wave there was, when segments were last given back.
+    forgotten_at: (u64, u64),
+}
+
+/// Segments of a channel in memory, oldest first, the open one included: serial and slot.
+pub type Outstanding = VecDeque<(u64, usize)>;
+
+impl Retention {
+    /// That of the channel from this rank to `destination`.
+    pub fn of(node: &Node, destination: usize) -> Retention {
+        match () {
+            () if node.is_inside(destination) => Retention::Group(Group::default()),
+            () if node.logs => Retention::Log,
+            () if node.waves_pass => Retention::Transit(Transit::default()),
+            () => Retention::Window(Window::default()),
+        }
+    }
+
+    /// The process has returned to a wave, and the channel is empty.
+    pub fn restart(&mut self) {
+        match self {
+            Retention::Window(window) => *window = Window::default(),
+            Retention::Transit(transit) => *transit = Transit::default(),
+            Retention::Log | Retention::Group(_) => (),
+        }
+    }
+
+    /// Gives back the segments of the channel to `destination` that nobody can ask for again.
+    pub fn reclaim(&mut self, segments: &mut Outstanding, arena: &mut Arena, node: &Node, destination: usize) {
+        match self {
+            Retention::Window(window) => window.read(segments, node, destination, |_, slot| arena.free(node, slot)),
+            Retention::Transit(transit) => transit.reclaim(segments, arena, node, destination),
+            Retention::Log => forget(segments, arena, node, destination),
+            Retention::Group(group) => group.reclaim(segments, arena, node, destination),
+        }
+    }
+
+    /// This rank copies itself for `wave`; the channel ends in segment `last`, if it has any.
+    pub fn cut(&mut self, wave: u64, last: Option<u64>) {
+        match (self, last) {
+            (Retention::Transit(transit), last) => {
+                transit.cut = Place {
+                    wave,
+                    segment: last.unwrap_or(0),
+                }
+            }
+            (Retention::Group(group), Some(last)) => group.kept.cut(wave, group.stood_at, last),
+            _ => (),
+        }
+    }
+
+    /// All ranks of the group stand still for a wave: where the receiver is, is where its image will be. It goes on when it has
+    /// that, which may be before this rank has its own.
+    pub fn stand(&mut self, node: &Node, destination: usize) {
+        if let Retention::Group(group) = self {
+            group.stood_at = node.consumed(node.rank, destination).load(Ordering::Acquire);
+        }
+    }
+
+    /// The group has returned to the wave of the image that this is part of, and the channel ends where it did.
+    pub fn returned(&mut self, segments: &mut Outstanding, node: &Node) {
+        if let Retention::Group(group) = self {
+            group.kept.forget_before(node.oldest_wave());
+            segments.retain(|(serial, _)| group.kept.is_needed(*serial, u64::MAX));
+            group.forgotten_at = (0, 0);
+        }
+    }
+}
+
+impl Window {
+    /// Hands every segment that has been read since the last time to `each`.
+    fn read(&mut self, segments: &mut Outstanding, node: &Node, destination: usize, mut each: impl FnMut(u64, usize)) {
+        let consumed = node.consumed(node.rank, destination).load(Ordering::Acquire);
+        while self.consumed < consumed {
+            self.consumed += 1;
+            let (serial, slot) = segments.pop_front().expect("only segments handed over are consumed");
+            each(serial, slot);
+        }
+    }
+}
+
+impl Transit {
+    fn reclaim(&mut self, segments: &mut Outstanding, arena: &mut Arena, node: &Node, destination: usize) {
+        let mut read = Vec::new();
+        self.window
+            .read(segments, node, destination, |serial, slot| read.push((serial, slot)));
+        // In this order: what the receiver has read since its cut is seen with the cut.
+        let (receiver, over) = (node.cut_of(destination), node.waves().over);
+        self.kept.retain(|(wave, slot)| {
+            let needed = *wave > over;
+            if !needed {
+                arena.free(node, *slot);
+            }
+            needed
+        });
+        for (serial, slot) in read {
+            match receiver.is_needed(serial, self.cut, over) {
+                true => self.kept.push((receiver.wave, slot)),
+                false => arena.free(node, slot),
+            }
+        }
+    }
+}
+
+/// The receiver's oldest usable image has read beyond them.
+fn forget(segments: &mut Outstanding, arena: &mut Arena, node: &Node, destination: usize) {
+    let needed = node.needed_from(node.rank, destination);
+    let forgotten = segments.iter().take_while(|(serial, _)| *serial < needed).count();
+    if forgotten == 0 {
+        return;
+    }
+    assert!(
+        forgotten < segments.len(),
+        "a receiver cannot have read beyond the open segment"
+    );
+    begin_at(segments[forgotten], node, destination);
+    for (serial, slot) in segments.drain(..forgotten) {
+        arena.forget(node, serial, slot);
+    }
+}
+
+/// The channel begins in this segment, before those in front of it are used for anything else.
+fn begin_at((serial, slot): (u64, usize), node: &Node, destination: usize) {
+    node.channel(node.rank, destination)
+        .store(nm::reference(serial, slot), Ordering::Release);
+}
+
+impl Group {
+    fn reclaim(&mut self, segments: &mut Outstanding, arena: &mut Arena, node: &Node, destination: usize) {
+        let reads = node.consumed(node.rank, destination).load(Ordering::Acquire);
+        let oldest = node.oldest_wave();
+        if std::mem::replace(&mut self.forgotten_at, (reads, oldest)) == (reads, oldest) {
+            return;
+        }
+        self.kept.forget_before(oldest);
+        let last = segments.len().saturating_sub(1);
+        let is_needed = |index: usize, serial: u64| index == last || self.kept.is_needed(serial, reads);
+        let first = segments
+            .iter()
+            .enumerate()
+            .position(|(index, segment)| is_needed(index, segment.0));
+        if let Some(first) = first
+            && first > 0
+        {
+            begin_at(segments[first], node, destination);
+        }
+        for (index, (serial, slot)) in std::mem::take(segments).into_iter().enumerate() {
+            if is_needed(index, serial) {
+                segments.push_back((serial, slot));
+            } else {
+                arena.give_back(node, serial, slot);
+            }
+        }
+    }
+}
+
+/// The receiver of the channel from `source` goes on in segment `serial`: what its sender must know of that.
+#[inline]
+pub fn goes_on(node: &Node, source: usize, destination: usize, serial: u64) {
+    if !node.logs {
+        node.consumed(source, destination).fetch_add(1, Ordering::SeqCst);
+        crate::doorbell::wake(node, source);
+    } else if node.is_inside(source) && destination == node.rank {
+        // It may use what is before that again.
+        node.consumed(source, destination).store(serial, Ordering::Release);
+    }
+}
