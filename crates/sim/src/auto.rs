@@ -105,6 +105,8 @@ impl World {
             | Command::GiveUp { rank, .. }
             | Command::Collect { rank, .. }
             | Command::Forget { rank, .. } => self.ranks[rank as usize].images.carry_out(command),
+            // What the dispatcher says then.
+            Command::CannotRecoverAlone { rank } => self.coordinate(Fact::Return { rank }),
             Command::Fail(ref cause) => self.failure = Some(cause.to_string()),
             _ => {}
         }
@@ -293,6 +295,19 @@ impl World {
                 self.complete_image(rank);
             }
         }
+    }
+
+    /// A copy of some rank is lost, with what it was writing.
+    pub(crate) fn lose_copy(&mut self) {
+        let rank = self.random.below(self.ranks.len() as u64) as Rank;
+        let images = &mut self.ranks[rank as usize].images;
+        let Some((number, _)) = images.copies.pop() else {
+            return;
+        };
+        images.writing.take_if(|writing| *writing == number);
+        self.note(|| format!("the copy of {rank} for wave {number} is lost"));
+        let stored = false;
+        self.coordinate(Fact::CopyLost { rank, number, stored });
     }
 
     /// All ranks return to the last complete wave, or to the beginning if there has been none.

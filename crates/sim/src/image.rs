@@ -215,7 +215,7 @@ impl World {
             }
         }
         let (life, image) = self.ranks[rank as usize].images.begin();
-        let image = image.cloned().map(Box::new);
+        let image = image.map(Box::new);
         self.coordinate(Fact::Started { rank, life });
         if self.closing {
             let process = &mut self.ranks[rank as usize];

@@ -23,6 +23,8 @@ pub(crate) struct KeptImages<I> {
     pub begins: Option<From>,
     /// The coordinator's number of the last life that it has asked for.
     pub life: u64,
+    /// What the copy is from which it begins, which may be lost before it runs.
+    woken: Option<I>,
     /// What the present life has begun from.
     pub from: u64,
     /// What should have been given up, in a variant.
@@ -41,6 +43,7 @@ impl<I> Default for KeptImages<I> {
             asked: None,
             begins: None,
             life: 0,
+            woken: None,
             from: 0,
             late: None,
             forgets: None,
@@ -60,7 +63,13 @@ impl<I: Clone> KeptImages<I> {
             }
             Command::Collect { number, .. } => self.complete.retain(|(file, _)| *file != number),
             Command::Forget { before, .. } => self.forgets = Some(before),
-            Command::Begin { life, from, .. } => (self.life, self.begins) = (life, Some(from)),
+            Command::Begin { life, from, .. } => {
+                (self.life, self.begins) = (life, Some(from));
+                self.woken = match from {
+                    From::Copy(number) => self.get(number).cloned(),
+                    From::Beginning | From::File(_) => None,
+                };
+            }
             _ => {}
         }
     }
@@ -77,9 +86,10 @@ impl<I: Clone> KeptImages<I> {
     }
 
     /// The present life begins: its number, and its image.
-    pub fn begin(&mut self) -> (u64, Option<&I>) {
+    pub fn begin(&mut self) -> (u64, Option<I>) {
         self.from = self.begins.take().map_or(0, From::number);
-        (self.life, self.get(self.from))
+        let image = self.woken.take().or_else(|| self.get(self.from).cloned());
+        (self.life, image)
     }
 
     /// Image `number`.

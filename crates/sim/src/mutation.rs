@@ -209,6 +209,26 @@ pub enum Mutation {
     CompleteAfterFirstGroup,
     /// All groups write their images at the same time.
     WriteAllAtOnce,
+    /// That a file cannot be used is told to nobody: the newer wave is chosen although a file is missing.
+    ForgetLostFiles,
+    /// Of a wave whose file of what was in transit is damaged, nothing was in transit.
+    TakeDamagedTransit,
+    /// Files count as complete when they begin to be written.
+    CountUnwritten,
+    /// The end of a former life of a rank counts for the present one.
+    HearOldLives,
+    /// A copy for a wave that has been dropped counts for the next.
+    CountOldCopies,
+    /// A rank begins from its newest file, whatever wave has been chosen.
+    BeginFromNewest,
+    /// A copy ends when its own file is complete, although others of the wave may not become so, and nobody is told.
+    EndCopiesEarly,
+    /// Of each rank only the newest file stays.
+    KeepOneFile,
+    /// When the launcher has been lost the job begins at the beginning, although a wave is in files.
+    BeginResumedAnew,
+    /// A job that goes on from files gives waves numbers that have been used.
+    NumbersAgain,
     /// Inside a group logs do not keep what was in transit in a wave.
     ForgetInTransit,
     /// Inside a group logs keep what was in transit in the newest wave, not that of the one before.
@@ -271,7 +291,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 414] = {
+    pub const ALL: [(Self, Setting); 429] = {
         use Mutation::*;
         use Setting::{Auto, Blocking, ChandyLamport, ChannelMemory, Group, Hierarchical, InPlace, Node, Process};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -591,6 +611,14 @@ impl Mutation {
             (ForgetUnclaimedEnds, Blocking),
             (LoseTwoWaves, Blocking),
             (CloseBeforeRewinding, Blocking),
+            (ForgetLostFiles, Blocking),
+            (CountUnwritten, Blocking),
+            (HearOldLives, Blocking),
+            (BeginFromNewest, Blocking),
+            (EndCopiesEarly, Blocking),
+            (KeepOneFile, Blocking),
+            (BeginResumedAnew, Blocking),
+            (NumbersAgain, Blocking),
             (CopyWithoutWaiting, ChandyLamport),
             (CopyWithoutFilling, ChandyLamport),
             (PromoteIncomplete, ChandyLamport),
@@ -613,6 +641,13 @@ impl Mutation {
             (KeepFromOwnCut, ChandyLamport),
             (LetGoEarly, ChandyLamport),
             (RefillLate, ChandyLamport),
+            (TakeDamagedTransit, ChandyLamport),
+            (CountOldCopies, ChandyLamport),
+            (ForgetLostFiles, ChandyLamport),
+            (CountUnwritten, ChandyLamport),
+            (KeepOneFile, ChandyLamport),
+            (BeginResumedAnew, ChandyLamport),
+            (NumbersAgain, ChandyLamport),
             (DrainOnce, Group),
             (CopyUndrained, Group),
             (DrainBeforeAllStand, Group),

@@ -10,13 +10,14 @@ mod channel;
 mod checkers;
 mod groups;
 mod rank;
+mod stored;
 
 use std::collections::BTreeMap;
 
 use resurgo_protocol::chandy_lamport::Waves;
 use resurgo_protocol::coordinator::Plan;
 use resurgo_protocol::group::{Groups, Turn};
-use resurgo_protocol::{Coordinator, Fact, Rank, kinds};
+use resurgo_protocol::{Fact, Rank, kinds};
 
 use crate::causal::Piggybacks;
 use crate::checkers::{LIVENESS, MAX_RANKS, Violation, violation};
@@ -190,13 +191,13 @@ impl World {
         let non_blocking = waves == kinds::Waves::Passing;
         let grain = if non_blocking { random.between(1, 4) } else { 0 };
         let in_groups = waves == kinds::Waves::GroupByGroup;
-        let has_files = in_groups && random.one_in(2);
+        let has_files = random.one_in(2);
         let groups_at_once = if in_groups { random.between(1, 2) as u32 } else { 1 };
         let plan = Plan {
             protocol: options.setting.protocol(),
             units: Groups::one(size),
             files: has_files,
-            local_copies: true,
+            local_copies: random.one_in(2),
             groups_at_once: match options.mutation {
                 Some(Mutation::WriteAllAtOnce) => u32::MAX,
                 _ => groups_at_once,
@@ -215,7 +216,7 @@ impl World {
             now: 0,
             queue: Queue::new(),
             checkers: Checkers::new(size),
-            agent: Agent::new(Coordinator::new(plan), size),
+            agent: Agent::new(plan, size),
             processes: Vec::new(),
             snapshots: Vec::new(),
             channels: vec![vec![Channel::new(grain); size]; size],
@@ -290,7 +291,7 @@ impl World {
                 let spite = self.spiteful && (returning && self.random.one_in(6) || in_wave && self.random.one_in(20));
                 if spite || events > self.calm && self.random.one_in(self.crash_one_in) {
                     self.failures_left -= 1;
-                    self.fail();
+                    self.fail()?;
                 }
             }
             let patience = match self.in_groups {
@@ -312,7 +313,21 @@ impl World {
         last.map_or(0, |process| process.memory.program.state())
     }
 
+    /// What comes from before the launcher was lost is not heard.
+    fn is_lost(&self, event: &Event) -> bool {
+        match event {
+            Event::ToAgent(process, _) | Event::Ended(process, _) | Event::Tell(process, _) => {
+                self.agent.is_gone(*process)
+            }
+            Event::Wake(copy, ..) | Event::Woken(copy, _) | Event::CopyGone(_, copy) => self.agent.is_copy_gone(*copy),
+            _ => false,
+        }
+    }
+
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
+        if self.is_lost(&event) {
+            return Ok(());
+        }
         match event {
             Event::Step(process) => self.step(process),
             Event::Force(process) => self.force(process),
@@ -354,8 +369,11 @@ impl World {
         }
     }
 
-    /// Something fails: a process, several, all, a copy.
-    fn fail(&mut self) {
+    /// Something fails: a process, several, all, a copy, the launcher.
+    fn fail(&mut self) -> Result<(), Violation> {
+        if !self.whole_in_files().is_empty() && self.random.one_in(4) {
+            return self.lose_launcher();
+        }
         let alive: Vec<usize> = (0..self.processes.len())
             .filter(|process| self.processes[*process].alive)
             .collect();
@@ -380,6 +398,7 @@ impl World {
             let victim = alive[self.random.below(alive.len() as u64) as usize];
             self.crash(victim);
         }
+        Ok(())
     }
 
     fn lose_copy(&mut self) {

@@ -513,8 +513,11 @@ impl World {
         Ok(())
     }
 
-    /// Something fails: a rank, several, all, a wire, the network, the event logger.
+    /// Something fails: a rank, several, all, a copy, a wire, the network, the event logger.
     fn fail(&mut self) {
+        if self.waves.is_some() && self.random.one_in(6) {
+            return self.lose_copy();
+        }
         let size = self.ranks.len() as u64;
         let node = self.tolerate == Tolerate::Node;
         let kinds = match self.waves {

@@ -10,12 +10,12 @@ fn seeds(mutation: Mutation) -> Range<u64> {
         Mutation::CompleteAtOnce => 5_220..5_230,
         Mutation::ForgetWhatImagesKnow => 700..1_300,
         Mutation::PublishAndBegin => 6_470..6_480,
-        Mutation::CloseBeforeRewinding => 4_700..4_710,
         Mutation::AcceptStrays => 25_255..25_265,
         Mutation::LateImage
         | Mutation::ImageWithHeldFrames
         | Mutation::LoggerDoesNotFence
         | Mutation::ReceiverDoesNotFence
+        | Mutation::CloseBeforeRewinding
         | Mutation::LoggerWithoutOrder => 0..2_000,
         _ => 0..400,
     }

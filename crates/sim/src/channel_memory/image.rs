@@ -157,7 +157,6 @@ impl World {
             self.find_destroyed(rank);
         }
         let (life, image) = self.ranks[rank as usize].images.begin();
-        let image = image.cloned();
         self.coordinate(Fact::Started { rank, life });
         if self.closing {
             self.ranks[rank as usize].images_due = KEPT_IMAGES;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use resurgo_protocol::coordinator::{From, State, Why};
+use resurgo_protocol::coordinator::{From, Plan, State, Why};
 use resurgo_protocol::group::Turn;
 use resurgo_protocol::{Command, Coordinator, Fact, Rank};
 
@@ -23,18 +23,29 @@ pub(super) struct Known {
     waking: Option<usize>,
     /// It is to end as soon as it is known.
     doomed: bool,
+    /// Its process is being rebuilt from this image, whose file is damaged.
+    damaged: Option<u64>,
     pub finished: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Agent {
     pub coordinator: Coordinator,
+    plan: Plan,
     pub ranks: Vec<Known>,
     /// Copies that have been told of, by rank and wave.
     pub copies: BTreeMap<(Rank, u64), usize>,
     /// Images in files, and those that are being written.
     pub files: BTreeMap<(Rank, u64), Memory>,
     pub writing: Vec<Option<u64>>,
+    /// Waves of which what was in transit is in a file, with that.
+    transit_files: BTreeMap<u64, Vec<Vec<Vec<Piece>>>>,
+    /// The launcher has been lost, and the job goes on from files.
+    pub is_resumed: bool,
+    /// The first process and copy of this run.
+    first: (usize, usize),
+    /// The newest wave that all could have begun from, before the coordinator chose one.
+    usable: u64,
     /// A failure has been told, and the answer is on its way.
     told: bool,
     /// Of processes: one more whenever all begin.
@@ -55,13 +66,18 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    pub fn new(coordinator: Coordinator, size: usize) -> Self {
+    pub fn new(plan: Plan, size: usize) -> Self {
         Self {
-            coordinator,
+            coordinator: Coordinator::new(plan.clone()),
+            plan,
             ranks: vec![Known::default(); size],
             copies: BTreeMap::new(),
             files: BTreeMap::new(),
             writing: vec![None; size],
+            transit_files: BTreeMap::new(),
+            is_resumed: false,
+            first: (0, 0),
+            usable: 0,
             told: false,
             generation: 0,
             beginning: Some(0),
@@ -73,6 +89,55 @@ impl Agent {
             deaf: 0,
             promised: Vec::new(),
         }
+    }
+
+    /// That of a new run, with the files of waves that are whole.
+    pub fn again(former: &Self, size: usize, whole: &[u64], first: (usize, usize)) -> Self {
+        let mut files = former.files.clone();
+        files.retain(|(_, wave), _| whole.contains(wave));
+        let mut transit_files = former.transit_files.clone();
+        transit_files.retain(|wave, _| whole.contains(wave));
+        Self {
+            files,
+            transit_files,
+            first,
+            generation: former.generation,
+            is_resumed: former.is_resumed,
+            ..Self::new(former.plan.clone(), size)
+        }
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub fn usable_is(&mut self, wave: u64) {
+        self.usable = wave;
+    }
+
+    pub fn has_transit_file(&self, wave: u64) -> bool {
+        self.transit_files.contains_key(&wave)
+    }
+
+    pub fn keep_transit_file(&mut self, wave: u64, state: Vec<Vec<Vec<Piece>>>) {
+        self.transit_files.insert(wave, state);
+    }
+
+    /// What the file says. A damaged one is gone.
+    pub fn take_transit_file(&mut self, wave: u64, damaged: bool) -> Option<Vec<Vec<Vec<Piece>>>> {
+        match damaged {
+            true => self.transit_files.remove(&wave),
+            false => self.transit_files.get(&wave).cloned(),
+        }
+    }
+
+    /// What is told of it comes from before the launcher was lost.
+    pub fn is_gone(&self, process: usize) -> bool {
+        process < self.first.0
+    }
+
+    pub fn is_copy_gone(&self, copy: usize) -> bool {
+        copy < self.first.1
     }
 
     pub fn is_returning(&self) -> bool {
@@ -96,6 +161,9 @@ impl World {
     /// Tells the coordinator, and does what it wants.
     pub(super) fn coordinate(&mut self, fact: Fact) -> Result<(), Violation> {
         let now = Duration::from_millis(self.now);
+        if self.agent.is_returning() || matches!(fact, Fact::Return { .. } | Fact::GoOn { .. }) {
+            self.agent.usable = self.newest_usable();
+        }
         self.agent.coordinator.handle(fact, now);
         while let Some(command) = self.agent.coordinator.poll() {
             self.carry_out(command)?;
@@ -117,6 +185,7 @@ impl World {
             Command::Waves { asked, over } => {
                 self.waves.asked = asked;
                 if asked != over {
+                    self.checkers.asked(asked)?;
                     self.note(|| format!("wave {asked} is asked for"));
                 } else if !self.is(Mutation::DropSilently) {
                     self.waves.over = over;
@@ -136,13 +205,16 @@ impl World {
             | Command::Abandon { .. } => return self.tell_of_wave(command),
             Command::TakeTransit { number } => return self.take_transit(number),
             Command::PutTransit { number } => self.refill(number),
+            Command::ReadTransit { number } => return self.read_transit(number),
+            Command::WriteTransit { number } => return self.write_transit(number),
+            Command::CollectTransit { keep } => self.agent.transit_files.retain(|wave, _| keep.contains(wave)),
             Command::ForgetTransit { before } => self.state.retain(|wave, _| *wave >= before),
             Command::EndCopy { rank, number } => self.end_copy(rank, number),
             Command::Write { rank, number } => return self.write(rank, number),
             Command::GiveUp { rank, .. } => return self.stop_writing(rank),
             Command::Collect { rank, number } => drop(self.agent.files.remove(&(rank, number))),
             Command::Kill { rank, .. } => return self.kill_rank(rank),
-            Command::Reset => self.reset(),
+            Command::Reset => return self.reset(),
             Command::EmptyLogs => {
                 self.agent.generation += 1;
                 self.agent.beginning = None;
@@ -271,7 +343,14 @@ impl World {
             self.lose(datagram);
             return Ok(());
         }
+        let current = self.agent.coordinator.asked(rank);
         match datagram {
+            // Of a wave that has been dropped.
+            ToAgent::Taken(number, copy) if self.is(Mutation::CountOldCopies) && number < current => {
+                self.snapshots[copy].under_way = false;
+                self.agent.copies.insert((rank, current), copy);
+                self.report_copy(rank, current)
+            }
             ToAgent::Stopped(_) | ToAgent::Noticed(_) if self.is(Mutation::DrainBeforeAllStand) => {
                 self.say_that_all_stand(datagram)
             }
@@ -387,6 +466,7 @@ impl World {
         self.report.images += 1;
         let state = self.checked_state.take().or_else(|| self.state.get(&number).cloned());
         let oldest = self.agent.files.keys().map(|(_, wave)| *wave).min();
+        let oldest = oldest.map(|wave| wave.min(number));
         self.checkers.complete(number, oldest.unwrap_or(number), |from, to| {
             let state = state.iter().flat_map(|state| state[from][to].iter());
             state.map(|piece| (piece.id, piece.index)).collect()
@@ -453,6 +533,11 @@ impl World {
         match known {
             Some(rank) => self.rank_ended(rank as Rank, orderly)?,
             None if self.is(Mutation::ForgetUnclaimedEnds) => {}
+            None if self.is(Mutation::HearOldLives) => {
+                let rank = self.processes[process].rank;
+                let life = self.agent.ranks[rank as usize].life;
+                self.coordinate(Fact::Ended { rank, life, orderly })?;
+            }
             // Perhaps a life whose number a copy has yet to tell.
             None => self.agent.unclaimed.push((process, orderly)),
         }
@@ -468,6 +553,12 @@ impl World {
         known.process = None;
         known.finished = orderly && !returning;
         let life = known.life;
+        if let Some(number) = known.damaged.take()
+            && self.mutation != Some(Mutation::ForgetLostFiles)
+        {
+            self.agent.files.remove(&(rank, number));
+            self.coordinate(Fact::FileLost { rank, number })?;
+        }
         self.coordinate(Fact::Ended { rank, life, orderly })?;
         if !returning && !orderly && !std::mem::replace(&mut self.agent.told, true) {
             let after = self.soon(self.latency);
@@ -523,8 +614,9 @@ impl World {
     }
 
     /// All ranks are about to begin their programs, over empty channels.
-    fn reset(&mut self) {
+    pub(super) fn reset(&mut self) -> Result<(), Violation> {
         self.note(|| "all begin".into());
+        self.checkers.may_begin_anew(self.agent.usable, self.agent.is_resumed)?;
         self.agent.generation += 1;
         self.agent.beginning = Some(0);
         self.checkers.begin_anew(self.agent.generation);
@@ -533,6 +625,7 @@ impl World {
             .flatten()
             .for_each(|channel| channel.restart(Vec::new()));
         self.announced.iter_mut().for_each(|counts| counts.fill(0));
+        Ok(())
     }
 
     /// A rank gets a process.
@@ -542,10 +635,14 @@ impl World {
             life,
             ..Known::default()
         };
+        let from = match self.newest_image(rank) {
+            Some(newest) if self.is(Mutation::BeginFromNewest) => newest,
+            _ => from,
+        };
         let wave = from.number();
         if self.agent.beginning.is_none() {
             self.agent.beginning = Some(wave);
-            self.checkers.begin(generation, wave)?;
+            self.checkers.begin(generation, wave, self.agent.usable)?;
         }
         self.checkers.begins_from(rank, wave, self.agent.beginning)?;
         match from {
@@ -571,16 +668,29 @@ impl World {
                 let Some(memory) = self.agent.files.get(&(rank, number)).cloned() else {
                     return self.coordinate(Fact::NotBegun { rank, life });
                 };
+                let damaged = self.random.one_in(4) && self.may_be_damaged(number);
                 let process = self.new_process(rank, generation, Phase::Waking, memory);
                 self.note(|| format!("{rank} is rebuilt from its file as process {process}"));
                 self.processes[process].life = life;
                 self.processes[process].grouped = true;
-                self.agent.ranks[rank as usize].process = Some(process);
+                let known = &mut self.agent.ranks[rank as usize];
+                known.process = Some(process);
+                known.damaged = damaged.then_some(number);
                 let after = self.soon(self.latency);
-                self.schedule(after, Event::Rewind(process));
+                match damaged {
+                    true => self.schedule(after, Event::Dies(process)),
+                    false => self.schedule(after, Event::Rewind(process)),
+                }
                 self.coordinate(Fact::Started { rank, life })
             }
         }
+    }
+
+    /// In a variant, what a rank begins from whatever it is told.
+    fn newest_image(&self, rank: Rank) -> Option<From> {
+        let of_rank = (rank, 0)..(rank + 1, 0);
+        let file = self.agent.files.range(of_rank).next_back().map(|((_, wave), _)| *wave);
+        file.map(From::File)
     }
 
     /// The number of a process that a copy has made.

@@ -17,6 +17,7 @@ const TOGETHER: &str = "all go on together, from one wave";
 const NOTHING_PASSES: &str = "nothing passes between a group that has been copied and one that has not";
 const DEFERRED: &str = "what is deferred is bounded, and leaves when the wave is over";
 const PASSIVE: &str = "a rank that computes holds no wave up";
+const STORED: &str = "all begin from the newest wave that is stored";
 const IN_TURN: &str = "no more groups write at a time than may";
 
 /// Ticks within which a rank answers that is outside of the group, or is to stop.
@@ -272,6 +273,41 @@ impl Checkers {
         Ok(())
     }
 
+    /// Waves that have been complete, and that all may return to.
+    pub fn waves(&self) -> &[u64] {
+        &self.waves
+    }
+
+    /// A wave with this number is asked for.
+    pub fn asked(&self, wave: u64) -> Result<(), Violation> {
+        if wave <= self.complete {
+            let what = format!("wave {wave} is asked for; the last complete one is {}", self.complete);
+            return violation(COMPLETE, what);
+        }
+        Ok(())
+    }
+
+    pub fn nobody_writes(&mut self) {
+        self.writing.fill(false);
+    }
+
+    fn chooses(&self, wave: u64, usable: u64) -> Result<(), Violation> {
+        if wave < usable {
+            let what = format!("all begin from wave {wave}, and could have begun from {usable}");
+            return violation(STORED, what);
+        }
+        Ok(())
+    }
+
+    /// All ranks are to begin at the beginning, and could have begun from `usable`.
+    pub fn may_begin_anew(&self, usable: u64, is_resumed: bool) -> Result<(), Violation> {
+        self.chooses(0, usable)?;
+        if is_resumed {
+            return violation(STORED, "a resumed job begins at the beginning".into());
+        }
+        Ok(())
+    }
+
     /// All ranks begin, from nothing.
     pub fn begin_anew(&mut self, generation: u64) {
         *self = Self {
@@ -281,13 +317,16 @@ impl Checkers {
     }
 
     /// All ranks get new processes that are to return to `wave`.
-    pub fn begin(&mut self, generation: u64, wave: u64) -> Result<(), Violation> {
+    /// All could have begun from `usable`.
+    pub fn begin(&mut self, generation: u64, wave: u64, usable: u64) -> Result<(), Violation> {
+        self.chooses(wave, usable)?;
         if !self.waves.contains(&wave) {
             let what = format!("all return to wave {wave}; complete are {:?}", self.waves);
             return violation(TOGETHER, what);
         }
         self.complete = wave;
         self.waves.retain(|number| *number <= wave);
+        self.copied.retain(|(number, _), _| *number <= wave);
         self.generation = generation;
         self.returning.fill(true);
         self.gone_on = false;

@@ -137,7 +137,10 @@ impl World {
         self.check_writing(rank, true)?;
         let after = self.soon(self.latency * 4);
         self.schedule(after, Event::Written(rank, number));
-        Ok(())
+        match self.is(Mutation::CountUnwritten) {
+            true => self.coordinate(Fact::Written { rank, number }),
+            false => Ok(()),
+        }
     }
 
     fn check_writing(&mut self, rank: Rank, begins: bool) -> Result<(), Violation> {
@@ -152,9 +155,22 @@ impl World {
             return Ok(());
         };
         *writing = None;
+        if self.random.one_in(12) {
+            self.check_writing(rank, false)?;
+            let reason = "the disk is full".to_string();
+            return self.coordinate(Fact::NotWritten { rank, number, reason });
+        }
         let memory = self.snapshots[*copy].memory.clone();
         self.agent.files.insert((rank, number), memory);
         self.check_writing(rank, false)?;
+        if self.is(Mutation::KeepOneFile) {
+            self.agent.files.retain(|(of, wave), _| *of != rank || *wave == number);
+        }
+        if self.is(Mutation::EndCopiesEarly)
+            && let Some(copy) = self.agent.copies.remove(&(rank, number))
+        {
+            self.snapshots[copy].alive = false;
+        }
         self.coordinate(Fact::Written { rank, number })
     }
 

@@ -1,0 +1,108 @@
+//! Files of images and of what was in transit, which may be damaged, missing, or never be written; and the loss of the launcher, after
+//! which the job goes on from what is stored.
+
+use resurgo_protocol::coordinator::Former;
+use resurgo_protocol::{Coordinator, Fact, Rank};
+
+use super::World;
+use super::agent::Agent;
+use crate::checkers::Violation;
+use crate::mutation::Mutation;
+
+impl World {
+    /// The waves of which every rank has its file, and what was in transit is in one.
+    pub(super) fn whole_in_files(&self) -> Vec<u64> {
+        let files = &self.agent.files;
+        let waves = files.keys().filter(|(rank, _)| *rank == 0).map(|(_, wave)| *wave);
+        let all_have = |wave: &u64| (0..self.size as Rank).all(|rank| files.contains_key(&(rank, *wave)));
+        waves
+            .filter(|wave| all_have(wave) && (!self.non_blocking || self.agent.has_transit_file(*wave)))
+            .collect()
+    }
+
+    /// The newest wave that all can begin from, as it really is; 0: there is none.
+    pub(super) fn newest_usable(&self) -> u64 {
+        let agent = &self.agent;
+        let has = |rank: Rank, wave: u64| {
+            let copy = agent.copies.get(&(rank, wave));
+            copy.is_some_and(|copy| self.snapshots[*copy].alive) || agent.files.contains_key(&(rank, wave))
+        };
+        let known = |wave: u64| !self.non_blocking || self.state.contains_key(&wave) || agent.has_transit_file(wave);
+        let waves = self.checkers.waves().iter().copied();
+        let usable = waves.filter(|wave| (0..self.size as Rank).all(|rank| has(rank, *wave)) && known(*wave));
+        usable.max().unwrap_or(0)
+    }
+
+    /// Whether something of this wave may turn out to be damaged: there must be another way to go on.
+    pub(super) fn may_be_damaged(&self, wave: u64) -> bool {
+        !self.agent.is_resumed || self.whole_in_files().iter().any(|other| *other < wave)
+    }
+
+    pub(super) fn read_transit(&mut self, number: u64) -> Result<(), Violation> {
+        let damaged = self.random.one_in(4) && self.may_be_damaged(number);
+        let state = self.agent.take_transit_file(number, damaged);
+        match state.filter(|_| !damaged) {
+            Some(state) => {
+                self.state.insert(number, state);
+                self.coordinate(Fact::TransitKnown { number })
+            }
+            // As if nothing had been in transit.
+            None if self.is(Mutation::TakeDamagedTransit) => self.coordinate(Fact::TransitKnown { number }),
+            None => {
+                self.note(|| format!("what was in transit in wave {number} cannot be read"));
+                self.report.fallbacks += 1;
+                let reason = "it is damaged".to_string();
+                self.coordinate(Fact::TransitLost { number, reason })
+            }
+        }
+    }
+
+    pub(super) fn write_transit(&mut self, number: u64) -> Result<(), Violation> {
+        match self.state.get(&number).cloned() {
+            Some(state) if !self.random.one_in(20) => {
+                self.agent.keep_transit_file(number, state);
+                Ok(())
+            }
+            _ => {
+                let reason = "the disk is full".to_string();
+                self.coordinate(Fact::TransitNotWritten { number, reason })
+            }
+        }
+    }
+
+    /// The launcher is lost, with all processes and copies. The job goes on from its files, or is started anew if there are none.
+    pub(super) fn lose_launcher(&mut self) -> Result<(), Violation> {
+        let recorded = self.whole_in_files();
+        self.note(|| format!("the launcher is lost; in files are {recorded:?}"));
+        self.report.crashes += 1;
+        self.processes.iter_mut().for_each(|process| process.alive = false);
+        self.snapshots
+            .iter_mut()
+            .for_each(|copy| (copy.alive, copy.under_way) = (false, false));
+        self.state.clear();
+        self.turn.group = 0;
+        self.checkers.end_groups();
+        self.checkers.nobody_writes();
+        let first = (self.processes.len(), self.snapshots.len());
+        let anew = recorded.is_empty() || self.is(Mutation::BeginResumedAnew);
+        let mut agent = Agent::again(&self.agent, self.size, &recorded, first);
+        if !anew {
+            let newest = recorded.last().copied().unwrap_or(0);
+            let former = Former {
+                asked: if self.is(Mutation::NumbersAgain) { 0 } else { newest },
+                begun: false,
+                files: recorded.clone(),
+                finished: false,
+            };
+            agent.coordinator = Coordinator::resume(agent.plan().clone(), vec![former; self.size], recorded.clone());
+            agent.is_resumed = true;
+        }
+        self.agent = agent;
+        if anew {
+            self.agent.usable_is(recorded.last().copied().unwrap_or(0));
+            self.reset()?;
+            return self.coordinate(Fact::Launched);
+        }
+        self.coordinate(Fact::GoOn { together: false })
+    }
+}
