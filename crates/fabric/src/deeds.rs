@@ -640,8 +640,7 @@ pub fn watch(node: &Node) {
     unsafe { libc::pthread_atfork(None, None, Some(is_child)) };
     let life = node.control(node.rank, control::INCARNATION);
     LIFE.store(std::ptr::from_ref(life).cast_mut(), Ordering::Release);
-    let count = node.own(node.layout.deeds() + deeds::COUNT);
-    TABLE.store(std::ptr::from_ref(count).cast_mut().cast(), Ordering::Release);
+    TABLE.store(node.deeds(), Ordering::Release);
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub fn begin_life(node: &Node) {
 pub fn ring(node: &Node, destination: usize) {
     let word = node.rank / 64;
     let bit = 1u64 << (node.rank % 64);
-    let ready = node.control(destination, control::READY + word * 8);
+    let ready = node.control(destination, control::READY.item(word));
     // Orders the publishing store before the look at the bit: without it a receiver that clears the bit and then looks
     // at the channel could miss both.
     fence(Ordering::SeqCst);
@@ -42,8 +42,8 @@ pub fn ring(node: &Node, destination: usize) {
 /// Wakes `rank` if it sleeps. Call after whatever it waits for, and a full fence.
 #[inline]
 pub fn wake(node: &Node, rank: usize) {
-    if node.control_u32(rank, control::SLEEPING).load(Ordering::Relaxed) != 0 {
-        let bell = node.control_u32(rank, control::DOORBELL);
+    if node.control(rank, control::SLEEPING).load(Ordering::Relaxed) != 0 {
+        let bell = node.control(rank, control::DOORBELL);
         bell.fetch_add(1, Ordering::SeqCst);
         // SAFETY: futex wake on a word of the shared mapping.
         unsafe { libc::syscall(libc::SYS_futex, bell.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
@@ -53,8 +53,8 @@ pub fn wake(node: &Node, rank: usize) {
 /// Sleeps until another rank rings, `nanoseconds` have passed, or `ready` says after the announcement that there is
 /// something to do after all.
 pub fn sleep(node: &Node, nanoseconds: u64, ready: impl FnOnce() -> bool) {
-    let sleeping = node.control_u32(node.rank, control::SLEEPING);
-    let bell: &AtomicU32 = node.control_u32(node.rank, control::DOORBELL);
+    let sleeping = node.control(node.rank, control::SLEEPING);
+    let bell: &AtomicU32 = node.control(node.rank, control::DOORBELL);
     let seen = bell.load(Ordering::SeqCst);
     sleeping.store(1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
@@ -81,7 +81,7 @@ pub fn take_ready(node: &Node, mut found: impl FnMut(usize)) {
         let word = words.trailing_zeros() as usize;
         words &= words - 1;
         let mut bits = node
-            .control(node.rank, control::READY + word * 8)
+            .control(node.rank, control::READY.item(word))
             .swap(0, Ordering::SeqCst);
         while bits != 0 {
             found(word * 64 + bits.trailing_zeros() as usize);
@@ -110,7 +110,7 @@ mod tests {
     /// What a rank leaves behind that is killed between the two words.
     fn half_rung(receiver: &Node) {
         receiver
-            .control(receiver.rank, control::READY)
+            .control(receiver.rank, control::READY.item(0))
             .store(0b11, Ordering::SeqCst);
         receiver
             .control(receiver.rank, control::READY_SUMMARY)

@@ -108,7 +108,7 @@ impl Engine {
         // Former lives have done more: this one will open another endpoint.
         if !self.life.replaying {
             self.node
-                .control_u32(self.node.rank, control::PHASE)
+                .control(self.node.rank, control::PHASE)
                 .store(nm::PHASE_CLOSED, Ordering::Release);
         }
     }

@@ -28,7 +28,7 @@ static BEGAN: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 
 /// What is left out depends on what this rank does.
 pub fn watch(node: &Node) {
-    let phase = node.control_u32(node.rank, control::PHASE);
+    let phase = node.control(node.rank, control::PHASE);
     let began = node.control(node.rank, control::BEGAN_NS);
     BEGAN.store(std::ptr::from_ref(began).cast_mut(), Ordering::Release);
     PHASE.store(std::ptr::from_ref(phase).cast_mut(), Ordering::Release);

@@ -26,10 +26,6 @@ fn half(word: u64) -> usize {
     (word >> 32) as usize & 1
 }
 
-fn known_to_image(half: usize) -> usize {
-    arena::KNOWN_TO_IMAGE + half * 8
-}
-
 /// The own knowledge.
 pub struct Knowledge {
     word: u64,
@@ -70,7 +66,7 @@ impl Knowledge {
     /// for memory.
     pub fn note_image(&mut self, node: &Node, latest: &[u64]) {
         self.in_image.copy_from_slice(latest);
-        node.own(known_to_image(half(self.word)))
+        node.own(arena::KNOWN_TO_IMAGE.item(half(self.word)))
             .store(self.word & COUNT, Ordering::Release);
     }
 
@@ -119,7 +115,7 @@ impl Knowledge {
             self.write(node, word, event);
             word += 1;
         }
-        node.own(known_to_image(half(word)))
+        node.own(arena::KNOWN_TO_IMAGE.item(half(word)))
             .store(word & COUNT, Ordering::Release);
         for event in events.iter().filter(|event| !is_in_image(event)) {
             self.write(node, word, event);
@@ -136,7 +132,9 @@ fn known_to(node: &Node, rank: usize, only_image: bool) -> Vec<Event> {
     loop {
         let word = node.of(rank, arena::KNOWLEDGE).load(Ordering::Acquire);
         let count = match only_image {
-            true => node.of(rank, known_to_image(half(word))).load(Ordering::Acquire),
+            true => node
+                .of(rank, arena::KNOWN_TO_IMAGE.item(half(word)))
+                .load(Ordering::Acquire),
             false => word & COUNT,
         };
         let read = |index: usize| {

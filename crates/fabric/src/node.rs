@@ -4,7 +4,9 @@ use resurgo_protocol::chandy_lamport::{Place, Waves};
 use resurgo_protocol::group::Turn;
 use resurgo_protocol::{Protocol, kinds};
 use resurgo_wire::counters::Cost;
-use resurgo_wire::node_memory::{self as nm, BLOCK, CutTable, Layout, SEGMENT, arena, control, header};
+use resurgo_wire::node_memory::{
+    self as nm, Arena, BLOCK, Control, CutTable, Field, Header, Layout, SEGMENT, Text, Word, arena, control, header,
+};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Whether large pages are at hand. Where they were not, some small ones are taken before the next, twice as many each time.
@@ -70,6 +72,21 @@ pub struct Node {
     pub job_key: [u8; 32],
 }
 
+/// The header as it was when the rank began.
+struct HeaderPage([u8; header::BYTES]);
+
+impl HeaderPage {
+    fn bytes<const N: usize>(&self, field: Field<Header, [u8; N]>) -> [u8; N] {
+        self.0[field.at..field.at + N].try_into().expect("as many bytes")
+    }
+
+    fn get<T: Word>(&self, field: Field<Header, T>) -> T {
+        let mut word = [0; 8];
+        word[..size_of::<T>()].copy_from_slice(&self.0[field.at..field.at + size_of::<T>()]);
+        T::from_u64(u64::from_le_bytes(word))
+    }
+}
+
 /// Why a rank cannot use its node memory.
 #[derive(Debug)]
 pub struct AttachError(pub String);
@@ -123,29 +140,28 @@ impl Node {
         if got != page.len() as isize {
             return Err(failed("cannot read the node memory"));
         }
-        let word = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"));
-        let half = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
-        if word(header::MAGIC) != nm::MAGIC || half(header::VERSION) != nm::VERSION {
+        let page = HeaderPage(page);
+        if page.get(header::MAGIC) != nm::MAGIC || page.get(header::VERSION) != nm::VERSION {
             return Err(AttachError(
                 "the node memory was made by another version of resurgo".into(),
             ));
         }
-        let protocol = Protocol::numbered(half(header::PROTOCOL))
+        let protocol = Protocol::numbered(page.get(header::PROTOCOL))
             .ok_or_else(|| AttachError("the node memory names no protocol that there is".into()))?;
-        let size = half(header::SIZE) as usize;
+        let size = page.get(header::SIZE) as usize;
         let layout = Layout {
             size,
-            log_segments: word(header::LOG_SEGMENTS) as usize,
-            spills: half(header::SPILL) != 0,
-            piggybacks: protocol.piggybacks(half(header::TOLERATE_NODE) != 0),
+            log_segments: page.get(header::LOG_SEGMENTS) as usize,
+            spills: page.get(header::SPILL) != 0,
+            piggybacks: protocol.piggybacks(page.get(header::TOLERATE_NODE) != 0),
         };
         if rank >= size
-            || word(header::ARENA_BASE) as usize != layout.arena_base()
-            || word(header::ARENA_STRIDE) as usize != layout.arena_stride()
+            || page.get(header::ARENA_BASE) as usize != layout.arena_base()
+            || page.get(header::ARENA_STRIDE) as usize != layout.arena_stride()
         {
             return Err(AttachError("the node memory does not fit this rank".into()));
         }
-        let place = word(header::PLACE) as usize;
+        let place = page.get(header::PLACE) as usize;
         // SAFETY: maps address space nobody has (NOREPLACE); the memfd is as long as the layout says.
         let base = unsafe {
             libc::mmap(
@@ -162,7 +178,7 @@ impl Node {
         }
         let base = base.cast::<u8>();
         // SAFETY: aligned words inside the mapping, which the agent has written before this rank was started.
-        let group = |of: usize| unsafe { *base.add(layout.control(of) + control::GROUP).cast::<u64>() };
+        let group = |of: usize| unsafe { *base.add(layout.control(of) + control::GROUP.at).cast::<u64>() };
         let waves = protocol.waves();
         let inside = match waves {
             kinds::Waves::OfEachGroup => (0..size).map(|other| group(other) == group(rank)).collect(),
@@ -176,7 +192,11 @@ impl Node {
             }
         }
         // SAFETY: an aligned word of the rank's own control inside the mapping, only ever accessed as an atomic.
-        let attached = unsafe { &*base.add(layout.control(rank) + control::ATTACHED).cast::<AtomicU64>() };
+        let attached = unsafe {
+            &*base
+                .add(layout.control(rank) + control::ATTACHED.at)
+                .cast::<AtomicU64>()
+        };
         crate::claim::take(attached).map_err(AttachError)?;
         // A core dump is about the program, and this mapping is sparse and enormous.
         // SAFETY: the mapping made above.
@@ -193,36 +213,36 @@ impl Node {
             in_groups: waves == kinds::Waves::GroupByGroup,
             inside,
             piggybacking: layout.piggybacks,
-            reduction: half(header::REDUCTION),
-            clock_spread: half(header::CLOCK_SPREAD),
-            tolerate_node: half(header::TOLERATE_NODE) != 0,
+            reduction: page.get(header::REDUCTION),
+            clock_spread: page.get(header::CLOCK_SPREAD),
+            tolerate_node: page.get(header::TOLERATE_NODE) != 0,
             spill: layout.spills,
-            spin_ns: word(header::SPIN_NS),
-            prefault_segments: half(header::PREFAULT_SEGMENTS) as usize,
-            event_logger_ports: (0..(half(header::EVENT_LOGGERS) as usize).min(nm::MAX_EVENT_LOGGERS))
-                .map(|logger| half(header::EVENT_LOGGER_PORTS + logger * 4) as u16)
+            spin_ns: page.get(header::SPIN_NS),
+            prefault_segments: page.get(header::PREFAULT_SEGMENTS) as usize,
+            event_logger_ports: (0..(page.get(header::EVENT_LOGGERS) as usize).min(nm::MAX_EVENT_LOGGERS))
+                .map(|logger| page.get(header::EVENT_LOGGER_PORTS.item(logger)) as u16)
                 .collect(),
-            event_logger_address: half(header::EVENT_LOGGER_ADDRESS).into(),
-            channel_memory_ports: (0..(half(header::CHANNEL_MEMORIES) as usize).min(nm::MAX_CHANNEL_MEMORIES))
-                .map(|number| half(header::CHANNEL_MEMORY_PORTS + number * 4) as u16)
+            event_logger_address: page.get(header::EVENT_LOGGER_ADDRESS).into(),
+            channel_memory_ports: (0..(page.get(header::CHANNEL_MEMORIES) as usize).min(nm::MAX_CHANNEL_MEMORIES))
+                .map(|number| page.get(header::CHANNEL_MEMORY_PORTS.item(number)) as u16)
                 .collect(),
-            channel_memory_address: half(header::CHANNEL_MEMORY_ADDRESS).into(),
-            job_key: page[header::JOB_KEY..header::JOB_KEY + 32]
-                .try_into()
-                .expect("32 bytes"),
+            channel_memory_address: page.get(header::CHANNEL_MEMORY_ADDRESS).into(),
+            job_key: page.bytes(header::JOB_KEY),
         })
     }
 
-    fn u64_at(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset + 8 <= self.layout.total() && offset.is_multiple_of(8));
-        // SAFETY: inside the mapping, aligned, and only ever accessed as an atomic.
+    fn word_at<T: Word>(&self, offset: usize) -> &T::Atomic {
+        debug_assert!(offset + size_of::<T>() <= self.layout.total() && offset.is_multiple_of(size_of::<T>()));
+        // SAFETY: inside the mapping, aligned, and only ever accessed as an atomic of this type, as its field or table says.
         unsafe { &*self.base.add(offset).cast() }
     }
 
+    fn u64_at(&self, offset: usize) -> &AtomicU64 {
+        self.word_at::<u64>(offset)
+    }
+
     fn u32_at(&self, offset: usize) -> &AtomicU32 {
-        debug_assert!(offset + 4 <= self.layout.total() && offset.is_multiple_of(4));
-        // SAFETY: as above.
-        unsafe { &*self.base.add(offset).cast() }
+        self.word_at::<u32>(offset)
     }
 
     /// A later life repeats what former ones did.
@@ -233,29 +253,29 @@ impl Node {
     /// Ranks that the job has had so far. Those beyond have sent nothing and been sent nothing, and their parts of the
     /// memory should not be touched: that would cost a page each.
     pub fn ranks(&self) -> usize {
-        (self.u32_at(header::RANKS).load(Ordering::Acquire) as usize).min(self.size)
+        (self.header(header::RANKS).load(Ordering::Acquire) as usize).min(self.size)
     }
 
-    /// A `u64` of the control of `rank`.
+    /// A field of the header.
     #[inline]
-    pub fn control(&self, rank: usize, field: usize) -> &AtomicU64 {
-        self.u64_at(self.layout.control(rank) + field)
+    fn header<T: Word>(&self, field: Field<Header, T>) -> &T::Atomic {
+        self.word_at::<T>(field.at)
     }
 
-    /// A `u32` of the control of `rank`.
+    /// A field of the control of `rank`.
     #[inline]
-    pub fn control_u32(&self, rank: usize, field: usize) -> &AtomicU32 {
-        self.u32_at(self.layout.control(rank) + field)
+    pub fn control<T: Word>(&self, rank: usize, field: Field<Control, T>) -> &T::Atomic {
+        self.word_at::<T>(self.layout.control(rank) + field.at)
     }
 
     /// Sets a figure of this rank that the agent reads.
     #[inline]
-    pub fn set(&self, field: usize, value: u64) {
+    pub fn set(&self, field: Field<Control, u64>, value: u64) {
         self.control(self.rank, field).store(value, Ordering::Relaxed);
     }
 
     fn cost(&self, cost: Cost) -> &AtomicU64 {
-        self.control(self.rank, control::COSTS + cost as usize * 8)
+        self.control(self.rank, control::COSTS.item(cost as usize))
     }
 
     /// Adds to what this rank's lives have counted.
@@ -301,14 +321,14 @@ impl Node {
         }
     }
 
-    /// A `u64` of the header of this rank's own arena.
-    pub fn own(&self, field: usize) -> &AtomicU64 {
+    /// A field of this rank's own arena.
+    pub fn own<T: Word>(&self, field: Field<Arena, T>) -> &T::Atomic {
         self.of(self.rank, field)
     }
 
-    /// A `u64` of the header of the arena of `rank`.
-    pub fn of(&self, rank: usize, field: usize) -> &AtomicU64 {
-        self.u64_at(self.layout.arena(rank) + field)
+    /// A field of the arena of `rank`.
+    pub fn of<T: Word>(&self, rank: usize, field: Field<Arena, T>) -> &T::Atomic {
+        self.word_at::<T>(self.layout.arena(rank) + field.at)
     }
 
     /// Word `word` of event `index` in a half of the knowledge of `rank`.
@@ -341,7 +361,7 @@ impl Node {
 
     /// What is noted of the oldest image that `rank` may recover from, by slot; 0: that is the beginning of the program.
     fn of_oldest_image(&self, rank: usize, noted: impl Fn(usize) -> u64) -> u64 {
-        let oldest = self.u32_at(self.layout.arena(rank) + arena::OLDEST_IMAGE);
+        let oldest = self.of(rank, arena::OLDEST_IMAGE);
         loop {
             let image = oldest.load(Ordering::Acquire);
             if image == 0 {
@@ -363,13 +383,13 @@ impl Node {
     /// Reference of the record's segment that this rank's oldest usable image goes on in, 0: all are needed.
     pub fn record_needed_from(&self) -> u64 {
         self.of_oldest_image(self.rank, |slot| {
-            self.own(arena::RECORD_CURSORS + slot * 8).load(Ordering::Acquire)
+            self.own(arena::RECORD_CURSORS.item(slot)).load(Ordering::Acquire)
         })
     }
 
     /// How many deliveries of `rank` the oldest image covers that it may recover from.
     pub fn covered(&self, rank: usize) -> u64 {
-        let clock = |slot: usize| arena::IMAGE_CLOCKS + slot * 8;
+        let clock = |slot: usize| arena::IMAGE_CLOCKS.item(slot);
         self.of_oldest_image(rank, |slot| self.of(rank, clock(slot)).load(Ordering::Acquire))
     }
 
@@ -388,8 +408,8 @@ impl Node {
     #[inline]
     pub fn waves(&self) -> Waves {
         Waves {
-            asked: self.u64_at(header::WAVES_ASKED).load(Ordering::Acquire),
-            over: self.u64_at(header::WAVES_OVER).load(Ordering::Acquire),
+            asked: self.header(header::WAVES_ASKED).load(Ordering::Acquire),
+            over: self.header(header::WAVES_OVER).load(Ordering::Acquire),
         }
     }
 
@@ -407,7 +427,7 @@ impl Node {
     /// Whether a message to `destination` may leave now, as far as waves of groups go.
     #[inline]
     pub fn passes(&self, destination: usize) -> bool {
-        let turn = Turn::from_word(self.u64_at(header::TURN).load(Ordering::Acquire));
+        let turn = Turn::from_word(self.header(header::TURN).load(Ordering::Acquire));
         turn.group == 0 || turn.passes(self.group(self.rank), self.group(destination))
     }
 
@@ -423,7 +443,7 @@ impl Node {
     /// Where `destination` was at its last cut in the channel from this rank.
     pub fn cut_of(&self, destination: usize) -> Place {
         let start = self.layout.arena(destination);
-        let wave = self.u64_at(start + arena::CUT).load(Ordering::Acquire);
+        let wave = self.of(destination, arena::CUT).load(Ordering::Acquire);
         let reading = self.u64_at(start + self.layout.cut(CutTable::Reading) + self.rank * 8);
         let reference = reading.load(Ordering::Acquire);
         Place {
@@ -450,7 +470,7 @@ impl Node {
 
     /// Next free segment of the spill file.
     pub fn spill_next(&self) -> &AtomicU64 {
-        self.u64_at(header::SPILL_NEXT)
+        self.header(header::SPILL_NEXT)
     }
 
     /// Start of a segment in memory.
@@ -462,6 +482,12 @@ impl Node {
             self.base
                 .add(self.layout.arena(owner) + self.layout.segments() + slot * SEGMENT)
         }
+    }
+
+    /// Start of this rank's table of what it has made and removed ([`nm::deeds`]).
+    pub fn deeds(&self) -> *mut u8 {
+        // SAFETY: inside the mapping.
+        unsafe { self.base.add(self.layout.arena(self.rank) + self.layout.deeds()) }
     }
 
     /// Gives the rank's own segments `from..to` their memory now. Whole blocks get a large page each, if the kernel has any
@@ -499,10 +525,11 @@ impl Node {
     /// As [`Node::report`], with `code`.
     pub fn report_and_exit(&self, text: &str, code: i32) -> ! {
         let text = &text.as_bytes()[..text.len().min(control::REPORT_BYTES)];
-        let place = self.layout.control(self.rank) + control::REPORT;
+        let place = self.layout.control(self.rank) + control::REPORT.at;
         // SAFETY: the report area of the own control, long enough for REPORT_BYTES.
         unsafe {
-            std::ptr::copy_nonoverlapping(text.as_ptr(), self.base.add(place + 4), text.len());
+            let to = self.base.add(place + Text::<{ control::REPORT_BYTES }>::HEAD);
+            std::ptr::copy_nonoverlapping(text.as_ptr(), to, text.len());
         }
         self.u32_at(place).store(text.len() as u32, Ordering::Release);
         // SAFETY: ends the process at once; the program's exit handlers must not run in a state that is not its own.
@@ -517,8 +544,8 @@ pub mod tests {
 
     /// What the agent says of waves.
     pub fn set_waves(node: &Node, asked: u64, over: u64) {
-        node.u64_at(header::WAVES_ASKED).store(asked, Ordering::Release);
-        node.u64_at(header::WAVES_OVER).store(over, Ordering::Release);
+        node.header(header::WAVES_ASKED).store(asked, Ordering::Release);
+        node.header(header::WAVES_OVER).store(over, Ordering::Release);
     }
 
     /// What the agent says of a wave of groups: whose turn it is, and the groups of both ranks.
@@ -526,7 +553,7 @@ pub mod tests {
         for (rank, group) in groups.into_iter().enumerate() {
             node.control(rank, control::GROUP).store(group, Ordering::Relaxed);
         }
-        node.u64_at(header::TURN).store(turn.word(), Ordering::Release);
+        node.header(header::TURN).store(turn.word(), Ordering::Release);
     }
 
     #[test]
@@ -627,7 +654,7 @@ pub mod tests {
             job_key: [0; 32],
         };
         let (first, second) = (seen_by(0), seen_by(1));
-        first.u32_at(header::RANKS).store(2, Ordering::Relaxed);
+        first.header(header::RANKS).store(2, Ordering::Relaxed);
         (first, second)
     }
 }

@@ -13,7 +13,13 @@
 //! arena every message it had logged and every delivery it had recorded. The agent itself reads and
 //! writes single fields with `pread` and `pwrite`; only the provider maps the memory.
 //!
-//! All integers are little-endian (the processes share one machine). Offsets are in bytes.
+//! All integers are little-endian (the processes share one machine). Offsets are in bytes. A [`Field`] says what lies there, who writes
+//! it, and how long it counts; from that follows what is cleared when a life of a rank begins.
+
+mod field;
+
+use field::fields;
+pub use field::{Arena, Content, Control, Declared, Field, Header, Lifetime, Owner, Text, Word};
 
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
@@ -46,62 +52,65 @@ pub const BLOCK: usize = LARGE_PAGE / SEGMENT;
 
 /// Fields of the node header.
 pub mod header {
-    /// `u64` [`super::MAGIC`].
-    pub const MAGIC: usize = 0;
-    /// `u32` [`super::VERSION`].
-    pub const VERSION: usize = 8;
-    /// `u32` number of ranks that there is room for.
-    pub const SIZE: usize = 12;
-    /// `u32` number of the protocol ([`resurgo_protocol::Protocol`]).
-    pub const PROTOCOL: usize = 16;
-    /// `u32` 0: the loss of a process is tolerated; 1: of a node.
-    pub const TOLERATE_NODE: usize = 20;
-    /// `u64` offset of the first arena.
-    pub const ARENA_BASE: usize = 24;
-    /// `u64` bytes from one arena to the next.
-    pub const ARENA_STRIDE: usize = 32;
-    /// `u64` most segments a rank may hold in memory (the bound `--log-memory`).
-    pub const LOG_SEGMENTS: usize = 40;
-    /// `u32` 1: full segments are written to the file [`super::SPILL_FD`] when the bound is reached.
-    pub const SPILL: usize = 48;
-    /// `u32` segments that every rank touches when it starts, so that logging into them later costs no page faults.
-    pub const PREFAULT_SEGMENTS: usize = 52;
-    /// `u64` nanoseconds a waiting rank polls before it sleeps.
-    pub const SPIN_NS: usize = 56;
-    /// `u64` next free segment of the spill file; ranks take from it with an atomic add.
-    pub const SPILL_NEXT: usize = 64;
-    /// `u32` number of event loggers. Rank r logs to number r modulo this.
-    pub const EVENT_LOGGERS: usize = 72;
-    /// `u32` IPv4 address of the event loggers, first number in the high byte.
-    pub const EVENT_LOGGER_ADDRESS: usize = 76;
-    /// 32 bytes: the job's key.
-    pub const JOB_KEY: usize = 80;
-    /// `u32` number of ranks that the job has had so far; grows when ranks spawn others, before those start. Nothing
-    /// beyond them has been used.
-    pub const RANKS: usize = 112;
-    /// `u64` the last wave that ranks have been asked for (chandy-lamport), written before any of them is asked.
-    pub const WAVES_ASKED: usize = 120;
-    /// `u64` the last wave that is complete or has been dropped: nothing of the logs is needed for it any more.
-    pub const WAVES_OVER: usize = 128;
-    /// `u32` how piggybacks are kept small (causal): [`super::REDUCTIONS`] by number.
-    pub const REDUCTION: usize = 136;
-    /// `u32` how stable clocks spread (causal, several event loggers): [`super::CLOCK_SPREADS`] by number.
-    pub const CLOCK_SPREAD: usize = 140;
-    /// `u32` × [`super::MAX_EVENT_LOGGERS`] TCP ports of the event loggers.
-    pub const EVENT_LOGGER_PORTS: usize = 144;
-    /// `u32` number of channel memories. Rank r's is number r modulo this.
-    pub const CHANNEL_MEMORIES: usize = EVENT_LOGGER_PORTS + super::MAX_EVENT_LOGGERS * 4;
-    /// `u32` IPv4 address of the channel memories, first number in the high byte.
-    pub const CHANNEL_MEMORY_ADDRESS: usize = CHANNEL_MEMORIES + 4;
-    /// `u32` × [`super::MAX_CHANNEL_MEMORIES`] TCP ports of the channel memories.
-    pub const CHANNEL_MEMORY_PORTS: usize = CHANNEL_MEMORY_ADDRESS + 4;
-    /// `u64` address at which all ranks map the node memory, a multiple of [`super::LARGE_PAGE`].
-    pub const PLACE: usize = CHANNEL_MEMORY_PORTS + super::MAX_CHANNEL_MEMORIES * 4;
-    /// `u64` how far a wave of groups has come ([`resurgo_protocol::group::Turn`] as a word; group). In a cache line of its own:
-    /// every send reads it.
-    pub const TURN: usize = 1024;
     /// Bytes of the header.
     pub const BYTES: usize = 4096;
+
+    super::fields! { Header:
+        /// [`super::MAGIC`].
+        Agent Memory MAGIC: u64 = 0;
+        /// [`super::VERSION`].
+        Agent Memory VERSION: u32 = 8;
+        /// Number of ranks that there is room for.
+        Agent Memory SIZE: u32 = 12;
+        /// Number of the protocol ([`resurgo_protocol::Protocol`]).
+        Agent Memory PROTOCOL: u32 = 16;
+        /// 0: the loss of a process is tolerated; 1: of a node.
+        Agent Memory TOLERATE_NODE: u32 = 20;
+        /// Offset of the first arena.
+        Agent Memory ARENA_BASE: u64 = 24;
+        /// Bytes from one arena to the next.
+        Agent Memory ARENA_STRIDE: u64 = 32;
+        /// Most segments a rank may hold in memory (the bound `--log-memory`).
+        Agent Memory LOG_SEGMENTS: u64 = 40;
+        /// 1: full segments are written to the file [`super::SPILL_FD`] when the bound is reached.
+        Agent Memory SPILL: u32 = 48;
+        /// Segments that every rank touches when it starts, so that logging into them later costs no page faults.
+        Agent Memory PREFAULT_SEGMENTS: u32 = 52;
+        /// Nanoseconds a waiting rank polls before it sleeps.
+        Agent Memory SPIN_NS: u64 = 56;
+        /// Next free segment of the spill file; ranks take from it with an atomic add.
+        Peers Memory SPILL_NEXT: u64 = 64;
+        /// Number of event loggers. Rank r logs to number r modulo this.
+        Agent Memory EVENT_LOGGERS: u32 = 72;
+        /// IPv4 address of the event loggers, first number in the high byte.
+        Agent Memory EVENT_LOGGER_ADDRESS: u32 = 76;
+        /// The job's key.
+        Agent Memory JOB_KEY: [u8; 32] = 80;
+        /// Number of ranks that the job has had so far; grows when ranks spawn others, before those start. Nothing
+        /// beyond them has been used.
+        Agent Memory RANKS: u32 = 112;
+        /// The last wave that ranks have been asked for (chandy-lamport), written before any of them is asked.
+        Agent Memory WAVES_ASKED: u64 = 120;
+        /// The last wave that is complete or has been dropped: nothing of the logs is needed for it any more.
+        Agent Memory WAVES_OVER: u64 = 128;
+        /// How piggybacks are kept small (causal): [`super::REDUCTIONS`] by number.
+        Agent Memory REDUCTION: u32 = 136;
+        /// How stable clocks spread (causal, several event loggers): [`super::CLOCK_SPREADS`] by number.
+        Agent Memory CLOCK_SPREAD: u32 = 140;
+        /// TCP ports of the event loggers.
+        Agent Memory EVENT_LOGGER_PORTS: [u32; super::MAX_EVENT_LOGGERS] = 144;
+        /// Number of channel memories. Rank r's is number r modulo this.
+        Agent Memory CHANNEL_MEMORIES: u32 = EVENT_LOGGER_PORTS.at + super::MAX_EVENT_LOGGERS * 4;
+        /// IPv4 address of the channel memories, first number in the high byte.
+        Agent Memory CHANNEL_MEMORY_ADDRESS: u32 = CHANNEL_MEMORIES.at + 4;
+        /// TCP ports of the channel memories.
+        Agent Memory CHANNEL_MEMORY_PORTS: [u32; super::MAX_CHANNEL_MEMORIES] = CHANNEL_MEMORY_ADDRESS.at + 4;
+        /// Address at which all ranks map the node memory, a multiple of [`super::LARGE_PAGE`].
+        Agent Memory PLACE: u64 = CHANNEL_MEMORY_PORTS.at + super::MAX_CHANNEL_MEMORIES * 4;
+        /// How far a wave of groups has come ([`resurgo_protocol::group::Turn`] as a word; group). In a cache line of its own:
+        /// every send reads it.
+        Agent Memory TURN: u64 = 1024;
+    }
 }
 
 /// Names of the ways to keep piggybacks small, by number.
@@ -123,96 +132,84 @@ pub const CONTROL_STRIDE: usize = 8192;
 
 /// Fields of a rank control, relative to its start.
 pub mod control {
-    use crate::counters::Sizes;
+    use crate::counters::{Costs, Sizes};
 
-    // Written by the agent before each start of the rank.
-
-    /// `u64` the rank's incarnation, from 1.
-    pub const INCARNATION: usize = 0;
-    /// `u64` the rank kills itself (SIGKILL) when it has made this many sends and deliveries in this life; 0: never.
-    pub const FAULT_AT_MESSAGES: usize = 8;
-    /// `u64` the rank asks the agent for an image of itself when it has made this many sends and deliveries; 0: never.
-    pub const IMAGE_AT_MESSAGES: usize = 16;
-
-    /// `u64` 1: this life begins together with those of all other ranks (of its group), which return to a wave; 0: alone.
-    pub const TOGETHER: usize = 24;
-
-    // Written by other ranks.
-
-    /// `u32` futex word the rank sleeps on.
-    pub const DOORBELL: usize = 64;
-    /// `u32` 1 while the rank sleeps or is about to.
-    pub const SLEEPING: usize = 68;
-    /// `u64` bit w: word w of [`READY`] may be non-zero.
-    pub const READY_SUMMARY: usize = 128;
-    /// `u64` × 64: bit s: the channel from rank s may have news.
-    pub const READY: usize = 192;
-
-    // Written by the rank itself, read by the agent.
-
-    /// `u32` see [`super::PHASE_START`] and following.
-    pub const PHASE: usize = 768;
-    /// `u32` threads that have called the provider: 0 or 1, 2 when MPI has been handed from one to another, and
-    /// [`super::MANY_THREADS`] when several call MPI all the time, in an order that cannot be replayed.
-    pub const THREADS: usize = 772;
-    /// `u64` deliveries, with those before the image that this life began from (the rank's rclock).
-    pub const DELIVERIES: usize = 776;
-    /// `u64` payload bytes of the messages delivered, counted like them.
-    pub const DELIVERED_BYTES: usize = 784;
-    /// `u64` CLOCK_MONOTONIC nanoseconds at which the injected fault [`FAULT_AT_MESSAGES`] struck.
-    pub const KILLED_NS: usize = 792;
-    /// `u64` deliveries that this life repeats from the record.
-    pub const REPLAY_DELIVERIES: usize = 800;
-    /// `u64` CLOCK_MONOTONIC nanoseconds of the life's first delivery (or its first live one when nothing is replayed).
-    pub const FIRST_DELIVERY_NS: usize = 808;
-    /// `u64` CLOCK_MONOTONIC nanoseconds at which the replay had caught up.
-    pub const CAUGHT_UP_NS: usize = 816;
-    /// `u64` CLOCK_MONOTONIC nanoseconds at which the last delivery of the record had been repeated, 0: there is none.
-    pub const REPLAYED_NS: usize = 824;
-    /// `u64` CLOCK_MONOTONIC nanoseconds at which the life knew what it has to repeat.
-    pub const COLLECTED_NS: usize = 832;
-    /// `u64` nanoseconds that it took to find that out: own logs, record, and event logger.
-    pub const COLLECTING_NS: usize = 840;
-    /// `u64` deferred messages in the rank's buffer (group).
-    pub const BUFFERED: usize = 848;
-    /// `u64` while the rank waits in its replay for a message, 0 otherwise: 1 + its source in the low 16 bits; above, 24 bits how often
-    /// it has looked for it; above, 24 bits the number of the wait.
-    pub const WAITS_FOR: usize = 856;
-    /// `u64` 1 when the life would have made a new delivery, and [`OUTPUT_BEHIND`] was not 0.
-    pub const OUTPUT_AWAITED: usize = 864;
-    /// `u64` nanoseconds since 1970 (CLOCK_REALTIME) at which the life was begun. Written by the agent.
-    pub const BEGAN_NS: usize = 872;
-
-    /// `u64` while the rank holds sends until the event logger has its deliveries, 0 otherwise: how many this life had held before the
-    /// oldest of them, plus 1.
-    pub const HELD: usize = 880;
-    /// `u64` number of the process that has opened the provider in this life, as it sees it; 0: none has.
-    pub const ATTACHED: usize = 888;
-
-    /// `u64` what the agent has forwarded of the rank's standard output in earlier lives and not yet seen again in this one,
-    /// in bytes: the rank makes no new delivery before it is 0. Written by the agent.
-    pub const OUTPUT_BEHIND: usize = 896;
-    /// `u64` deliveries on which something depends that the agent has passed on (output, words to PMI): whoever has it knows
-    /// them, whatever becomes of the rank. Written by the agent, where determinants are piggybacked.
-    pub const PASSED_ON: usize = 904;
-    /// `u64` the rank's group, from 1. Of the last wave that has been begun, written by the agent before the turn of the first
-    /// group (group); always the same, written before any rank starts (hierarchical).
-    pub const GROUP: usize = 912;
-    /// `u64` 1 + the reads from the last delivery to the last new send of any life, 0: there was none. Written by the rank; a new life
-    /// finds what the former ones left.
-    pub const READS_AT_SEND: usize = 920;
-
-    /// `u32` length and then UTF-8 text: why the rank ended itself; at most [`REPORT_BYTES`] bytes. A rank that writes a
-    /// report exits with [`super::EXIT_REPORT`].
-    pub const REPORT: usize = 1024;
     pub const REPORT_BYTES: usize = 3000;
 
-    // Counters, on a page of their own: written by the rank only, read by the agent. See [`crate::counters`].
-
-    /// [`crate::counters::Sizes`]: `u64` messages and `u64` bytes of each class, as far as this life has come.
-    pub const SIZES: usize = 4096;
-    /// [`crate::counters::Costs`]: a `u64` each, over all lives of the rank in this run of the job.
-    pub const COSTS: usize = SIZES + size_of::<Sizes>();
+    super::fields! { Control:
+        /// The rank's incarnation, from 1.
+        Agent Life INCARNATION: u64 = 0;
+        /// The rank kills itself (SIGKILL) when it has made this many sends and deliveries in this life; 0: never.
+        Agent Life FAULT_AT_MESSAGES: u64 = 8;
+        /// The rank asks the agent for an image of itself when it has made this many sends and deliveries; 0: never.
+        Agent Memory IMAGE_AT_MESSAGES: u64 = 16;
+        /// 1: this life begins together with those of all other ranks (of its group), which return to a wave; 0: alone.
+        Agent Life TOGETHER: u64 = 24;
+        /// Futex word the rank sleeps on.
+        Peers Memory DOORBELL: u32 = 64;
+        /// 1 while the rank sleeps or is about to.
+        Rank Memory SLEEPING: u32 = 68;
+        /// Bit w: word w of [`READY`] may be non-zero.
+        Peers Memory READY_SUMMARY: u64 = 128;
+        /// Bit s: the channel from rank s may have news.
+        Peers Memory READY: [u64; 64] = 192;
+        /// See [`super::PHASE_START`] and following.
+        Rank Life PHASE: u32 = 768;
+        /// Threads that have called the provider: 0 or 1, 2 when MPI has been handed from one to another, and
+        /// [`super::MANY_THREADS`] when several call MPI all the time, in an order that cannot be replayed.
+        Rank Life THREADS: u32 = 772;
+        /// Deliveries, with those before the image that this life began from (the rank's rclock).
+        Rank Life DELIVERIES: u64 = 776;
+        /// Payload bytes of the messages delivered, counted like them.
+        Rank Life DELIVERED_BYTES: u64 = 784;
+        /// CLOCK_MONOTONIC nanoseconds at which the injected fault [`FAULT_AT_MESSAGES`] struck.
+        Rank Life KILLED_NS: u64 = 792;
+        /// Deliveries that this life repeats from the record.
+        Rank Life REPLAY_DELIVERIES: u64 = 800;
+        /// CLOCK_MONOTONIC nanoseconds of the life's first delivery (or its first live one when nothing is replayed).
+        Rank Life FIRST_DELIVERY_NS: u64 = 808;
+        /// CLOCK_MONOTONIC nanoseconds at which the replay had caught up.
+        Rank Life CAUGHT_UP_NS: u64 = 816;
+        /// CLOCK_MONOTONIC nanoseconds at which the last delivery of the record had been repeated, 0: there is none.
+        Rank Life REPLAYED_NS: u64 = 824;
+        /// CLOCK_MONOTONIC nanoseconds at which the life knew what it has to repeat.
+        Rank Life COLLECTED_NS: u64 = 832;
+        /// Nanoseconds that it took to find that out: own logs, record, and event logger.
+        Rank Life COLLECTING_NS: u64 = 840;
+        /// Deferred messages in the rank's buffer (group).
+        Rank Life BUFFERED: u64 = 848;
+        /// While the rank waits in its replay for a message, 0 otherwise: 1 + its source in the low 16 bits; above, 24 bits how often
+        /// it has looked for it; above, 24 bits the number of the wait.
+        Rank Life WAITS_FOR: u64 = 856;
+        /// 1 when the life would have made a new delivery, and [`OUTPUT_BEHIND`] was not 0.
+        Rank Life OUTPUT_AWAITED: u64 = 864;
+        /// Nanoseconds since 1970 (CLOCK_REALTIME) at which the life was begun.
+        Agent Life BEGAN_NS: u64 = 872;
+        /// While the rank holds sends until the event logger has its deliveries, 0 otherwise: how many this life had held before the
+        /// oldest of them, plus 1.
+        Rank Life HELD: u64 = 880;
+        /// Number of the process that has opened the provider in this life, as it sees it; 0: none has.
+        Rank Life ATTACHED: u64 = 888;
+        /// What the agent has forwarded of the rank's standard output in earlier lives and not yet seen again in this one,
+        /// in bytes: the rank makes no new delivery before it is 0.
+        Agent Life OUTPUT_BEHIND: u64 = 896;
+        /// Deliveries on which something depends that the agent has passed on (output, words to PMI): whoever has it knows
+        /// them, whatever becomes of the rank. Where determinants are piggybacked.
+        Agent Memory PASSED_ON: u64 = 904;
+        /// The rank's group, from 1. Of the last wave that has been begun, written by the agent before the turn of the first
+        /// group (group); always the same, written before any rank starts (hierarchical).
+        Agent Memory GROUP: u64 = 912;
+        /// 1 + the reads from the last delivery to the last new send of any life, 0: there was none. A new life
+        /// finds what the former ones left.
+        Rank Memory READS_AT_SEND: u64 = 920;
+        /// Length and then UTF-8 text: why the rank ended itself; at most [`REPORT_BYTES`] bytes. A rank that writes a
+        /// report exits with [`super::EXIT_REPORT`].
+        Rank Life REPORT: super::Text<REPORT_BYTES> = 1024;
+        /// [`crate::counters::Sizes`]: `u64` messages and `u64` bytes of each class, as far as this life has come.
+        Rank Life SIZES: Sizes = 4096;
+        /// [`crate::counters::Costs`]: a `u64` each, over all lives of the rank in this run of the job.
+        Rank Run COSTS: Costs = SIZES.at + size_of::<Sizes>();
+    }
 }
 
 /// Exit code of a rank that ended itself and left a report in [`control::REPORT`]: it is not restarted, the job ends.
@@ -286,37 +283,40 @@ pub struct Layout {
 /// A segment has a *serial* (its number in the life of the log, for ever) and a *slot* (where it lies in memory).
 /// A *reference* names both in one word, so that it is published by one store: see [`reference`].
 pub mod arena {
-    /// `u64` serials handed out so far.
-    pub const NEXT_SERIAL: usize = 0;
-    /// `u64` reference of the first determinant segment, 0: none yet.
-    pub const DETERMINANTS: usize = 8;
-    /// `u64` slots taken so far; slots are taken in order and then reused.
-    pub const SLOTS_TAKEN: usize = 16;
-    /// `u32` 1 + slot of the oldest image that a recovery may begin from, 0: the beginning of the program. What that image
-    /// does not need may be forgotten, here and by senders to this rank. Written by the agent.
-    pub const OLDEST_IMAGE: usize = 24;
-    /// `u64` × [`IMAGE_SLOTS`]: reference of the record's segment that the image in that slot goes on in, 0: its first.
-    pub const RECORD_CURSORS: usize = 32;
-    /// `u64` generation in the high half, number of events in the low: which half of the knowledge counts (the generation's
-    /// last bit), and how much of it.
-    pub const KNOWLEDGE: usize = 128;
-    /// `u64` whose knowledge it is: the life, and in the low 16 bits how often that has said what it knows before it began.
-    pub const KNOWLEDGE_LIFE: usize = 136;
-    /// `u64` × 2, of each half of the knowledge: so many of its first events were known when the last image was taken.
-    pub const KNOWN_TO_IMAGE: usize = 144;
-    /// `u64` × [`IMAGE_SLOTS`]: how many deliveries the image in that slot covers.
-    pub const IMAGE_CLOCKS: usize = 160;
     /// Images whose cursors are kept. At most four are of use at once (two files, the snapshot, the one being taken); the
     /// others keep a slot from being used again while somebody still reads its cursors.
     pub const IMAGE_SLOTS: usize = 8;
-    /// `u64` the last wave that this rank has copied itself for (chandy-lamport). How far it had come in its channels then is
-    /// written before, into four tables that lie where other protocols have cursors (see [`super::Layout::cut`]).
-    pub const CUT: usize = 96;
-    /// `u64` number of the oldest wave that a recovery may begin from, 0: none. Written by the agent (hierarchical).
-    pub const OLDEST_WAVE: usize = 104;
     pub const CHANNELS: usize = 4096;
     /// Entries of the spill table: 16 TiB of log a rank.
     pub const SPILL_ENTRIES: usize = 1 << 28;
+
+    super::fields! { Arena:
+        /// Serials handed out so far.
+        Rank Memory NEXT_SERIAL: u64 = 0;
+        /// Reference of the first determinant segment, 0: none yet.
+        Rank Memory DETERMINANTS: u64 = 8;
+        /// Slots taken so far; slots are taken in order and then reused.
+        Rank Memory SLOTS_TAKEN: u64 = 16;
+        /// 1 + slot of the oldest image that a recovery may begin from, 0: the beginning of the program. What that image
+        /// does not need may be forgotten, here and by senders to this rank.
+        Agent Memory OLDEST_IMAGE: u32 = 24;
+        /// Reference of the record's segment that the image in that slot goes on in, 0: its first.
+        Rank Image RECORD_CURSORS: [u64; IMAGE_SLOTS] = 32;
+        /// Generation in the high half, number of events in the low: which half of the knowledge counts (the generation's
+        /// last bit), and how much of it.
+        Rank Memory KNOWLEDGE: u64 = 128;
+        /// Whose knowledge it is: the life, and in the low 16 bits how often that has said what it knows before it began.
+        Rank Memory KNOWLEDGE_LIFE: u64 = 136;
+        /// Of each half of the knowledge: so many of its first events were known when the last image was taken.
+        Rank Memory KNOWN_TO_IMAGE: [u64; 2] = 144;
+        /// How many deliveries the image in that slot covers.
+        Rank Image IMAGE_CLOCKS: [u64; IMAGE_SLOTS] = 160;
+        /// The last wave that this rank has copied itself for (chandy-lamport). How far it had come in its channels then is
+        /// written before, into four tables that lie where other protocols have cursors (see [`super::Layout::cut`]).
+        Rank Memory CUT: u64 = 96;
+        /// Number of the oldest wave that a recovery may begin from, 0: none (hierarchical).
+        Agent Memory OLDEST_WAVE: u64 = 104;
+    }
 }
 
 /// What a rank has made and removed in the file system, over all lives. It stays also when the node memory is emptied.
@@ -494,14 +494,48 @@ mod tests {
         assert!(arena::CHANNELS + 7 * 8 <= layout.consumed() && layout.consumed() + 7 * 8 <= layout.serials());
         assert!(layout.serials() + 8000 <= layout.spill_table());
         assert!(layout.segments().is_multiple_of(LARGE_PAGE) && layout.arena(3).is_multiple_of(LARGE_PAGE));
-        const { assert!(control::READY + 512 <= control::PHASE) };
-        const { assert!(control::REPORT + 4 + control::REPORT_BYTES <= control::SIZES) };
-        const { assert!(control::SIZES.is_multiple_of(64) && control::COSTS.is_multiple_of(64)) };
-        const { assert!(control::COSTS + size_of::<crate::counters::Costs>() <= CONTROL_STRIDE) };
-        const { assert!(arena::RECORD_CURSORS + arena::IMAGE_SLOTS * 8 <= arena::CUT) };
-        const { assert!(arena::IMAGE_CLOCKS + arena::IMAGE_SLOTS * 8 <= arena::CHANNELS) };
-        const { assert!(header::PLACE + 8 <= header::TURN && header::PLACE.is_multiple_of(8)) };
-        const { assert!(header::TURN + 64 <= header::BYTES && header::TURN.is_multiple_of(64)) };
-        const { assert!(control::GROUP + 8 <= control::REPORT && control::HELD + 8 <= control::OUTPUT_BEHIND) };
+        const { assert!(control::SIZES.at.is_multiple_of(64) && control::COSTS.at.is_multiple_of(64)) };
+    }
+
+    #[test]
+    fn fields_do_not_overlap_and_lie_in_their_part() {
+        for (fields, end) in [
+            (header::ALL, header::BYTES),
+            (control::ALL, CONTROL_STRIDE),
+            (arena::ALL, arena::CHANNELS),
+        ] {
+            let mut fields = fields.to_vec();
+            fields.sort_by_key(|field| field.at);
+            for (field, next) in fields.iter().zip(fields[1..].iter().map(|next| next.at).chain([end])) {
+                assert!(field.at + field.bytes <= next, "{} goes beyond {next}", field.name);
+                let alignment = field.bytes.min(8);
+                assert!(
+                    field.at.is_multiple_of(alignment) || field.name == "REPORT",
+                    "{}",
+                    field.name
+                );
+                assert!(field.cleared <= field.bytes, "{}", field.name);
+            }
+        }
+        // Every send reads it: it has a cache line of its own.
+        let others = header::ALL.iter().filter(|field| field.name != "TURN");
+        let line = header::TURN.at..header::TURN.at + 64;
+        assert!(line.start.is_multiple_of(64));
+        assert!(
+            others
+                .into_iter()
+                .all(|field| field.at + field.bytes <= line.start || field.at >= line.end)
+        );
+    }
+
+    #[test]
+    fn a_life_clears_what_the_rank_said_of_itself_and_nothing_else() {
+        let cleared = control::ALL.iter().filter(|field| field.is_cleared_before_a_life());
+        let names: Vec<&str> = cleared.map(|field| field.name).collect();
+        let all = "PHASE THREADS DELIVERIES DELIVERED_BYTES KILLED_NS REPLAY_DELIVERIES FIRST_DELIVERY_NS CAUGHT_UP_NS REPLAYED_NS \
+                   COLLECTED_NS COLLECTING_NS BUFFERED WAITS_FOR OUTPUT_AWAITED HELD ATTACHED REPORT SIZES";
+        assert_eq!(names, all.split_whitespace().collect::<Vec<_>>());
+        let per_rank = control::ALL.iter().filter(|field| field.lifetime == Lifetime::Run);
+        assert_eq!(per_rank.map(|field| field.name).collect::<Vec<_>>(), ["COSTS"]);
     }
 }

@@ -23,7 +23,7 @@ impl Engine {
         }
         self.life.begin(&self.node, self.meters.messages());
         let own = self.node.rank;
-        self.node.control_u32(own, control::SLEEPING).store(0, Ordering::SeqCst);
+        self.node.control(own, control::SLEEPING).store(0, Ordering::SeqCst);
         doorbell::begin_life(&self.node);
         self.meters.begin(&self.node);
         self.outbox.show_held(&self.node);

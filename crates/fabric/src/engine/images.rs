@@ -139,7 +139,7 @@ impl Engine {
         }
         let node = &self.node;
         let covered = self.life.protocol.as_ref().map_or(0, Pessimistic::rclock);
-        node.own(nm::arena::IMAGE_CLOCKS + slot * 8)
+        node.own(nm::arena::IMAGE_CLOCKS.item(slot))
             .store(covered, Ordering::Release);
         if !node.logs {
             // Channels keep nothing.
@@ -155,7 +155,7 @@ impl Engine {
         for (_, log) in self.peers.logs() {
             log.writer.cut(number);
         }
-        let of_record = node.own(nm::arena::RECORD_CURSORS + slot * 8);
+        let of_record = node.own(nm::arena::RECORD_CURSORS.item(slot));
         of_record.store(self.history.record.reference(), Ordering::Release);
     }
 

@@ -90,8 +90,7 @@ impl Life {
             true => nm::PHASE_REPLAY,
             false => nm::PHASE_LIVE,
         };
-        node.control_u32(node.rank, control::PHASE)
-            .store(phase, Ordering::Release);
+        node.control(node.rank, control::PHASE).store(phase, Ordering::Release);
     }
 
     /// The same, when it has come there by itself.
@@ -175,7 +174,7 @@ impl Life {
     fn thread_changed(&mut self, node: &Node, thread: usize) {
         self.thread_changes += (self.thread != 0) as u32;
         self.thread = thread;
-        let threads = node.control_u32(node.rank, control::THREADS);
+        let threads = node.control(node.rank, control::THREADS);
         if self.thread_changes == 1 {
             threads.store(2, Ordering::Relaxed);
         }
@@ -228,7 +227,7 @@ mod tests {
         life.begin(&node, 0);
         assert!(life.replaying && life.output_gate && !life.has_caught_up());
         life.show(&node);
-        let phase = || node.control_u32(0, control::PHASE).load(Ordering::Relaxed);
+        let phase = || node.control(0, control::PHASE).load(Ordering::Relaxed);
         assert_eq!(phase(), nm::PHASE_REPLAY);
         (0..3).for_each(|_| _ = life.protocol().send(1));
         assert!(life.has_caught_up());

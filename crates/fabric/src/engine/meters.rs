@@ -45,10 +45,10 @@ impl Meters {
 
     #[inline]
     fn show_sizes(&self, node: &Node, class: usize) {
-        let place = control::SIZES + class * size_of::<[u64; 2]>();
+        let place = control::SIZES.item(class);
         let [messages, bytes] = self.sizes[class];
-        node.set(place, messages);
-        node.set(place + size_of::<u64>(), bytes);
+        node.set(place.item(0), messages);
+        node.set(place.item(1), bytes);
     }
 
     /// A life begins, or goes on from an image.
@@ -64,14 +64,15 @@ impl Meters {
 mod tests {
     use super::*;
     use crate::node::tests::pair;
+    use resurgo_wire::node_memory::{Control, Field};
     use std::sync::atomic::Ordering;
 
     #[test]
     fn a_life_shows_what_its_image_had_counted() {
         let (node, other) = pair(1, true);
-        let shown = |field| other.control(0, field).load(Ordering::Relaxed);
+        let shown = |field: Field<Control, u64>| other.control(0, field).load(Ordering::Relaxed);
         let class = counters::class(100);
-        let sizes = control::SIZES + class * 16;
+        let sizes = control::SIZES.item(class);
         let mut meters = Meters::default();
         meters.sent(&node, 100);
         meters.sent(&node, 100);
@@ -81,8 +82,8 @@ mod tests {
             (
                 shown(control::DELIVERIES),
                 shown(control::DELIVERED_BYTES),
-                shown(sizes),
-                shown(sizes + 8),
+                shown(sizes.item(0)),
+                shown(sizes.item(1)),
             )
         };
         assert_eq!(all(), (1, 30, 2, 200));
@@ -91,8 +92,8 @@ mod tests {
         for field in [
             control::DELIVERIES,
             control::DELIVERED_BYTES,
-            sizes,
-            sizes + 8,
+            sizes.item(0),
+            sizes.item(1),
             control::FIRST_DELIVERY_NS,
         ] {
             node.set(field, 0);

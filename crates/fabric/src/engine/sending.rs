@@ -286,7 +286,7 @@ impl Engine {
             self.progress_sends();
             let node = &self.node;
             // A rank that has left MPI takes nothing more.
-            let phase = |rank: usize| node.control_u32(rank, control::PHASE).load(Ordering::Acquire);
+            let phase = |rank: usize| node.control(rank, control::PHASE).load(Ordering::Acquire);
             let is_left = self.outbox.keep_for(node, |rank| phase(rank) != nm::PHASE_CLOSED);
             drop(guard);
             if is_left {

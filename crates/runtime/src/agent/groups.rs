@@ -9,7 +9,7 @@ use resurgo_protocol::group::{Groups, Turn};
 use resurgo_protocol::kinds;
 use resurgo_wire::control::Grouping;
 use resurgo_wire::image::{Datagram, Kind};
-use resurgo_wire::node_memory as nm;
+use resurgo_wire::node_memory::{control, header};
 
 use super::node::NodeMemory;
 use super::ranks::Rank;
@@ -116,15 +116,15 @@ impl NodeMemory {
     }
 
     pub(super) fn set_group(&self, rank: usize, group: u32) -> io::Result<()> {
-        self.write_u64(self.layout.control(rank) + nm::control::GROUP, group.into())
+        self.set_control(rank, control::GROUP, group.into())
     }
 
     fn set_turn(&self, turn: Turn) -> io::Result<()> {
-        self.write_u64(nm::header::TURN, turn.word())
+        self.set_header(header::TURN, turn.word())
     }
 
     /// Deferred messages in the buffer of `rank`.
     fn buffered(&self, rank: usize) -> io::Result<u64> {
-        self.read_u64(self.layout.control(rank) + nm::control::BUFFERED)
+        self.control(rank, control::BUFFERED)
     }
 }

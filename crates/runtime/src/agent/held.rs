@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use resurgo_protocol::group::Turn;
-use resurgo_wire::node_memory as nm;
+use resurgo_wire::node_memory::control;
 
 use super::node::NodeMemory;
 use super::{Agent, Work};
@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// What was seen when it was looked last.
 pub(super) struct Held {
     at: Instant,
-    /// Per rank, [`nm::control::HELD`].
+    /// Per rank, [`control::HELD`].
     oldest: Vec<u64>,
 }
 
@@ -62,6 +62,6 @@ impl Agent {
 
 impl NodeMemory {
     fn oldest_held(&self, rank: usize) -> io::Result<u64> {
-        self.read_u64(self.layout.control(rank) + nm::control::HELD)
+        self.control(rank, control::HELD)
     }
 }

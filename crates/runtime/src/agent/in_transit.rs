@@ -17,7 +17,7 @@
 use std::io;
 
 use resurgo_wire::entry::{self, ALIGN, Kind, Mark};
-use resurgo_wire::node_memory::{self as nm, CutTable, SEGMENT};
+use resurgo_wire::node_memory::{self as nm, CutTable, SEGMENT, arena, header};
 
 use super::node::NodeMemory;
 
@@ -124,8 +124,8 @@ fn take_u32(rest: &mut &[u8]) -> io::Result<u32> {
 impl NodeMemory {
     /// How far waves that stop nobody have come.
     pub fn set_waves(&self, asked: u64, over: u64) -> io::Result<()> {
-        self.write_u64(nm::header::WAVES_ASKED, asked)?;
-        self.write_u64(nm::header::WAVES_OVER, over)
+        self.set_header(header::WAVES_ASKED, asked)?;
+        self.set_header(header::WAVES_OVER, over)
     }
 
     /// What is in transit in wave `wave`, for which all of `ranks` ranks have been copied; nothing that it needs has been used
@@ -146,7 +146,7 @@ impl NodeMemory {
         };
         let (mut reading, mut writing) = (Vec::new(), Vec::new());
         for rank in 0..ranks {
-            let cut = self.read_u64(self.layout.arena(rank) + nm::arena::CUT)?;
+            let cut = self.arena(rank, arena::CUT)?;
             if cut != wave {
                 return Err(damaged(&format!(
                     "rank {rank} has noted its channels for wave {cut} and not for wave {wave}"
@@ -180,7 +180,7 @@ impl NodeMemory {
         }
         let mut at = from;
         if at.reference == 0 {
-            let first = self.layout.arena(source) + nm::arena::CHANNELS + destination * 8;
+            let first = self.layout.arena(source) + arena::CHANNELS + destination * 8;
             (at.reference, at.offset) = (self.read_u64(first)?, ALIGN);
         }
         loop {
@@ -246,13 +246,13 @@ impl NodeMemory {
                     }
                 }
                 let reference = |slot: usize| nm::reference(slot as u64, slot);
-                self.write_u64(arena + nm::arena::CHANNELS + destination, reference(first))?;
+                self.write_u64(arena + arena::CHANNELS + destination, reference(first))?;
                 let cut = |table| arena + self.layout.cut(table) + destination;
                 self.write_u64(cut(CutTable::Writing), reference(taken - 1))?;
                 self.write_u64(cut(CutTable::WritingAt), place as u64)?;
             }
-            self.write_u64(arena + nm::arena::NEXT_SERIAL, taken as u64)?;
-            self.write_u64(arena + nm::arena::SLOTS_TAKEN, taken as u64)?;
+            self.set_arena(source, arena::NEXT_SERIAL, taken as u64)?;
+            self.set_arena(source, arena::SLOTS_TAKEN, taken as u64)?;
         }
         Ok(())
     }
@@ -309,7 +309,7 @@ mod tests {
         let memory = NodeMemory::create(&job(), 3).unwrap();
         memory.put_in_transit(&some()).unwrap();
         for rank in 0..3 {
-            memory.write_u64(memory.layout.arena(rank) + nm::arena::CUT, 7).unwrap();
+            memory.set_arena(rank, arena::CUT, 7).unwrap();
         }
         assert_eq!(memory.in_transit(3, 7).unwrap(), some());
         let other = memory.in_transit(3, 8).unwrap_err().to_string();
@@ -326,7 +326,7 @@ mod tests {
         let memory = NodeMemory::create(&job(), 3).unwrap();
         memory.put_in_transit(&some()).unwrap();
         for rank in 0..3 {
-            memory.write_u64(memory.layout.arena(rank) + nm::arena::CUT, 7).unwrap();
+            memory.set_arena(rank, arena::CUT, 7).unwrap();
         }
         let first = memory.layout.arena(0) + memory.layout.segments() + ALIGN;
         for mark in [0, u64::MAX - 255] {

@@ -12,7 +12,9 @@ use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use resurgo_wire::control::{Job, LifeStatistics};
 use resurgo_wire::counters::{Costs, Sizes};
-use resurgo_wire::node_memory::{self as nm, Layout, control, header};
+use resurgo_wire::node_memory::{
+    self as nm, Arena, Control, Field, Header, Layout, Lifetime, Text, Word, arena, control, header,
+};
 
 /// What a message takes in a log beyond its payload, about: entries begin at multiples of 64 bytes.
 const LOG_ENTRY: u64 = 64;
@@ -34,21 +36,24 @@ impl NodeMemory {
         Ok(memory)
     }
 
-    /// Empties the memory, but for what ranks have cost and done to files: no rank is running, and there are `ranks` of them again.
+    /// Empties the memory, but for what counts for this run of the job and what ranks have done to files: no rank is running, and there
+    /// are `ranks` of them again.
     pub fn reset(&self, job: &Job, ranks: usize) -> io::Result<()> {
-        let costs = (0..ranks)
-            .map(|rank| self.costs(rank))
-            .collect::<io::Result<Vec<_>>>()?;
-        let deeds = (0..ranks)
-            .map(|rank| self.deeds(rank))
-            .collect::<io::Result<Vec<_>>>()?;
+        let mut kept = Vec::new();
+        for rank in 0..ranks {
+            for field in control::ALL.iter().filter(|field| field.lifetime == Lifetime::Run) {
+                let mut bytes = vec![0; field.bytes];
+                let at = self.layout.control(rank) + field.at;
+                self.read(&mut bytes, at)?;
+                kept.push((at, bytes));
+            }
+            kept.push((self.layout.arena(rank) + self.layout.deeds(), self.deeds(rank)?));
+        }
         self.file.set_len(0)?;
         self.file.set_len(self.layout.total() as u64)?;
         self.write_header(job, ranks)?;
-        (0..ranks).try_for_each(|rank| self.set_costs(rank, &costs[rank]))?;
-        let place = |rank: usize| (self.layout.arena(rank) + self.layout.deeds()) as u64;
-        let mut deeds = deeds.iter().enumerate().filter(|(_, deeds)| !deeds.is_empty());
-        deeds.try_for_each(|(rank, deeds)| self.file.write_all_at(deeds, place(rank)))
+        let mut kept = kept.iter().filter(|(_, bytes)| !bytes.is_empty());
+        kept.try_for_each(|(at, bytes)| self.write(bytes, *at))
     }
 
     /// What `rank` has noted of what it made and removed ([`nm::deeds`]); empty if that is nothing.
@@ -74,67 +79,58 @@ impl NodeMemory {
     }
 
     fn costs(&self, rank: usize) -> io::Result<Costs> {
-        let mut bytes = [0u8; size_of::<Costs>()];
-        let at = self.layout.control(rank) + control::COSTS;
-        self.file.read_exact_at(&mut bytes, at as u64)?;
         let mut costs = Costs::default();
-        costs
-            .iter_mut()
-            .zip(words(&bytes))
-            .for_each(|(cost, word)| *cost = word);
+        let words = self.table(self.layout.control(rank) + control::COSTS.at, costs.len())?;
+        costs.copy_from_slice(&words);
         Ok(costs)
     }
 
     fn set_costs(&self, rank: usize, costs: &Costs) -> io::Result<()> {
-        let base = self.layout.control(rank) + control::COSTS;
-        let mut places = (base..).step_by(8).zip(costs);
-        places.try_for_each(|(at, cost)| self.write_u64(at, *cost))
+        let mut costs = costs.iter().enumerate();
+        costs.try_for_each(|(cost, value)| self.set_control(rank, control::COSTS.item(cost), *value))
     }
 
     fn sizes(&self, rank: usize) -> io::Result<Sizes> {
-        let mut bytes = [0u8; size_of::<Sizes>()];
-        let at = self.layout.control(rank) + control::SIZES;
-        self.file.read_exact_at(&mut bytes, at as u64)?;
         let mut sizes = Sizes::default();
-        let places = sizes.iter_mut().flatten();
-        places.zip(words(&bytes)).for_each(|(place, word)| *place = word);
+        let words = self.table(self.layout.control(rank) + control::SIZES.at, sizes.len() * 2)?;
+        sizes.as_flattened_mut().copy_from_slice(&words);
         Ok(sizes)
     }
 
     fn write_header(&self, job: &Job, ranks: usize) -> io::Result<()> {
-        let (memory, layout, size) = (self, self.layout, self.layout.size);
-        memory.write_u64(header::MAGIC, nm::MAGIC)?;
-        memory.write_u32(header::VERSION, nm::VERSION)?;
-        memory.write_u32(header::SIZE, size as u32)?;
-        memory.set_ranks(ranks)?;
-        memory.write_u32(header::PROTOCOL, job.protocol.number())?;
-        memory.write_u32(header::TOLERATE_NODE, u32::from(job.tolerate_node))?;
-        memory.write_u64(header::ARENA_BASE, layout.arena_base() as u64)?;
-        memory.write_u64(header::ARENA_STRIDE, layout.arena_stride() as u64)?;
-        memory.write_u64(header::PLACE, job.place as u64)?;
-        memory.write_u64(header::LOG_SEGMENTS, job.log_segments as u64)?;
-        memory.write_u32(header::SPILL, u32::from(job.spill_directory.is_some()))?;
-        memory.write_u32(header::PREFAULT_SEGMENTS, job.prefault_segments)?;
-        memory.write_u64(header::SPIN_NS, job.spin_ns)?;
-        memory.write_u64(header::SPILL_NEXT, 0)?;
-        memory.write_u32(header::EVENT_LOGGERS, job.event_logger_ports.len() as u32)?;
+        let layout = self.layout;
+        self.set_header(header::MAGIC, nm::MAGIC)?;
+        self.set_header(header::VERSION, nm::VERSION)?;
+        self.set_header(header::SIZE, layout.size as u32)?;
+        self.set_ranks(ranks)?;
+        self.set_header(header::PROTOCOL, job.protocol.number())?;
+        self.set_header(header::TOLERATE_NODE, u32::from(job.tolerate_node))?;
+        self.set_header(header::ARENA_BASE, layout.arena_base() as u64)?;
+        self.set_header(header::ARENA_STRIDE, layout.arena_stride() as u64)?;
+        self.set_header(header::PLACE, job.place as u64)?;
+        self.set_header(header::LOG_SEGMENTS, job.log_segments as u64)?;
+        self.set_header(header::SPILL, u32::from(job.spill_directory.is_some()))?;
+        self.set_header(header::PREFAULT_SEGMENTS, job.prefault_segments)?;
+        self.set_header(header::SPIN_NS, job.spin_ns)?;
+        self.set_header(header::SPILL_NEXT, 0)?;
+        self.set_header(header::EVENT_LOGGERS, job.event_logger_ports.len() as u32)?;
         for (logger, port) in job.event_logger_ports.iter().enumerate() {
-            memory.write_u32(header::EVENT_LOGGER_PORTS + logger * 4, u32::from(*port))?;
+            self.set_header(header::EVENT_LOGGER_PORTS.item(logger), u32::from(*port))?;
         }
-        memory.write_u32(header::REDUCTION, job.reduction)?;
-        memory.write_u32(header::CLOCK_SPREAD, job.clock_spread)?;
-        memory.write_u32(header::EVENT_LOGGER_ADDRESS, job.event_logger_address)?;
-        memory.write_u32(header::CHANNEL_MEMORIES, job.channel_memory_ports.len() as u32)?;
+        self.set_header(header::REDUCTION, job.reduction)?;
+        self.set_header(header::CLOCK_SPREAD, job.clock_spread)?;
+        self.set_header(header::EVENT_LOGGER_ADDRESS, job.event_logger_address)?;
+        self.set_header(header::CHANNEL_MEMORIES, job.channel_memory_ports.len() as u32)?;
         for (number, port) in job.channel_memory_ports.iter().enumerate() {
-            memory.write_u32(header::CHANNEL_MEMORY_PORTS + number * 4, u32::from(*port))?;
+            self.set_header(header::CHANNEL_MEMORY_PORTS.item(number), u32::from(*port))?;
         }
-        memory.write_u32(header::CHANNEL_MEMORY_ADDRESS, job.channel_memory_address)?;
-        memory.file.write_all_at(&job.key, header::JOB_KEY as u64)
+        self.set_header(header::CHANNEL_MEMORY_ADDRESS, job.channel_memory_address)?;
+        self.write(&job.key, header::JOB_KEY.at)
     }
 
     /// So many ranks has the job had, or is about to have.
     pub fn set_ranks(&self, ranks: usize) -> io::Result<()> {
-        self.write_u32(header::RANKS, ranks as u32)
+        self.set_header(header::RANKS, ranks as u32)
     }
 
     /// The descriptor that ranks inherit.
@@ -152,72 +148,60 @@ impl NodeMemory {
         together: bool,
         repeats: bool,
     ) -> io::Result<()> {
-        let base = self.layout.control(rank);
-        self.write_u64(base + control::INCARNATION, life)?;
-        self.write_u64(base + control::FAULT_AT_MESSAGES, fault_at_messages)?;
-        self.write_u64(base + control::OUTPUT_BEHIND, output_behind)?;
-        self.write_u64(base + control::TOGETHER, u64::from(together))?;
-        // The rank's own words, not the doorbell and ready bits: neighbours go on writing those.
-        let own = [0u8; control::OUTPUT_BEHIND - control::PHASE];
-        self.file.write_all_at(&own, (base + control::PHASE) as u64)?;
+        self.set_control(rank, control::INCARNATION, life)?;
+        self.set_control(rank, control::FAULT_AT_MESSAGES, fault_at_messages)?;
+        self.set_control(rank, control::OUTPUT_BEHIND, output_behind)?;
+        self.set_control(rank, control::TOGETHER, u64::from(together))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.write_u64(base + control::BEGAN_NS, now.as_nanos() as u64)?;
-        if repeats {
-            self.write_u32(base + control::PHASE, nm::PHASE_REPLAY)?;
+        self.set_control(rank, control::BEGAN_NS, now.as_nanos() as u64)?;
+        let own = control::ALL.iter().filter(|field| field.is_cleared_before_a_life());
+        for place in own.map(|field| field.to_clear()) {
+            self.write(&vec![0; place.len()], self.layout.control(rank) + place.start)?;
         }
-        self.file
-            .write_all_at(&[0u8; size_of::<Sizes>()], (base + control::SIZES) as u64)?;
+        if repeats {
+            self.set_control(rank, control::PHASE, nm::PHASE_REPLAY)?;
+        }
         if life > 1 {
             self.write_u32(self.layout.arena(rank) + self.layout.deeds() + nm::deeds::TEXT, 0)?;
         }
-        self.write_u32(base + control::REPORT, 0)
+        Ok(())
     }
 
     /// After so many messages `rank` wants an image; 0: never.
     pub fn set_image_at(&self, rank: usize, messages: u64) -> io::Result<()> {
-        self.write_u64(self.layout.control(rank) + control::IMAGE_AT_MESSAGES, messages)
+        self.set_control(rank, control::IMAGE_AT_MESSAGES, messages)
     }
 
     /// How many bytes of its output `rank` has yet to repeat.
     pub fn set_output_behind(&self, rank: usize, bytes: u64) -> io::Result<()> {
-        self.write_u64(self.layout.control(rank) + control::OUTPUT_BEHIND, bytes)
+        self.set_control(rank, control::OUTPUT_BEHIND, bytes)
     }
 
     /// Whether `rank` would go on, but for that.
     pub fn awaits_output(&self, rank: usize) -> io::Result<bool> {
-        let mut word = [0u8; 8];
-        let at = self.layout.control(rank) + control::OUTPUT_AWAITED;
-        self.file.read_exact_at(&mut word, at as u64)?;
-        Ok(u64::from_le_bytes(word) != 0)
+        Ok(self.control(rank, control::OUTPUT_AWAITED)? != 0)
     }
 
     /// Something has been passed on that may depend on all deliveries that `rank` has made so far: whatever becomes of the
     /// rank, they are known.
     pub fn passed_on(&self, rank: usize) -> io::Result<()> {
-        let base = self.layout.control(rank);
-        let word = |field: usize| {
-            let mut word = [0u8; 8];
-            self.file.read_exact_at(&mut word, (base + field) as u64)?;
-            Ok::<u64, io::Error>(u64::from_le_bytes(word))
-        };
-        let made = word(control::DELIVERIES)?;
-        if made > word(control::PASSED_ON)? {
-            self.write_u64(base + control::PASSED_ON, made)?;
+        let made = self.control(rank, control::DELIVERIES)?;
+        if made > self.control(rank, control::PASSED_ON)? {
+            self.set_control(rank, control::PASSED_ON, made)?;
         }
         Ok(())
     }
 
     /// From here on `rank` is never recovered from anything older than its image `number`, whose cursors are in `slot`.
     pub fn set_oldest_image(&self, rank: usize, slot: usize, number: u64) -> io::Result<()> {
-        let arena = self.layout.arena(rank);
-        self.write_u32(arena + nm::arena::OLDEST_IMAGE, 1 + slot as u32)?;
-        self.write_u64(arena + nm::arena::OLDEST_WAVE, number)
+        self.set_arena(rank, arena::OLDEST_IMAGE, 1 + slot as u32)?;
+        self.set_arena(rank, arena::OLDEST_WAVE, number)
     }
 
     /// The channels between these ranks, none of which runs, begin with what is sent next.
     pub fn cut_off_inside(&self, ranks: &[usize]) -> io::Result<()> {
         for source in ranks {
-            let channels = self.layout.arena(*source) + nm::arena::CHANNELS;
+            let channels = self.layout.arena(*source) + arena::CHANNELS;
             ranks.iter().try_for_each(|to| self.write_u64(channels + to * 8, 0))?;
         }
         Ok(())
@@ -225,44 +209,29 @@ impl NodeMemory {
 
     /// See [`control::PHASE`].
     pub fn phase(&self, rank: usize) -> io::Result<u32> {
-        let mut bytes = [0u8; 4];
-        let at = self.layout.control(rank) + control::PHASE;
-        self.file.read_exact_at(&mut bytes, at as u64)?;
-        Ok(u32::from_le_bytes(bytes))
+        self.control(rank, control::PHASE)
     }
 
     /// About how many bytes of others' logs has been delivered to `rank`.
     pub fn delivered_log(&self, rank: usize) -> io::Result<u64> {
-        let mut bytes = [0u8; 16];
-        let at = self.layout.control(rank) + control::DELIVERIES;
-        self.file.read_exact_at(&mut bytes, at as u64)?;
-        let mut words = words(&bytes);
-        let deliveries = words.next().unwrap_or(0);
-        Ok(deliveries * LOG_ENTRY + words.next().unwrap_or(0))
+        let deliveries = self.control(rank, control::DELIVERIES)?;
+        Ok(deliveries * LOG_ENTRY + self.control(rank, control::DELIVERED_BYTES)?)
     }
 
     /// What the present life of `rank` has counted so far.
     pub fn statistics(&self, rank: usize) -> io::Result<LifeStatistics> {
-        let mut bytes = [0u8; control::OUTPUT_BEHIND - control::PHASE];
-        self.file
-            .read_exact_at(&mut bytes, (self.layout.control(rank) + control::PHASE) as u64)?;
-        let word = |offset: usize| {
-            let at = offset - control::PHASE;
-            bytes[at..]
-                .first_chunk::<8>()
-                .map_or(0, |word| u64::from_le_bytes(*word))
-        };
+        let word = |field| self.control(rank, field);
         Ok(LifeStatistics {
-            phase: word(control::PHASE) as u32,
-            deliveries: word(control::DELIVERIES),
-            delivered_bytes: word(control::DELIVERED_BYTES),
-            replay_deliveries: word(control::REPLAY_DELIVERIES),
-            first_delivery_ns: word(control::FIRST_DELIVERY_NS),
-            caught_up_ns: word(control::CAUGHT_UP_NS),
-            killed_ns: word(control::KILLED_NS),
-            replayed_ns: word(control::REPLAYED_NS),
-            collected_ns: word(control::COLLECTED_NS),
-            collecting_ns: word(control::COLLECTING_NS),
+            phase: self.phase(rank)?,
+            deliveries: word(control::DELIVERIES)?,
+            delivered_bytes: word(control::DELIVERED_BYTES)?,
+            replay_deliveries: word(control::REPLAY_DELIVERIES)?,
+            first_delivery_ns: word(control::FIRST_DELIVERY_NS)?,
+            caught_up_ns: word(control::CAUGHT_UP_NS)?,
+            killed_ns: word(control::KILLED_NS)?,
+            replayed_ns: word(control::REPLAYED_NS)?,
+            collected_ns: word(control::COLLECTED_NS)?,
+            collecting_ns: word(control::COLLECTING_NS)?,
             sizes: self.sizes(rank)?,
             costs: self.costs(rank)?,
         })
@@ -270,19 +239,14 @@ impl NodeMemory {
 
     /// The process that has opened the provider in the present life of `rank`, by the number that it knows.
     pub fn attached(&self, rank: usize) -> io::Result<Option<i32>> {
-        let mut word = [0u8; 8];
-        self.file
-            .read_exact_at(&mut word, (self.layout.control(rank) + control::ATTACHED) as u64)?;
-        Ok(i32::try_from(u64::from_le_bytes(word)).ok().filter(|pid| *pid > 0))
+        let number = self.control(rank, control::ATTACHED)?;
+        Ok(i32::try_from(number).ok().filter(|pid| *pid > 0))
     }
 
     /// None of the first `ranks` ranks has said that it cannot be replayed.
     pub fn repeats(&self, ranks: usize) -> io::Result<bool> {
         for rank in 0..ranks {
-            let mut word = [0u8; 4];
-            self.file
-                .read_exact_at(&mut word, (self.layout.control(rank) + control::THREADS) as u64)?;
-            if u32::from_le_bytes(word) == nm::MANY_THREADS {
+            if self.control(rank, control::THREADS)? == nm::MANY_THREADS {
                 return Ok(false);
             }
         }
@@ -291,7 +255,7 @@ impl NodeMemory {
 
     /// Why `rank` ended itself, if it has said so.
     pub fn report(&self, rank: usize) -> io::Result<Option<String>> {
-        self.text(self.layout.control(rank) + control::REPORT, control::REPORT_BYTES)
+        self.text(self.layout.control(rank) + control::REPORT.at, control::REPORT_BYTES)
     }
 
     /// A length and a text.
@@ -303,7 +267,7 @@ impl NodeMemory {
             return Ok(None);
         }
         let mut text = vec![0u8; length];
-        self.read(&mut text, at + 4)?;
+        self.read(&mut text, at + Text::<0>::HEAD)?;
         Ok(Some(String::from_utf8_lossy(&text).into_owned()))
     }
 
@@ -311,15 +275,13 @@ impl NodeMemory {
     pub fn free_segments(&self, ranks: usize) -> io::Result<Vec<Range<u64>>> {
         let mut free = Vec::new();
         for rank in 0..ranks {
-            let arena = self.layout.arena(rank);
-            let mut word = [0u8; 8];
-            self.file
-                .read_exact_at(&mut word, (arena + nm::arena::SLOTS_TAKEN) as u64)?;
-            let taken = (u64::from_le_bytes(word) as usize).min(self.layout.log_segments);
+            let base = self.layout.arena(rank);
+            let taken = self.arena(rank, arena::SLOTS_TAKEN)? as usize;
+            let taken = taken.min(self.layout.log_segments);
             let mut serials = vec![0u8; taken * 8];
             self.file
-                .read_exact_at(&mut serials, (arena + self.layout.serials()) as u64)?;
-            let slot = |slot: usize| (arena + self.layout.segments() + slot * nm::SEGMENT) as u64;
+                .read_exact_at(&mut serials, (base + self.layout.serials()) as u64)?;
+            let slot = |slot: usize| (base + self.layout.segments() + slot * nm::SEGMENT) as u64;
             let serials = serials.chunks_exact(8).enumerate();
             free.extend(
                 serials
@@ -334,6 +296,36 @@ impl NodeMemory {
 
     pub(super) fn read(&self, bytes: &mut [u8], offset: usize) -> io::Result<()> {
         self.file.read_exact_at(bytes, offset as u64)
+    }
+
+    fn get<T: Word>(&self, offset: usize) -> io::Result<T> {
+        let mut word = [0; 8];
+        self.read(&mut word[..size_of::<T>()], offset)?;
+        Ok(T::from_u64(u64::from_le_bytes(word)))
+    }
+
+    fn set<T: Word>(&self, offset: usize, value: T) -> io::Result<()> {
+        self.write(&value.to_u64().to_le_bytes()[..size_of::<T>()], offset)
+    }
+
+    pub(super) fn set_header<T: Word>(&self, field: Field<Header, T>, value: T) -> io::Result<()> {
+        self.set(field.at, value)
+    }
+
+    pub(super) fn control<T: Word>(&self, rank: usize, field: Field<Control, T>) -> io::Result<T> {
+        self.get(self.layout.control(rank) + field.at)
+    }
+
+    pub(super) fn set_control<T: Word>(&self, rank: usize, field: Field<Control, T>, value: T) -> io::Result<()> {
+        self.set(self.layout.control(rank) + field.at, value)
+    }
+
+    pub(super) fn arena<T: Word>(&self, rank: usize, field: Field<Arena, T>) -> io::Result<T> {
+        self.get(self.layout.arena(rank) + field.at)
+    }
+
+    pub(super) fn set_arena<T: Word>(&self, rank: usize, field: Field<Arena, T>, value: T) -> io::Result<()> {
+        self.set(self.layout.arena(rank) + field.at, value)
     }
 
     pub(super) fn read_u64(&self, offset: usize) -> io::Result<u64> {
@@ -361,13 +353,6 @@ impl NodeMemory {
     pub(super) fn write_u64(&self, offset: usize, value: u64) -> io::Result<()> {
         self.file.write_all_at(&value.to_le_bytes(), offset as u64)
     }
-}
-
-fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    bytes.chunks_exact(8).map(|word| {
-        let word = word.first_chunk::<8>();
-        word.map_or(0, |word| u64::from_le_bytes(*word))
-    })
 }
 
 /// Opens a file, as that to which full segments are written. It never has a name, so nothing is left behind
@@ -433,28 +418,47 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_new_life_starts_with_clean_counters_and_keeps_its_neighbours_words() {
+    fn a_new_life_finds_what_counts_for_it() {
         let memory = NodeMemory::create(&job(), 3).unwrap();
-        let base = memory.layout.control(2);
-        let held = Cost::HeldSends as usize;
-        for field in [
-            control::DOORBELL,
-            control::READY,
-            control::DELIVERIES,
-            control::COLLECTING_NS,
-            control::SIZES + 16,
-            control::COSTS + held * 8,
-        ] {
-            memory.write_u64(base + field, 99).unwrap();
+        memory
+            .write(&[0xee; nm::CONTROL_STRIDE], memory.layout.control(2))
+            .unwrap();
+        memory.begin_life(2, 5, 3, 1234, false, false).unwrap();
+        let mut bytes = [0; nm::CONTROL_STRIDE];
+        memory.read(&mut bytes, memory.layout.control(2)).unwrap();
+        let agents = [
+            control::INCARNATION,
+            control::FAULT_AT_MESSAGES,
+            control::OUTPUT_BEHIND,
+            control::TOGETHER,
+        ];
+        assert_eq!(agents.map(|field| memory.control(2, field).unwrap()), [5, 3, 1234, 0]);
+        let agents = agents.map(|field| field.at);
+        for field in control::ALL
+            .iter()
+            .filter(|field| !agents.contains(&field.at) && field.at != control::BEGAN_NS.at)
+        {
+            let (cleared, kept) = bytes[field.at..field.at + field.bytes].split_at(field.cleared);
+            let expected = if field.is_cleared_before_a_life() { 0 } else { 0xee };
+            assert!(cleared.iter().all(|byte| *byte == expected), "{}", field.name);
+            assert!(kept.iter().all(|byte| *byte == 0xee), "{}", field.name);
         }
+    }
+
+    #[test]
+    fn costs_and_deeds_outlive_the_memory() {
+        let memory = NodeMemory::create(&job(), 3).unwrap();
+        let held = Cost::HeldSends as usize;
+        memory.set_control(2, control::DELIVERIES, 99).unwrap();
+        memory.set_control(2, control::SIZES.item(1).item(0), 99).unwrap();
+        memory.set_control(2, control::COSTS.item(held), 99).unwrap();
         let former = memory.statistics(2).unwrap();
         assert_eq!((former.deliveries, former.sends(), former.sizes[1]), (99, 99, [99, 0]));
         let deeds = memory.layout.arena(2) + memory.layout.deeds();
         memory.write_u64(deeds + nm::deeds::COUNT, 7).unwrap();
         memory.write_u64(deeds + nm::deeds::NOTES + 8, 77).unwrap();
-        memory
-            .write_u64(deeds + nm::deeds::TEXT, 1 | u64::from(b'x') << 32)
-            .unwrap();
+        let text = 1 | u64::from(b'x') << 32;
+        memory.write_u64(deeds + nm::deeds::TEXT, text).unwrap();
         assert_eq!(memory.undone(2).unwrap().as_deref(), Some("x"));
         memory.begin_life(2, 5, 0, 1234, false, false).unwrap();
         assert_eq!(memory.undone(2).unwrap(), None);
@@ -462,37 +466,21 @@ pub(super) mod tests {
         expected.costs[held] = 99;
         assert_eq!(memory.statistics(2).unwrap(), expected, "costs are those of all lives");
         memory.reset(&job(), 3).unwrap();
-        assert_eq!(
-            memory.statistics(2).unwrap(),
-            expected,
-            "also when all ranks return to a wave"
-        );
+        let emptied = memory.statistics(2).unwrap();
+        assert_eq!(emptied, expected, "also when all ranks return to a wave");
+        assert_eq!(memory.control(2, control::INCARNATION).unwrap(), 0);
         let noted = memory.deeds(2).unwrap();
         assert_eq!(
             (noted[0], noted[nm::deeds::NOTES + 8], memory.deeds(1).unwrap().len()),
             (7, 77, 0)
         );
-        memory.begin_life(2, 5, 0, 1234, false, false).unwrap();
-        for field in [control::DOORBELL, control::READY] {
-            memory.write_u64(base + field, 99).unwrap();
-        }
-        let mut word = [0u8; 8];
-        for (field, value) in [
-            (control::DOORBELL, 99),
-            (control::READY, 99),
-            (control::INCARNATION, 5),
-            (control::OUTPUT_BEHIND, 1234),
-        ] {
-            memory.file.read_exact_at(&mut word, (base + field) as u64).unwrap();
-            assert_eq!(u64::from_le_bytes(word), value);
-        }
     }
 
     #[test]
     fn a_report_is_read_back() {
         let memory = NodeMemory::create(&job(), 1).unwrap();
         assert_eq!(memory.report(0).unwrap(), None);
-        let base = memory.layout.control(0) + control::REPORT;
+        let base = memory.layout.control(0) + control::REPORT.at;
         memory.write_u32(base, 5).unwrap();
         memory.file.write_all_at(b"wrong", base as u64 + 4).unwrap();
         assert_eq!(memory.report(0).unwrap().as_deref(), Some("wrong"));

@@ -53,13 +53,13 @@ impl NodeMemory {
 
     fn log_of_wave(&self, rank: usize, slots: &[usize], needed: &mut Vec<Range<u64>>) -> io::Result<WaveLog> {
         let arena = self.layout.arena(rank);
-        let taken = (self.read_u64(arena + arena::SLOTS_TAKEN)? as usize).min(self.layout.log_segments);
+        let taken = (self.arena(rank, arena::SLOTS_TAKEN)? as usize).min(self.layout.log_segments);
         let serials = self.table(arena + self.layout.serials(), taken)?;
         let places: HashMap<u64, usize> = serials.into_iter().zip(0..).filter(|(serial, _)| *serial > 0).collect();
         let mut log = WaveLog {
-            next_serial: self.read_u64(arena + arena::NEXT_SERIAL)?,
+            next_serial: self.arena(rank, arena::NEXT_SERIAL)?,
             taken: taken as u64,
-            record: self.read_u64(arena + arena::RECORD_CURSORS + slots[rank] * 8)?,
+            record: self.arena(rank, arena::RECORD_CURSORS.item(slots[rank]))?,
             ..WaveLog::default()
         };
         let segments = arena + self.layout.segments();
@@ -140,9 +140,9 @@ impl NodeMemory {
     pub fn put_logs(&self, logs: &[WaveLog]) -> io::Result<()> {
         for (rank, log) in logs.iter().enumerate() {
             let arena = self.layout.arena(rank);
-            self.write_u64(arena + arena::NEXT_SERIAL, log.next_serial)?;
-            self.write_u64(arena + arena::SLOTS_TAKEN, log.taken)?;
-            self.write_u64(arena + arena::DETERMINANTS, log.record)?;
+            self.set_arena(rank, arena::NEXT_SERIAL, log.next_serial)?;
+            self.set_arena(rank, arena::SLOTS_TAKEN, log.taken)?;
+            self.set_arena(rank, arena::DETERMINANTS, log.record)?;
             for (destination, first) in &log.channels {
                 self.write_u64(arena + arena::CHANNELS + destination * 8, *first)?;
             }
@@ -211,8 +211,8 @@ mod tests {
         use Kind::{Jump, More, Tagged};
         let memory = NodeMemory::create(&job(), 2).unwrap();
         let (arena, layout) = (memory.layout.arena(0), memory.layout);
-        memory.write_u64(arena + arena::SLOTS_TAKEN, 5).unwrap();
-        memory.write_u64(arena + arena::NEXT_SERIAL, 9).unwrap();
+        memory.set_arena(0, arena::SLOTS_TAKEN, 5).unwrap();
+        memory.set_arena(0, arena::NEXT_SERIAL, 9).unwrap();
         // Messages 1 and 2, which the receiver's image has read; 3, which goes on in the next segment; 4, sent after the wave.
         let [old, first, second, third] =
             [(3, 2), (5, 0), (6, 4), (7, 1)].map(|(serial, slot)| nm::reference(serial, slot));
