@@ -14,7 +14,7 @@ use crate::clock::monotonic_ns;
 use crate::message::{Envelope, KINDS, Message, Pieces};
 use crate::node::Node;
 use crate::padding;
-use crate::socket::Socket;
+use crate::socket::{STANDSTILL_NS, Socket};
 use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::{Admission, Departures, memory_of};
 use resurgo_wire::channel_memory::{
@@ -34,8 +34,6 @@ const READ_BYTES: usize = 256 << 10;
 /// Bytes of messages that may be taken from the kernel before they are delivered, to see what comes behind them: more than a
 /// connection and its two ends hold.
 const MOST_AHEAD: usize = 32 << 20;
-/// A rank stands still for an image no longer than this until channel memories or event loggers have all that it has said.
-pub const STANDSTILL_NS: u64 = 500_000_000;
 /// A life whose connection is broken ends after this: if the channel memory is lost, the dispatcher says so first.
 const LAST_NS: i64 = 500_000_000;
 

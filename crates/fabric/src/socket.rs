@@ -6,6 +6,9 @@ use std::net::Ipv4Addr;
 /// File descriptors from here on are used, so that the program's own numbers do not depend on how many there are.
 const LOWEST_FD: i32 = 64;
 
+/// A rank stands still for an image no longer than this until the servers that it speaks to have all that it has said.
+pub const STANDSTILL_NS: u64 = 500_000_000;
+
 /// Closed when it is dropped.
 pub struct Socket(i32);
 

@@ -128,17 +128,4 @@ impl Engine {
         }
         record.clone().count(&self.node)
     }
-
-    /// Connects to the channel memories, and is served what comes after the deliveries of this life. Answers how many are to be repeated.
-    fn join(&mut self) -> u64 {
-        if let Some(former) = self.peers.memories.take() {
-            former.abandon();
-        }
-        let protocol = self.life.protocol();
-        let delivered = protocol.rclock();
-        let joined = ChannelMemories::join(&self.node, delivered);
-        protocol.restored(joined.reported, joined.sent_before);
-        self.peers.memories = Some(Box::new(joined.memories));
-        joined.reported - delivered
-    }
 }

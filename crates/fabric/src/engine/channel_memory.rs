@@ -13,6 +13,19 @@ impl Engine {
         self.peers.memories.as_mut().expect("there are channel memories")
     }
 
+    /// A life connects to the channel memories, and is served what comes after its deliveries. Answers how many are to be repeated.
+    pub(super) fn join(&mut self) -> u64 {
+        if let Some(former) = self.peers.memories.take() {
+            former.abandon();
+        }
+        let protocol = self.life.protocol();
+        let delivered = protocol.rclock();
+        let joined = ChannelMemories::join(&self.node, delivered);
+        protocol.restored(joined.reported, joined.sent_before);
+        self.peers.memories = Some(Box::new(joined.memories));
+        joined.reported - delivered
+    }
+
     /// A read begins.
     pub(super) fn hear_memories(&mut self) {
         let Some(memories) = &mut self.peers.memories else {

@@ -1,7 +1,7 @@
 //! What is said to the event loggers and heard from them, and what leaves then.
 
 use super::*;
-use crate::channel_memories::STANDSTILL_NS;
+use crate::socket::STANDSTILL_NS;
 
 impl Engine {
     /// Exchanges with the event logger, if there is one and some delivery is not acknowledged; sends that waited for it
