@@ -7,9 +7,9 @@
 //!
 //! Where the kernel has none of this, or a container forbids it, nothing is known and all of the memory is written.
 
-use std::cell::UnsafeCell;
 use std::ops::Range;
 
+use crate::captured::Captured;
 use crate::pages::{self, AT_ONCE, IS_FILE, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, Scan};
 use crate::proc::{Lines, MapsLine};
 use crate::shared;
@@ -43,17 +43,13 @@ struct State {
     own: Range<usize>,
 }
 
-struct Place(UnsafeCell<State>);
-// SAFETY: only the capturing thread uses it, and in a copy the only thread there is.
-unsafe impl Sync for Place {}
-
-static STATE: Place = Place(UnsafeCell::new(State {
+static STATE: Captured<State> = Captured::new(State {
     fd: -1,
     impossible: false,
     name: 0,
     changes: UNKNOWN,
     own: 0..0,
-}));
+});
 
 const UNKNOWN: [Changes; KEPT] = [unknown(0), unknown(1), unknown(2), unknown(3)];
 
@@ -66,8 +62,8 @@ const fn unknown(index: usize) -> Changes {
 }
 
 fn state() -> &'static mut State {
-    // SAFETY: see `Place`.
-    unsafe { &mut *STATE.0.get() }
+    // SAFETY: see [`Captured`].
+    unsafe { STATE.get() }
 }
 
 /// Finds out where this library has its variables. Call once, in ordinary circumstances.

@@ -5,8 +5,7 @@
 //!
 //! A file that others write to is left as it is: its new content may be theirs.
 
-use std::cell::UnsafeCell;
-
+use crate::captured::Captured;
 use crate::descriptors::Descriptor;
 use crate::pages::PAGE;
 use crate::sharing::Inode;
@@ -95,15 +94,11 @@ impl State {
     }
 }
 
-struct Place(UnsafeCell<State>);
-// SAFETY: only the capturing thread uses it, and in a copy the only thread there is.
-unsafe impl Sync for Place {}
-
-static STATE: Place = Place(UnsafeCell::new(NOTHING));
+static STATE: Captured<State> = Captured::new(NOTHING);
 
 fn state() -> &'static mut State {
-    // SAFETY: see `Place`.
-    unsafe { &mut *STATE.0.get() }
+    // SAFETY: see [`Captured`].
+    unsafe { STATE.get() }
 }
 
 /// The descriptors to read the file by and to write to any place of it, if `entry` is the latter and there is the former.

@@ -1,9 +1,8 @@
 //! Open descriptors: what each is, found while the threads stand still.
 
-use std::cell::UnsafeCell;
-
 use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
+use crate::captured::Captured;
 use crate::eventfds::{self, Object};
 use crate::sys::{self, Errno, call};
 use crate::trouble::Refusal;
@@ -90,19 +89,15 @@ const NOTHING: Descriptor = Descriptor {
     others_write: false,
 };
 
-struct Place(UnsafeCell<Table>);
-// SAFETY: only the capturing thread uses it, and in a copy the only thread there is.
-unsafe impl Sync for Place {}
-
-static TABLE: Place = Place(UnsafeCell::new(Table {
+static TABLE: Captured<Table> = Captured::new(Table {
     entries: [NOTHING; MOST],
     count: 0,
     standard: [(0, 0); 3],
-}));
+});
 
 fn table() -> &'static mut Table {
-    // SAFETY: see `Place`.
-    unsafe { &mut *TABLE.0.get() }
+    // SAFETY: see [`Captured`].
+    unsafe { TABLE.get() }
 }
 
 /// Notes which pipes lead to the agent. Call once, before the first image.

@@ -1,8 +1,7 @@
 //! What a process has from the one that made it, and one that is rebuilt from a file has not: what is done with signals, limits, and
 //! how soon it is killed when memory is used up (which a snapshot changes).
 
-use std::cell::UnsafeCell;
-
+use crate::captured::Captured;
 use crate::proc::read_file;
 use crate::signal::KernelAction;
 use crate::sys::{self, call};
@@ -26,21 +25,16 @@ const UNLIMITED: libc::rlimit = libc::rlimit {
     rlim_max: libc::RLIM_INFINITY,
 };
 
-struct Place(UnsafeCell<Inherited>);
-
-// SAFETY: only the capturing thread uses it.
-unsafe impl Sync for Place {}
-
-static INHERITED: Place = Place(UnsafeCell::new(Inherited {
+static INHERITED: Captured<Inherited> = Captured::new(Inherited {
     oom_score: [0; 8],
     oom_score_length: 0,
     actions: [KernelAction::DEFAULT; SIGNALS],
     limits: [UNLIMITED; LIMITS],
-}));
+});
 
 pub fn note() {
-    // SAFETY: see `Place`.
-    let noted = unsafe { &mut *INHERITED.0.get() };
+    // SAFETY: see [`Captured`].
+    let noted = unsafe { INHERITED.get() };
     noted.oom_score_length = read_file(OOM_SCORE, &mut noted.oom_score).unwrap_or(0);
     for (index, action) in noted.actions.iter_mut().enumerate() {
         // SAFETY: writes to the place for this signal.
@@ -54,8 +48,8 @@ pub fn note() {
 
 pub fn set() {
     set_own_oom_score();
-    // SAFETY: see `Place`.
-    let noted = unsafe { &*INHERITED.0.get() };
+    // SAFETY: see [`Captured`].
+    let noted = unsafe { INHERITED.get() };
     for (index, action) in noted.actions.iter().enumerate() {
         // SAFETY: reads what was noted. SIGKILL and SIGSTOP are refused, rightly.
         let _ = unsafe { call!(libc::SYS_rt_sigaction, index + 1, &raw const *action, 0, 8) };
@@ -89,8 +83,8 @@ pub fn set_oom_score(text: &[u8]) {
 }
 
 pub fn set_own_oom_score() {
-    // SAFETY: see `Place`.
-    let noted = unsafe { &*INHERITED.0.get() };
+    // SAFETY: see [`Captured`].
+    let noted = unsafe { INHERITED.get() };
     if noted.oom_score_length > 0 {
         set_oom_score(&noted.oom_score[..noted.oom_score_length]);
     }

@@ -5,6 +5,7 @@
 
 mod calls;
 mod capture;
+mod captured;
 mod capturing_thread;
 mod changes;
 mod clones;

@@ -3,8 +3,7 @@
 //! A copied process shares them with the original. So they are copied while all threads stand still, and the copy of the
 //! process makes its own of these at once: a pipe that a sleeping snapshot held open would never end for the original's readers.
 
-use std::cell::UnsafeCell;
-
+use crate::captured::Captured;
 use crate::descriptors::{Descriptor, replace};
 use crate::eventfds::Object;
 use crate::sys::{self, Errno, call};
@@ -36,17 +35,14 @@ struct Noted {
     count: usize,
 }
 
-struct Place(UnsafeCell<Noted>);
-// SAFETY: only the capturing thread uses it, and in a copy the only thread there is.
-unsafe impl Sync for Place {}
-static NOTED: Place = Place(UnsafeCell::new(Noted {
+static NOTED: Captured<Noted> = Captured::new(Noted {
     pipes: [NO_PIPE; MOST_PIPES],
     count: 0,
-}));
+});
 
 fn noted() -> &'static mut Noted {
-    // SAFETY: see `Place`.
-    unsafe { &mut *NOTED.0.get() }
+    // SAFETY: see [`Captured`].
+    unsafe { NOTED.get() }
 }
 
 impl Noted {

@@ -5,8 +5,7 @@
 //! original, so the copy gets *twins*: private memory with the same content, made just before it is copied, and moved to the same
 //! places in the copy. What becomes the rank makes shared memory of them again.
 
-use std::cell::UnsafeCell;
-
+use crate::captured::Captured;
 use crate::descriptors;
 use crate::pages::{self, PAGE};
 use crate::proc::{Lines, MapsLine};
@@ -20,7 +19,7 @@ const MOST: usize = 64;
 pub const IS_OF_OTHERS: &str = "it shares writable memory with a file, a device or other processes";
 
 #[derive(Clone, Copy)]
-struct Area {
+struct SharedArea {
     start: usize,
     end: usize,
     protection: i32,
@@ -32,22 +31,18 @@ struct Area {
 }
 
 struct State {
-    areas: [Area; MOST],
+    areas: [SharedArea; MOST],
     count: usize,
 }
 
 impl State {
-    fn areas(&self) -> &[Area] {
+    fn areas(&self) -> &[SharedArea] {
         &self.areas[..self.count]
     }
 }
 
-struct Place(UnsafeCell<State>);
-// SAFETY: only the capturing thread uses it, and in a copy the only thread there is.
-unsafe impl Sync for Place {}
-
-static STATE: Place = Place(UnsafeCell::new(State {
-    areas: [Area {
+static STATE: Captured<State> = Captured::new(State {
+    areas: [SharedArea {
         start: 0,
         end: 0,
         protection: 0,
@@ -56,11 +51,11 @@ static STATE: Place = Place(UnsafeCell::new(State {
         twin: 0,
     }; MOST],
     count: 0,
-}));
+});
 
 fn state() -> &'static mut State {
-    // SAFETY: see `Place`.
-    unsafe { &mut *STATE.0.get() }
+    // SAFETY: see [`Captured`].
+    unsafe { STATE.get() }
 }
 
 /// Forgets all areas: they are about to be listed.
@@ -85,7 +80,7 @@ pub fn add(mapping: &MapsLine) -> Result<(), &'static str> {
     if state.count == MOST {
         return Err("it has more than 64 shared memory areas");
     }
-    state.areas[state.count] = Area {
+    state.areas[state.count] = SharedArea {
         start: mapping.start,
         end: mapping.end,
         protection: mapping.protection,
@@ -132,7 +127,7 @@ pub fn is_nameless(mapping: &MapsLine, of_kernel: u64) -> bool {
 pub fn refuses() -> Option<&'static str> {
     const F_GET_SEALS: i32 = 1034;
     const NO_MORE_WRITING: usize = 0x8 | 0x10;
-    let is_fit = |area: &Area| {
+    let is_fit = |area: &SharedArea| {
         let mut noted = descriptors::noted().iter();
         match descriptor(area) {
             None => !noted.any(|entry| entry.inode == area.file),
@@ -146,7 +141,7 @@ pub fn refuses() -> Option<&'static str> {
 }
 
 /// By which descriptor the program has such an area's file open, to read it and to write to it.
-fn descriptor(area: &Area) -> Option<i32> {
+fn descriptor(area: &SharedArea) -> Option<i32> {
     let mut entries = descriptors::noted().iter();
     let is_of = |entry: &&descriptors::Descriptor| {
         entry.inode == area.file && entry.status & libc::O_ACCMODE == libc::O_RDWR && entry.status & libc::O_PATH == 0
@@ -180,7 +175,7 @@ impl Drop for Twins {
     }
 }
 
-unsafe fn twin(area: &Area) -> Result<usize, &'static str> {
+unsafe fn twin(area: &SharedArea) -> Result<usize, &'static str> {
     let (start, bytes) = (area.start, area.end - area.start);
     // SAFETY: as the caller says; pages that were never touched read as zero and stay so.
     unsafe {
@@ -199,7 +194,7 @@ unsafe fn twin(area: &Area) -> Result<usize, &'static str> {
     }
 }
 
-unsafe fn readable(area: &Area) -> Result<(), Errno> {
+unsafe fn readable(area: &SharedArea) -> Result<(), Errno> {
     if area.protection & libc::PROT_READ != 0 {
         return Ok(());
     }
@@ -324,7 +319,7 @@ fn new_file(bytes: Option<u64>) -> Result<i32, Errno> {
     }
 }
 
-unsafe fn share(area: &Area, file: i32) -> Result<(), Errno> {
+unsafe fn share(area: &SharedArea, file: i32) -> Result<(), Errno> {
     let bytes = area.end - area.start;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: as the caller says.

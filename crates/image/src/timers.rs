@@ -1,7 +1,6 @@
 //! Timers and pending signals, which a copied process does not inherit.
 
-use std::cell::UnsafeCell;
-
+use crate::captured::Captured;
 use crate::proc::Lines;
 use crate::sys::{self, Errno, call};
 use crate::threads::{self, MOST};
@@ -42,10 +41,7 @@ const NO_SETTING: libc::itimerspec = libc::itimerspec {
     it_value: libc::timespec { tv_sec: 0, tv_nsec: 0 },
 };
 
-struct Place(UnsafeCell<Noted>);
-// SAFETY: only the capturing thread uses it, and threads that are being woken read it.
-unsafe impl Sync for Place {}
-static NOTED: Place = Place(UnsafeCell::new(Noted {
+static NOTED: Captured<Noted> = Captured::new(Noted {
     interval: [NO_TIMER; 3],
     posix: [PosixTimer {
         id: 0,
@@ -59,12 +55,12 @@ static NOTED: Place = Place(UnsafeCell::new(Noted {
     count: 0,
     for_process: 0,
     for_thread: [0; MOST],
-}));
+});
 
 /// Keeps all timers and pending signals. The error says what cannot be kept.
 pub fn note() -> Result<(), &'static str> {
-    // SAFETY: see `Place`.
-    let noted = unsafe { &mut *NOTED.0.get() };
+    // SAFETY: see [`Captured`].
+    let noted = unsafe { NOTED.get() };
     note_pending(noted)?;
     // A timer that runs out meanwhile is either still set or has become a signal.
     for _ in 0..100 {
@@ -187,8 +183,8 @@ fn read_timers(file: i32, noted: &mut Noted) -> Result<(), &'static str> {
 /// In a woken copy: sets all timers and sends the process its signals again. `new_tid` tells what a thread is called now.
 /// All signals are blocked.
 pub fn set(new_tid: impl Fn(i32) -> i32) -> Result<(), Errno> {
-    // SAFETY: see `Place`.
-    let noted = unsafe { &*NOTED.0.get() };
+    // SAFETY: see [`Captured`].
+    let noted = unsafe { NOTED.get() };
     for signal in (1..=31).filter(|signal| noted.for_process >> (signal - 1) & 1 != 0) {
         // SAFETY: a signal to this process, which has all blocked.
         unsafe { call!(libc::SYS_kill, sys::getpid(), signal) }?;
@@ -242,8 +238,8 @@ fn create(timer: &PosixTimer, tid: i32) -> Result<(), Errno> {
 
 /// In the woken thread that was entry `index` of the table: its own signals.
 pub fn raise_own(index: usize) {
-    // SAFETY: see `Place`.
-    let signals = unsafe { (*NOTED.0.get()).for_thread[index] };
+    // SAFETY: see [`Captured`].
+    let signals = unsafe { (*NOTED.pointer()).for_thread[index] };
     for signal in (1..=31).filter(|signal| signals >> (signal - 1) & 1 != 0) {
         // SAFETY: a signal to this thread, which has all blocked.
         let _ = unsafe { call!(libc::SYS_tgkill, sys::getpid(), sys::gettid(), signal) };

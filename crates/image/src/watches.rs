@@ -1,7 +1,6 @@
 //! What the epoll sets of the process watch.
 
-use std::cell::UnsafeCell;
-
+use crate::captured::Captured;
 use crate::descriptors::Descriptor;
 use crate::eventfds::Object;
 use crate::proc;
@@ -30,17 +29,14 @@ struct Noted {
     count: usize,
 }
 
-struct Place(UnsafeCell<Noted>);
-// SAFETY: only the capturing thread uses it, and in a copy the only thread there is.
-unsafe impl Sync for Place {}
-static NOTED: Place = Place(UnsafeCell::new(Noted {
+static NOTED: Captured<Noted> = Captured::new(Noted {
     watches: [NO_WATCH; MOST_WATCHES],
     count: 0,
-}));
+});
 
 fn noted() -> &'static mut Noted {
-    // SAFETY: see `Place`.
-    unsafe { &mut *NOTED.0.get() }
+    // SAFETY: see [`Captured`].
+    unsafe { NOTED.get() }
 }
 
 impl Noted {

@@ -5,7 +5,6 @@
 //! What the file needs besides was copied for the two images before, whose buffers are still there: a file is written over
 //! that is three images old.
 
-use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use resurgo_wire::image::{Datagram, Kind};
@@ -17,6 +16,7 @@ use super::piece::Piece;
 use super::tables::Tables;
 use super::writer::{self, About, Sources};
 use super::{answers, scan};
+use crate::captured::Captured;
 use crate::changes::{self, Latest};
 use crate::sys::{self, Errno};
 use crate::trouble::Trouble;
@@ -73,10 +73,6 @@ struct State {
     shared: Area,
 }
 
-struct Place(UnsafeCell<State>);
-// SAFETY: only the capturing thread uses it, and in a copy the only thread there is.
-unsafe impl Sync for Place {}
-
 const UNKNOWN: State = State {
     fork: 0,
     find: Measured([0; 4]),
@@ -94,11 +90,11 @@ const fn buffer(index: usize) -> Buffer {
     }
 }
 
-static STATE: Place = Place(UnsafeCell::new(UNKNOWN));
+static STATE: Captured<State> = Captured::new(UNKNOWN);
 
 fn state() -> &'static mut State {
-    // SAFETY: see `Place`.
-    unsafe { &mut *STATE.0.get() }
+    // SAFETY: see [`Captured`].
+    unsafe { STATE.get() }
 }
 
 const STACK: usize = 128 << 10;
