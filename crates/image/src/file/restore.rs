@@ -21,11 +21,13 @@ use super::scan;
 use crate::pages::PAGE;
 use crate::talk;
 use filler::Filler;
+use obstacle::Obstacle;
 use open::Never;
 use steps::Plan;
 
 mod filler;
 mod mapping;
+mod obstacle;
 mod open;
 mod steps;
 mod vdso;
@@ -46,7 +48,7 @@ pub fn restore(
         Ok(never) => match never {},
         Err(why) => why,
     };
-    let failed = Datagram::new(Kind::Failed, 0, 0, 0).with_text(&why);
+    let failed = Datagram::new(Kind::Failed, 0, 0, 0).with_text(&why.to_string());
     let _ = talk::send(IMAGE_FD, &failed, &[]);
     EXIT_NOT_RESTORED
 }
@@ -56,21 +58,22 @@ fn try_restore(
     file: io::Result<fs::File>,
     digest: &[u8],
     check: &dyn Fn(&str) -> Result<(), String>,
-) -> Result<Never, String> {
-    let file = file.map_err(|error| format!("image file {}: {error}", path.display()))?;
-    let image = Image::of(path, file).map_err(|defect| defect.to_string())?;
-    check(&image.note)?;
-    image.must_be(digest).map_err(|defect| defect.to_string())?;
+) -> Result<Never, Obstacle> {
+    let image = match file {
+        Ok(file) => Image::of(path, file)?,
+        Err(error) => return Err(Obstacle::with(format!("image file {}", path.display()))(error)),
+    };
+    check(&image.note).map_err(Obstacle::Note)?;
+    image.must_be(digest)?;
     let kernels_code = kernels_code(&image)?;
     for file in &image.files {
         check_file(&image, file)?;
     }
     let filler = Filler::start(&image);
     let data = match &filler {
-        Some(_) => image.plain_data(),
-        None => image.verified_data(),
+        Some(_) => image.plain_data()?,
+        None => image.verified_data()?,
     };
-    let data = data.map_err(|defect| defect.to_string())?;
     let mut opened = open::Opened::new(&image, &data)?;
     if let Some(code) = kernels_code {
         opened.give_code(&code)?;
@@ -83,8 +86,8 @@ fn try_restore(
 }
 
 /// The kernel's own pages in this process: start and end, in the order of [`PARKED_NAMES`].
-fn own_pages() -> Result<[Option<(u64, u64)>; 3], String> {
-    let maps = fs::read_to_string("/proc/self/maps").map_err(|error| format!("/proc/self/maps: {error}"))?;
+fn own_pages() -> Result<[Option<(u64, u64)>; 3], Obstacle> {
+    let maps = fs::read_to_string("/proc/self/maps").map_err(Obstacle::with("/proc/self/maps"))?;
     let mut pages = [None; 3];
     for line in maps.lines() {
         let Some(which) = PARKED_NAMES.iter().position(|name| line.as_bytes().ends_with(name)) else {
@@ -99,7 +102,7 @@ fn own_pages() -> Result<[Option<(u64, u64)>; 3], String> {
 
 /// Programs hold addresses inside the kernel's own code. None: it is what it was, and can be moved to where it was. Otherwise what
 /// takes its place; empty where the process has none.
-fn kernels_code(image: &Image) -> Result<Option<Vec<u8>>, String> {
+fn kernels_code(image: &Image) -> Result<Option<Vec<u8>>, Obstacle> {
     let theirs = image.text(image.header.vdso);
     let own = own_pages()?;
     let kinds = [MappingKind::Vvar, MappingKind::VvarClock, MappingKind::Vdso];
@@ -120,25 +123,23 @@ fn kernels_code(image: &Image) -> Result<Option<Vec<u8>>, String> {
         return Ok(Some(Vec::new()));
     }
     if image.header.in_vdso > 0 {
-        return Err(
-            "the image was taken under another kernel, while a thread was in that one's own code (vDSO)".into(),
-        );
+        return Err(Obstacle::InVdso);
     }
     let code = vdso::with_system_calls(theirs);
-    code.map(Some)
-        .ok_or_else(|| "the image was taken under another kernel, whose vDSO has other functions than are known".into())
+    code.map(Some).ok_or(Obstacle::UnknownVdso)
 }
 
 /// A mapped file must be what it was: most of its pages are not in the image.
-fn check_file(image: &Image, file: &format::File) -> Result<(), String> {
+fn check_file(image: &Image, file: &format::File) -> Result<(), Obstacle> {
     use std::os::unix::ffi::OsStrExt;
     let path = Path::new(std::ffi::OsStr::from_bytes(image.text(file.path)));
-    let shown = path.display();
-    let metadata = fs::metadata(path).map_err(|error| format!("{shown}, which the program had mapped: {error}"))?;
+    let shown = path.display().to_string();
+    let metadata = fs::metadata(path).map_err(Obstacle::with(format!("{shown}, which the program had mapped")))?;
     let changed = |what: &str| {
-        Err(format!(
-            "{shown}, which the program had mapped, has changed since: {what}"
-        ))
+        Err(Obstacle::Changed {
+            path: shown.clone(),
+            what: what.to_string(),
+        })
     };
     if metadata.len() != file.size {
         return changed(&format!("{} bytes, were {}", metadata.len(), file.size));
@@ -148,9 +149,8 @@ fn check_file(image: &Image, file: &format::File) -> Result<(), String> {
     }
     if file.build_id_length > 0 {
         let mut page = [0u8; PAGE];
-        let opened = fs::File::open(path).map_err(|error| format!("{shown}: {error}"))?;
-        std::os::unix::fs::FileExt::read_exact_at(&opened, &mut page, 0)
-            .map_err(|error| format!("{shown}: {error}"))?;
+        let opened = fs::File::open(path).map_err(Obstacle::with(shown.clone()))?;
+        std::os::unix::fs::FileExt::read_exact_at(&opened, &mut page, 0).map_err(Obstacle::with(shown.clone()))?;
         if scan::build_id(&page) != Some(&file.build_id[..file.build_id_length as usize]) {
             return changed("its build id");
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -11,6 +11,7 @@ use std::path::Path;
 use resurgo_wire::node_memory::IMAGE_FD;
 
 use super::filler::Filler;
+use super::obstacle::Obstacle;
 use crate::file::format::{DESCRIPTOR_KINDS, Descriptor, DescriptorKind, Mapping, MappingKind, PLAIN};
 use crate::file::reader::Image;
 
@@ -37,7 +38,7 @@ pub struct Opened {
 
 impl Opened {
     /// `data`: the file with the image's data.
-    pub fn new(image: &Image, data: &File) -> Result<Opened, String> {
+    pub fn new(image: &Image, data: &File) -> Result<Opened, Obstacle> {
         let highest = image.descriptors.iter().map(|descriptor| descriptor.fd).max();
         let above = highest.unwrap_or(0).max(IMAGE_FD) + 1;
         let mut opened = Opened {
@@ -67,17 +68,17 @@ impl Opened {
         }
         for descriptor in &image.descriptors {
             let source = opened.source(image, descriptor);
-            let source = source.map_err(|why| format!("descriptor {}: {why}", descriptor.fd))?;
+            let source = source.map_err(|why| why.of(descriptor.fd))?;
             opened.sources.push(source);
         }
         Ok(opened)
     }
 
     /// A copy of a descriptor, above the program's, that the restorer inherits.
-    fn lift(&self, fd: i32) -> Result<i32, String> {
+    fn lift(&self, fd: i32) -> Result<i32, Obstacle> {
         // SAFETY: makes a new descriptor.
         match unsafe { libc::fcntl(fd, libc::F_DUPFD, self.above) } {
-            -1 => Err(last_error("no descriptor")),
+            -1 => Err(Obstacle::last("no descriptor")),
             new => Ok(new),
         }
     }
@@ -87,7 +88,7 @@ impl Opened {
         self.code
     }
 
-    pub fn give_code(&mut self, code: &[u8]) -> Result<(), String> {
+    pub fn give_code(&mut self, code: &[u8]) -> Result<(), Obstacle> {
         self.code = Some(self.lift(memory_file_of(c"resurgo-vdso", code)?.as_raw_fd())?);
         Ok(())
     }
@@ -96,7 +97,7 @@ impl Opened {
         self.filler
     }
 
-    pub fn give_filler(&mut self, filler: &Filler) -> Result<(), String> {
+    pub fn give_filler(&mut self, filler: &Filler) -> Result<(), Obstacle> {
         let socket = filler.socket.as_raw_fd();
         self.filler = Some((self.lift(socket)?, self.lift(socket)?));
         Ok(())
@@ -136,7 +137,7 @@ impl Opened {
         all
     }
 
-    fn source(&mut self, image: &Image, descriptor: &Descriptor) -> Result<i32, String> {
+    fn source(&mut self, image: &Image, descriptor: &Descriptor) -> Result<i32, Obstacle> {
         let kind = DESCRIPTOR_KINDS[descriptor.kind as usize];
         if kind != DescriptorKind::Output && descriptor.same_as >= 0 {
             let first = image
@@ -144,9 +145,7 @@ impl Opened {
                 .iter()
                 .position(|other| other.fd == descriptor.same_as);
             let source = first.and_then(|first| self.sources.get(first));
-            return source
-                .copied()
-                .ok_or_else(|| "its file is not among those before it".to_string());
+            return source.copied().ok_or(Obstacle::Order);
         }
         match kind {
             DescriptorKind::Output => self.lift(descriptor.same_as),
@@ -156,7 +155,8 @@ impl Opened {
             DescriptorKind::File => self.lift(reopen(image, descriptor)?.as_raw_fd()),
             DescriptorKind::Leftover => {
                 let file = memory_file(c"resurgo-leftover")?;
-                file.set_len(descriptor.length).map_err(|error| error.to_string())?;
+                file.set_len(descriptor.length)
+                    .map_err(Obstacle::with("a memory file"))?;
                 self.lift(file.as_raw_fd())
             }
             DescriptorKind::Pipe => {
@@ -176,14 +176,14 @@ impl Opened {
                     None => self.make_removed(content(image, descriptor), image.text(descriptor.path), descriptor)?,
                 };
                 let own = open(format!("/proc/self/fd/{file}").as_bytes(), flags(descriptor))?;
-                go_to(&own, descriptor)?;
+                go_to(&own, descriptor).map_err(Obstacle::with("its offset"))?;
                 self.lift(own.as_raw_fd())
             }
         }
     }
 
     /// A file without a name: where it was, or in memory where the file system has none.
-    fn make_removed(&mut self, content: &[u8], path: &[u8], descriptor: &Descriptor) -> Result<i32, String> {
+    fn make_removed(&mut self, content: &[u8], path: &[u8], descriptor: &Descriptor) -> Result<i32, Obstacle> {
         let in_memory = path.starts_with(b"/memfd:");
         let directory = Path::new(OsStr::from_bytes(path)).parent().filter(|_| !in_memory);
         let nameless = |directory| {
@@ -199,22 +199,21 @@ impl Opened {
             file.set_len(descriptor.length)?;
             file.set_permissions(Permissions::from_mode(descriptor.mode & 0o7777))
         });
-        filled.map_err(|error| format!("a removed file of {} bytes: {error}", content.len()))?;
+        filled.map_err(Obstacle::with(format!("a removed file of {} bytes", content.len())))?;
         let file = self.lift(file.as_raw_fd())?;
         self.removed.push((inode(descriptor), file));
         Ok(file)
     }
 
-    fn make_pipe(&mut self, content: &[u8], descriptor: &Descriptor) -> Result<[i32; 2], String> {
-        let (read, mut write) = std::io::pipe().map_err(|error| format!("no pipe: {error}"))?;
+    fn make_pipe(&mut self, content: &[u8], descriptor: &Descriptor) -> Result<[i32; 2], Obstacle> {
+        let (read, mut write) = std::io::pipe().map_err(Obstacle::with("no pipe"))?;
         // SAFETY: about a pipe just made; writing into it must not wait for a reader.
         unsafe {
             libc::fcntl(write.as_raw_fd(), libc::F_SETPIPE_SZ, content.len() as i32);
             libc::fcntl(write.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
         }
-        write
-            .write_all(content)
-            .map_err(|error| format!("a pipe with {} bytes in it: {error}", content.len()))?;
+        let filled = write.write_all(content);
+        filled.map_err(Obstacle::with(format!("a pipe with {} bytes in it", content.len())))?;
         let ends = [self.lift(read.as_raw_fd())?, self.lift(write.as_raw_fd())?];
         self.pipes.push((inode(descriptor), ends));
         Ok(ends)
@@ -222,7 +221,7 @@ impl Opened {
 }
 
 /// The process will have the program's limits when all of its descriptors are there.
-fn raise_limit() -> Result<(), String> {
+fn raise_limit() -> Result<(), Obstacle> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -240,17 +239,17 @@ fn raise_limit() -> Result<(), String> {
     if done {
         Ok(())
     } else {
-        Err(last_error("the limit of open files"))
+        Err(Obstacle::last("the limit of open files"))
     }
 }
 
-fn open(path: &[u8], flags: i32) -> Result<File, String> {
+fn open(path: &[u8], flags: i32) -> Result<File, Obstacle> {
     let shown = OsStr::from_bytes(path).display().to_string();
-    let path = CString::new(path).map_err(|_| shown.clone())?;
+    let path = CString::new(path).map_err(|error| Obstacle::with(shown.clone())(error.into()))?;
     // SAFETY: the path is terminated; the new descriptor is nobody else's.
     unsafe {
         match libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) {
-            -1 => Err(last_error(&shown)),
+            -1 => Err(Obstacle::last(shown)),
             fd => Ok(File::from_raw_fd(fd)),
         }
     }
@@ -262,32 +261,31 @@ fn flags(descriptor: &Descriptor) -> i32 {
     descriptor.status & !only_once | libc::O_NOCTTY
 }
 
-fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, String> {
+fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, Obstacle> {
     let path = image.text(descriptor.path);
-    let shown = OsStr::from_bytes(path).display();
+    let shown = OsStr::from_bytes(path).display().to_string();
     let file = open(path, flags(descriptor))?;
-    let metadata = file.metadata().map_err(|error| format!("{shown}: {error}"))?;
+    let metadata = file.metadata().map_err(Obstacle::with(shown.clone()))?;
     use std::os::unix::fs::MetadataExt;
     // A file in /proc exists only while it is open: its inode says nothing.
     let lasts = !path.starts_with(b"/proc/");
     // The device is not compared: many have other numbers after the machine starts again.
     if lasts && metadata.ino() != descriptor.inode {
-        return Err(format!("{shown} is another file than it was"));
+        return Err(Obstacle::Exchanged(shown));
     }
     let read_only = descriptor.status & libc::O_ACCMODE == libc::O_RDONLY;
     let appends = descriptor.status & libc::O_APPEND != 0 && !read_only;
     if lasts && metadata.is_file() && (read_only || appends) && metadata.len() < descriptor.length {
-        return Err(format!("{shown} has become shorter"));
+        return Err(Obstacle::Shorter(shown));
     }
-    go_to(&file, descriptor).map_err(|error| format!("{shown}: {error}"))?;
+    go_to(&file, descriptor).map_err(Obstacle::with(shown))?;
     Ok(file)
 }
 
 /// Moves an offset to where it was; an open path has none.
-fn go_to(mut file: &File, descriptor: &Descriptor) -> Result<(), String> {
+fn go_to(mut file: &File, descriptor: &Descriptor) -> io::Result<()> {
     if descriptor.status & libc::O_PATH == 0 {
-        let moved = file.seek(SeekFrom::Start(descriptor.offset as u64));
-        moved.map_err(|error| error.to_string())?;
+        file.seek(SeekFrom::Start(descriptor.offset as u64))?;
     }
     Ok(())
 }
@@ -310,35 +308,30 @@ fn content<'a>(image: &'a Image, descriptor: &Descriptor) -> &'a [u8] {
     contents.max_by_key(|content| content.len()).unwrap_or_default()
 }
 
-fn memory_file(name: &std::ffi::CStr) -> Result<File, String> {
+fn memory_file(name: &std::ffi::CStr) -> Result<File, Obstacle> {
     // SAFETY: the new descriptor is nobody else's.
     unsafe {
         match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
-            -1 => Err(last_error("a memory file")),
+            -1 => Err(Obstacle::last("a memory file")),
             fd => Ok(File::from_raw_fd(fd)),
         }
     }
 }
 
-fn memory_file_of(name: &std::ffi::CStr, bytes: &[u8]) -> Result<File, String> {
+fn memory_file_of(name: &std::ffi::CStr, bytes: &[u8]) -> Result<File, Obstacle> {
     let mut file = memory_file(name)?;
-    file.write_all(bytes)
-        .map_err(|error| format!("a memory file: {error}"))?;
+    file.write_all(bytes).map_err(Obstacle::with("a memory file"))?;
     Ok(file)
 }
 
 /// Puts every descriptor in its place and executes the restorer.
-pub fn finish(image: &Image, opened: Opened, restorer: &[u8], plan: &[u8]) -> Result<Never, String> {
+pub fn finish(image: &Image, opened: Opened, restorer: &[u8], plan: &[u8]) -> Result<Never, Obstacle> {
     let directory = OsStr::from_bytes(image.text(image.header.directory));
-    std::env::set_current_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    std::env::set_current_dir(directory).map_err(Obstacle::with(directory.display().to_string()))?;
     let restorer = memory_file_of(c"resurgo-restorer", restorer)?;
     let plan_file = opened.lift(memory_file_of(c"resurgo-plan", plan)?.as_raw_fd())?;
-    let number = |text: String| CString::new(text).map_err(|error| error.to_string());
-    let arguments = [
-        number("resurgo".to_string())?,
-        number(plan_file.to_string())?,
-        number(plan.len().to_string())?,
-    ];
+    let number = |number: usize| CString::new(number.to_string()).expect("digits only");
+    let arguments = [c"resurgo".to_owned(), number(plan_file as usize), number(plan.len())];
     let arguments = [
         arguments[0].as_ptr(),
         arguments[1].as_ptr(),
@@ -357,7 +350,7 @@ pub fn finish(image: &Image, opened: Opened, restorer: &[u8], plan: &[u8]) -> Re
         }
         for (descriptor, source) in image.descriptors.iter().zip(&opened.sources) {
             if libc::dup2(*source, descriptor.fd) < 0 {
-                return Err(last_error(&format!("descriptor {}", descriptor.fd)));
+                return Err(Obstacle::last(format!("descriptor {}", descriptor.fd)));
             }
             if descriptor.kind == DescriptorKind::Output as u32 {
                 libc::fcntl(descriptor.fd, libc::F_SETFL, descriptor.status);
@@ -373,12 +366,8 @@ pub fn finish(image: &Image, opened: Opened, restorer: &[u8], plan: &[u8]) -> Re
             libc::AT_EMPTY_PATH,
         );
     }
-    Err(last_error("the restorer cannot be executed"))
+    Err(Obstacle::last("the restorer cannot be executed"))
 }
 
 /// Of what never returns.
 pub enum Never {}
-
-fn last_error(what: &str) -> String {
-    format!("{what}: {}", std::io::Error::last_os_error())
-}
