@@ -95,8 +95,9 @@ pub fn with_spare_room(layout: Layout, room: &Range<usize>) -> Result<Layout, Re
     Ok(layout.with_room(room.len().min(share_of_limits()?)))
 }
 
-/// Most segments of log of a rank in `layout`, when the user has not said how much: half of the available memory for all ranks together, at
-/// most 8 GiB each, and what fits into its share of the user's limits with room for as many ranks as may be spawned, or [`FEW`].
+/// Most segments of log of a rank in `layout`, when the user does not say how many. All ranks together get half of the
+/// available memory, at most 8 GiB each. A log must also fit into the rank's share of the user's limits, with room for
+/// ranks that may be spawned; or it has [`FEW`].
 pub fn default_log_segments(layout: Layout, may_spawn: bool) -> Result<usize, Refusal> {
     let available = resurgo_runtime::memory::available().unwrap_or(1 << 30) as usize;
     let memory = available / 2 / layout.size;

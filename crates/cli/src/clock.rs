@@ -1,5 +1,6 @@
-//! The clock that counts since the machine was started (CLOCK_MONOTONIC): a job that goes on after a restart of the machine has one of
-//! its own, which does not go backwards. Programs wait until moments of it (Python's `time.sleep`, C++'s `wait_for`).
+//! The clock that counts since the machine's start (CLOCK_MONOTONIC). A job that goes on after a restart of the machine
+//! has one of its own, which does not go backwards. Programs wait until moments of it (Python's `time.sleep`, C++'s
+//! `wait_for`).
 
 use std::ffi::OsStr;
 use std::fs;

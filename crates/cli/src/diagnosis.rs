@@ -1,7 +1,7 @@
 //! Can this program be protected, and through which MPI library?
 //!
 //! The program is followed as the dynamic loader would follow it. The outcome is a library that talks through
-//! libfabric, and what has to be in the ranks' environment for it to be the one that is loaded; or a reason why not.
+//! libfabric, and the variables that make the loader take it; or a reason why not.
 
 mod elf;
 mod imports;

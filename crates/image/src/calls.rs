@@ -1,8 +1,8 @@
-//! System calls that the stop of a thread has broken off, and how they go on: the program sees no EINTR that is not its
-//! own, and no timeout begins anew.
+//! System calls that the stop of a thread broke off, and how they go on. The program sees no EINTR that is not its own,
+//! and no timeout begins anew.
 //!
-//! The kernel restarts most calls by itself (SA_RESTART). Those that it never restarts are set up again here: the registers
-//! are what they were before the call, but for a relative timeout, which becomes what is left of it. When the call began is
+//! The kernel restarts most calls by itself (SA_RESTART). Those that it never restarts are set up again here. The
+//! registers are what they were before the call; a relative timeout becomes what is left of it. When the call began is
 //! not known at its first stop: so a wait can be longer than asked for, by at most the time between two images.
 
 use std::cell::UnsafeCell;
@@ -237,8 +237,8 @@ fn is_ended_by_signal(number: i64, restarts: bool) -> bool {
     }
 }
 
-/// In the signal handler, before it returns to `context`: a signal for the program that has come while the thread stood
-/// still ends the call that it stands in, as it would have done. Otherwise `pause` would wait for another one.
+/// In the signal handler, before it returns to `context`. A signal for the program that came while the thread stood
+/// still ends its call, as it would have done. Otherwise `pause` would wait for another one.
 pub fn heed_signals(context: usize) {
     // Both are 64 bits in the kernel.
     // SAFETY: the caller's own frame; glibc keeps the kernel's mask in the first word of uc_sigmask.

@@ -1,9 +1,9 @@
 //! Which memory the process has written to between its images, so that a file needs to be given only that.
 //!
-//! The kernel keeps track (userfaultfd in its asynchronous write-protecting mode, Linux 6.7): a page is protected when an image
-//! is taken, and the first write to it afterwards takes the protection away, in the kernel, unseen by the program.
-//! PAGEMAP_SCAN lists the pages without protection and protects them again. Memory that was mapped or moved since is not
-//! tracked yet and counts as written. A copy of the process inherits the lists but not the tracking.
+//! The kernel keeps track (userfaultfd in its asynchronous write-protecting mode, Linux 6.7). Each page is protected
+//! when an image is taken. The first write to it takes the protection away, in the kernel, unseen by the program.
+//! PAGEMAP_SCAN lists the pages without protection and protects them again. Memory that was mapped or moved since is
+//! not tracked yet and counts as written. A copy of the process inherits the lists but not the tracking.
 //!
 //! Where the kernel has none of this, or a container forbids it, nothing is known and all of the memory is written.
 

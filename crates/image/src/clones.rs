@@ -30,8 +30,8 @@ struct CloneArguments {
     cgroup: u64,
 }
 
-/// Starts a thread of the program on the stack that ends at `stack`: with this number where that is allowed and free, else
-/// with a new one, which is returned.
+/// Starts a thread of the program on the stack that ends at `stack`. It has this number if that is allowed and free,
+/// else a new one. Returns the number.
 ///
 /// # Safety
 /// The stack is nobody else's; `run(argument)` does without glibc's thread-local storage until it has one.

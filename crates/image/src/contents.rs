@@ -1,7 +1,8 @@
-//! Contents of files that the program changes in place, such as a small database. When the rank goes back to an image, such a
-//! file would be newer than the program. So each image has a copy of it, in memory of the process: a file is kept if the program can
-//! both read it and write to any place of it, if all such files have at most [`MOST`] bytes together. A file that the program
-//! only writes, or appends to, is not kept: the program will write it once more (`sharing.rs` has what is done with what was appended).
+//! Contents of files that the program changes in place, such as a small database. When the rank goes back to an image,
+//! such a file would be newer than the program. So each image has a copy of it, in memory of the process. A file is
+//! kept if the program can both read it and write to any place of it; all such files have at most [`MOST`] bytes
+//! together. A file that the program only writes, or appends to, is not kept: the program will write it once more
+//! (`sharing.rs` has what is done with what was appended).
 //!
 //! A file that others write to is left as it is: its new content may be theirs.
 

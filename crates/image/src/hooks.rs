@@ -20,8 +20,8 @@ pub struct Hooks {
     pub drain: fn() -> u64,
     /// As many messages have been taken as were announced.
     pub is_drained: fn() -> bool,
-    /// Look whose turn it is in a wave of groups: hold back what must not pass now, let go what may, and say how many messages
-    /// have been sent on each channel. All threads stand still, outside of every [`crate::Guard`].
+    /// Look whose turn it is in a wave of groups. Hold back messages that must not pass now, let the others go, and say
+    /// how many messages were sent on each channel. All threads stand still, outside of every [`crate::Guard`].
     pub notice: fn(),
     /// This process has woken up; no thread of the program runs yet. True when all ranks return to a wave: then it waits for
     /// them.

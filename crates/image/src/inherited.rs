@@ -1,5 +1,5 @@
-//! What a process has from the one that made it, and one that is rebuilt from a file has not: what is done with signals, limits, and
-//! how soon it is killed when memory is used up (which a snapshot changes).
+//! What a copy inherits, and a process that is rebuilt from a file does not: handlers of signals, limits, and how soon
+//! it is killed when memory is used up (which a snapshot changes).
 
 use crate::captured::Captured;
 use crate::proc::read_file;
@@ -10,8 +10,7 @@ const SIGNALS: usize = 64;
 
 const LIMITS: usize = 16;
 
-/// What a process that is rebuilt from a file does not inherit: what is done with signals, limits, and how soon it is killed when
-/// memory is used up (which a snapshot changes).
+/// All of it, as it was when the threads stopped.
 struct Inherited {
     /// As the kernel writes it.
     oom_score: [u8; 8],

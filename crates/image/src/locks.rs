@@ -1,9 +1,9 @@
 //! Held locks of glibc, which know their owner by its thread id, in a process whose threads have new ids.
 //!
-//! Recursive, error-checking, robust and priority-inheriting mutexes and the writer's side of read-write locks compare that
-//! id with the caller's: the loader's own lock is one of them, held by a thread that loads a library. Only robust ones can be
-//! found by way of the kernel. So the memory is searched for what has the shape of a held lock with the id of one of these
-//! threads in its place; an image is taken often, and woken up only after a failure: this is the time for it.
+//! Recursive, error-checking, robust and priority-inheriting mutexes compare that id with the caller's, and so do
+//! read-write locks held for writing. The loader's own lock is one of them, held by a thread that loads a library. Only
+//! robust ones can be found by way of the kernel. So the memory is searched for the shape of a held lock with the id of
+//! one of these threads. Images are taken often, and woken up only after a failure: so it is searched then.
 //!
 //! Left out: a thread that is captured between the two instructions of glibc that load its id and store it in a lock.
 
@@ -15,8 +15,8 @@ use crate::proc::{Lines, MapsLine};
 use crate::sys::{self, Errno, call};
 use crate::{calls, threads};
 
-/// Why the threads that stand still cannot be called otherwise: one of them has its id in a register, to put it into a
-/// robust or priority-inheriting mutex as soon as it gets that.
+/// Why the stopped threads cannot have other ids, if so. One of them has its id in a register, to put it into a robust
+/// or priority-inheriting mutex as soon as it gets that.
 pub fn refuses() -> Option<&'static str> {
     let waits = threads::parked().iter().any(|thread| {
         // SAFETY: glibc's own list head: first entry, offset, and the lock that is being taken or given back.

@@ -119,8 +119,9 @@ pub struct Joined {
     count: usize,
 }
 
-/// Gives parts of one mapping that have different rights the same, so that it is one when the process is copied: the kernel gives each
-/// mapping of a copy a past of its own (anon_vma), and never joins two of them again, even with equal rights. No thread runs.
+/// Gives parts of one mapping that have different rights the same, so that it is one when the process is copied. The
+/// kernel gives each mapping of a copy a past of its own (anon_vma), and never joins two of them again, even with equal
+/// rights. No thread runs.
 pub fn join() -> Joined {
     let mut joined = Joined {
         parts: [(0, 0, 0); 64],

@@ -1,7 +1,8 @@
 //! Pipes inside of the process.
 //!
-//! A copied process shares them with the original. So they are copied while all threads stand still, and the copy of the
-//! process makes its own of these at once: a pipe that a sleeping snapshot held open would never end for the original's readers.
+//! A copied process shares them with the original. So they are copied while all threads stand still, and the copy of
+//! the process takes these at once. A pipe that a sleeping snapshot held open would never end for the original's
+//! readers.
 
 use crate::captured::Captured;
 use crate::descriptors::{Descriptor, replace};

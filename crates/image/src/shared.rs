@@ -1,9 +1,10 @@
 //! Shared memory that nobody but this process has: anonymous memory, memfds, and files of a memory file system without a name
 //! any more, as named semaphores are that have been removed.
 //!
-//! The program may share it with child processes later, so it stays as it is. A copy of the process would go on sharing it with the
-//! original, so the copy gets *twins*: private memory with the same content, made just before it is copied, and moved to the same
-//! places in the copy. What becomes the rank makes shared memory of them again.
+//! The program may share it with child processes later, so it stays as it is. A copy of the process would go on sharing
+//! it with the original. So the copy gets *twins*: private memory with the same content. They are made just before the
+//! process is copied, and moved to the same places in the copy. What becomes the rank makes shared memory of them
+//! again.
 
 use crate::captured::Captured;
 use crate::descriptors;

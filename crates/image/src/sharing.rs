@@ -43,8 +43,9 @@ pub enum Opened {
     Nameless,
 }
 
-/// Calls `each` for every such descriptor of any process, with the file's number, and with what tells which
-/// file it is if the process lives and is no life and no copy of this rank. Processes that may not be looked at are those of other users.
+/// Calls `each` for every such descriptor of any process, with the file's number and a question: which file is it? The
+/// answer is nothing if the process has ended, or is a life or a copy of this rank. Processes that may not be looked at
+/// are those of other users.
 ///
 /// Files are not looked at themselves unless asked for: the server of a file that is nothing to this rank may be out of reach.
 pub fn for_each_open(which: Opened, mut each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {

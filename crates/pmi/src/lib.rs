@@ -1,10 +1,9 @@
 //! The PMI-1 server of a job: how ranks learn who they are and find each other, and how they ask for more ranks.
 //!
-//! A pure state machine: lines from ranks go in, lines to ranks come out. It opens no socket and reads
-//! no clock. What is special about it is that it serves ranks *through their restarts*. A rank that
-//! starts again repeats its commands from the first one, and [`Server`] gives it byte for byte the
-//! answers it got before: a barrier that the job has passed is passed at once, a `put` it has made is
-//! not made twice, and a key that was missing when it first asked is missing again.
+//! A pure state machine: lines from ranks go in, lines to ranks come out. It opens no socket and reads no clock. What
+//! is special about it is that it serves ranks *through their restarts*. A rank that starts again repeats its commands
+//! from the first one. [`Server`] gives it byte for byte the answers that it got before. A barrier that the job has
+//! passed is passed at once; no `put` is made twice; a key that was missing at first is missing again.
 
 mod line;
 mod server;

@@ -382,8 +382,8 @@ impl Server {
         (Vec::new(), Some(Notice::Spawn { rank, programs }))
     }
 
-    /// The programs that `rank` wanted get ranks, which are a world of their own and the last of the job: `appnums[r]` is
-    /// the number of the program that rank r of that world runs. Call before any of them speaks.
+    /// The programs that `rank` wanted get ranks. These are a world of their own, and the last of the job.
+    /// `appnums[r]`: the number of the program that rank r of that world runs. Call before any of them speaks.
     pub fn spawned(&mut self, rank: usize, appnums: Vec<u32>) -> Option<Output> {
         let preputs = self.ranks[rank].spawning.take().unwrap_or_default();
         let world = self.add_world(appnums);

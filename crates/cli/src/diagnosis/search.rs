@@ -168,8 +168,8 @@ pub fn environment_of(python: &Path) -> Option<PathBuf> {
     prefix.join("pyvenv.cfg").is_file().then(|| prefix.to_path_buf())
 }
 
-/// The directories above the `bin` from which this program was called: the one that was named or found on the search path, the
-/// one where the file is, and those of the symbolic links between.
+/// The directories above the `bin` from which this program was called. One was named, or found on the search path; one
+/// has the file; the others have the symbolic links between.
 fn own_prefixes() -> Vec<PathBuf> {
     let own = std::env::current_exe().ok();
     let called = std::env::args_os().next().and_then(|name| {

@@ -4,8 +4,8 @@ use super::table::{self, find};
 use super::written::{attached_number, split};
 use crate::near::nearest;
 
-/// Variables beginning with `RESURGO_` that are no options: they say where things are, or resurgo itself, its tests and its
-/// build set them, and what runs inside a rank inherits them.
+/// Variables beginning with `RESURGO_` that are no options. They say where things are; or resurgo, its tests or its
+/// build set them, and programs inside a rank inherit them.
 const OTHER_VARIABLES: &[&str] = &[
     "RESURGO_FABRIC_DIR",
     "RESURGO_LIBFABRIC_DIR",

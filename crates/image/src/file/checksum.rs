@@ -108,8 +108,9 @@ pub unsafe fn sum_each(
     skip_zeros: bool,
     mut each: impl FnMut(usize, &[u8]),
 ) -> usize {
-    // The first access to a page of a copied process finds it in four tables and marks it as accessed, 0.2 microseconds; before it
-    // nothing of the page can be fetched ahead. Asked early, the processor does so for several pages at once.
+    // The first access to a page of a copied process finds it in four tables and marks it as accessed. That takes 0.2
+    // microseconds; before it nothing of the page can be fetched ahead. Asked early, the processor does so for several
+    // pages at once.
     const AHEAD: usize = 8;
     for page in 0..sums.len() {
         // SAFETY: as required. To ask is no access.

@@ -1,6 +1,6 @@
-//! The file in large pages. A memory file system is slow to write to page by page: each small page is looked up, and in a new file
-//! made, for itself. So the file is mapped, and 2 MiB at a time are made one large page, which the kernel does for anybody, however the
-//! file system is mounted (MADV_COLLAPSE, Linux 6.1).
+//! The file in large pages. A memory file system is slow to write to page by page: each small page is looked up, and in
+//! a new file made, for itself. So the file is mapped, and 2 MiB at a time are made one large page. The kernel does
+//! that for anybody, with any options of the file system (MADV_COLLAPSE, Linux 6.1).
 
 use std::ops::Range;
 

@@ -9,10 +9,9 @@ use super::writer::About;
 use crate::sys::{self, call};
 use crate::{capturing_thread, changes, clones, descriptors, inherited, open_files, stop, talk, wake};
 
-/// The restorer jumps here, on the stack and with the thread pointer of the header. `restorer` and `bytes`: its own memory;
-/// `told`,
-/// in there: 1 if its anonymous memory has the new number of the main thread in all locks, else 0; how many descriptors are those
-/// of files that others had open for writing as well; and these.
+/// The restorer jumps here, on the stack and with the thread pointer of the header. `restorer` and `bytes`: its own
+/// memory, with the words of `told` in it. The first is 1 if locks in anonymous memory have the new number of the main
+/// thread, else 0. The second is how many descriptors follow: of files that others had open for writing, too.
 pub extern "C" fn resume(restorer: usize, bytes: usize, told: *const u64) -> ! {
     // Until the threads are as they were.
     sys::block_signals();

@@ -13,9 +13,9 @@ use resurgo_wire::node_memory::NODE_MEMORY_FD;
 
 const FROM_FILE: Trouble = Trouble::new("its memory map cannot be read", 0);
 
-/// Notes all mappings and their files. The advice that the program gave for each is in smaps, for which the kernel looks at all pages:
-/// where all mappings are as `former` has them, and none may be of a device, it is taken from there; `quickly` also where they are not,
-/// as well as can be.
+/// Notes all mappings and their files. The advice that the program gave for each is in smaps, for which the kernel
+/// looks at all pages. If `former` has the same mappings, and none may be of a device, the advice is taken from there.
+/// `quickly`: also if they differ, as well as can be.
 pub fn mappings(tables: &mut Tables, former: Option<&mut Former>, quickly: bool) -> Result<(), Trouble> {
     if let Some(former) = former {
         let noted = read_mappings(tables, Some(former), quickly);

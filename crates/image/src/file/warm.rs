@@ -1,6 +1,6 @@
-//! Warm-buffer images: where few pages have been written to since the last image, they are copied into a buffer while the
-//! threads stand still, and a process that shares the memory writes the file from there. Nothing is forked: that would copy the
-//! tables of all pages. Such an image is no snapshot; it counts when its file is complete.
+//! Warm-buffer images. If the program wrote to few pages since the last image, they are copied into a buffer while the
+//! threads stand still. A process that shares the memory writes the file from there. Nothing is forked: that would copy
+//! the tables of all pages. Such an image is no snapshot; it counts when its file is complete.
 //!
 //! What the file needs besides was copied for the two images before, whose buffers are still there: a file is written over
 //! that is three images old.
@@ -377,8 +377,8 @@ pub fn start(copied: Copied, others: i32) -> Result<i32, Errno> {
     }
 }
 
-/// The writing process. It shares the memory with the program, which goes on, and nothing else: it writes only to its stack and
-/// to the writer's areas, and reads besides only what does not change.
+/// The writing process. It shares only the memory with the program, which goes on. It writes to its own stack and to
+/// the writer's areas; of the rest it reads only what does not change.
 extern "C" fn run(task: usize) -> ! {
     // SAFETY: `start` has put it there for this process.
     let task = unsafe { (task as *const Task).read() };

@@ -85,8 +85,8 @@ fn plan_kernels(plan: &mut Plan, mapping: &Mapping, kind: MappingKind, opened: &
     plan_protection(plan, mapping);
 }
 
-/// What the program has given other rights for a while becomes one mapping with its neighbours again, as it was, if the
-/// kernel counts their pages together: if they have been made one mapping after the other, while all could be written to.
+/// A part that had other rights for a while has to become one mapping with its neighbours again. The kernel joins them
+/// only if it counts their pages together: if each got its first page while all could be written to.
 fn plan_past(plan: &mut Plan, extents: &[Extent], opened: &Opened) {
     let Some(first) = extents.first() else { return };
     let arguments = [opened.data() as u64, first.address, 1, first.offset];
