@@ -537,6 +537,25 @@ fn the_reference_has_every_option_and_no_other() {
 }
 
 #[test]
+fn the_guide_lists_what_can_be_given_anew() {
+    let page = include_str!("../../../../docs/guide/checkpointing.md");
+    let (_, list) = page.split_once("**Options that can be given anew**: ").unwrap();
+    let list = list.split(". ").next().unwrap();
+    // Several begin alike, and are written by what differs: `-share`, `--max-restarts…`.
+    let means = |code: &str, line: &table::Line| {
+        let bare = code.trim_start_matches('-');
+        match bare.strip_suffix('…') {
+            Some(start) => line.bare_names().any(|name| name.starts_with(start)),
+            None => line.is(bare) || line.is(&format!("checkpoint-{bare}")),
+        }
+    };
+    for line in table::options().filter(|line| !line.is("help") && !line.is("version")) {
+        let is_listed = code(list).iter().any(|code| means(code, line));
+        assert_eq!(is_listed, line.is_for_resume(), "{:?}", line.names().next());
+    }
+}
+
+#[test]
 fn defaults_are_what_the_table_says() {
     let options = options("./a");
     assert_eq!((options.ends.restarts, options.ends.restarts_per_rank), (64, 16));
