@@ -78,20 +78,20 @@ pub struct Held {
 /// A channel memory as the dispatcher sees it.
 pub type Process = ServerProcess<Settings, Report>;
 
+/// Why there is no channel memory.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    #[error("a channel memory cannot listen on {bind}: {error}{}", crate::hint(.error))]
+    Listen { bind: SocketAddr, error: io::Error },
+    #[error("a channel memory cannot make its spill file: {error}{}", crate::hint(.error))]
+    SpillFile { error: io::Error },
+}
+
 /// A channel memory that is not running yet. `spill`: where its file lies, if it has one.
-pub fn make(settings: Settings, bind: SocketAddr, spill: Option<&OsStr>) -> Result<Process, String> {
-    let listener = listen(bind).map_err(|error| {
-        format!(
-            "a channel memory cannot listen on {bind}: {error}{}",
-            crate::hint(&error)
-        )
-    })?;
-    let file = spill.map(open_nameless).transpose().map_err(|error| {
-        format!(
-            "a channel memory cannot make its spill file: {error}{}",
-            crate::hint(&error)
-        )
-    })?;
+pub fn make(settings: Settings, bind: SocketAddr, spill: Option<&OsStr>) -> Result<Process, MakeError> {
+    let listener = listen(bind).map_err(|error| MakeError::Listen { bind, error })?;
+    let file = spill.map(open_nameless).transpose();
+    let file = file.map_err(|error| MakeError::SpillFile { error })?;
     Ok(ServerProcess::new(VERB, settings, listener, file))
 }
 

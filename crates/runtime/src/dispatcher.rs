@@ -11,6 +11,7 @@ mod input;
 mod lines;
 mod loggers;
 mod memories;
+mod node;
 mod output;
 mod policy;
 mod record;
@@ -18,6 +19,7 @@ mod refusals;
 mod signals;
 mod spawn;
 mod start;
+mod start_error;
 mod stats;
 mod suspend;
 mod writer;
@@ -28,7 +30,6 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -37,10 +38,9 @@ use nix::unistd::Pid;
 use resurgo_protocol::Protocol;
 use resurgo_protocol::group::Groups;
 use resurgo_wire::console::{Reply, Request, Status};
-use resurgo_wire::control::{Job, LifeStatistics, ToAgent, ToDispatcher};
+use resurgo_wire::control::{Job, LifeStatistics, ToAgent};
 
 use crate::children;
-use crate::connection::Connection;
 use crate::faults::{Fault, Schedule};
 use crate::suspended::{Origin, Suspended};
 use bus::Bus;
@@ -50,6 +50,7 @@ use console::Console;
 use events::Event;
 use loggers::Loggers;
 use memories::Memories;
+use node::Node;
 use output::Output;
 pub use output::Places;
 pub use policy::Limits;
@@ -148,8 +149,8 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 pub fn run(settings: Settings) -> i32 {
     match Dispatcher::start(settings) {
         Ok(dispatcher) => dispatcher.run(),
-        Err(reason) => {
-            eprintln!("resurgo: {reason}");
+        Err(error) => {
+            eprintln!("resurgo: {error}");
             children::kill_all(GRACE);
             FAILURE
         }
@@ -157,8 +158,7 @@ pub fn run(settings: Settings) -> i32 {
 }
 
 struct Dispatcher {
-    agent: Child,
-    connection: Connection,
+    node: Node,
     front: Front,
     output: Output,
     bus: Bus,
@@ -300,8 +300,7 @@ impl Dispatcher {
     }
 
     fn tell(&mut self, message: ToAgent) {
-        // A broken connection is noticed when it is read.
-        let _ = self.connection.send(&message);
+        self.node.tell(&message);
     }
 
     /// Waits for something and handles it. Returns the exit status when the job is over.
@@ -338,10 +337,9 @@ impl Dispatcher {
         self.checkpoint();
         let mut closed = false;
         if ready.agent {
-            let flushed = self.connection.flush();
-            let received = self.connection.receive::<ToDispatcher>()?;
-            closed = received.closed || flushed.is_err();
-            for message in received.messages {
+            let heard = self.node.hear()?;
+            closed = heard.closed;
+            for message in heard.messages {
                 self.heard(message);
             }
             self.acknowledge();
@@ -363,10 +361,8 @@ impl Dispatcher {
     fn wait(&self, now: Instant) -> io::Result<Ready> {
         let stdin = io::stdin();
         let read_stdin = self.stdin_wanted && self.verdict.is_none() && input::may_read();
-        let mut control = PollFlags::POLLIN;
-        control.set(PollFlags::POLLOUT, self.connection.has_queued());
         let mut ready = vec![
-            PollFd::new(self.connection.as_fd(), control),
+            self.node.descriptor(),
             PollFd::new(self.front.signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.front.wake.as_fd(), PollFlags::POLLIN),
         ];
@@ -594,13 +590,9 @@ impl Dispatcher {
             // They are our children now, unreaped, so their numbers are still theirs.
             let _ = killpg(Pid::from_raw(*pid), Signal::SIGKILL);
         }
-        let end = match self.agent.wait() {
-            Ok(status) => status.to_string(),
-            Err(error) => error.to_string(),
-        };
+        let agent = self.node.last_words();
         self.bus.error(&format!(
-            "the agent (pid {}) has died ({end}); without it ranks cannot be watched or restarted, so the job ends",
-            self.agent.id()
+            "{agent}; without it ranks cannot be watched or restarted, so the job ends"
         ));
         if self.interrupted {
             self.verdict.unwrap_or(FAILURE)

@@ -9,6 +9,7 @@ use resurgo_wire::control::Job;
 use resurgo_wire::node_memory::{SPREAD_BROADCAST, SPREAD_MULTICAST};
 
 use super::events::Event;
+use super::start_error::{StartError, cannot};
 use super::{Dispatcher, FAILURE, Listeners};
 use crate::event_logger::{self, Process, Report, Settings};
 
@@ -32,7 +33,7 @@ pub(super) struct Loggers(Vec<Logger>);
 
 impl Loggers {
     /// Starts them, for a job of `ranks` ranks, and tells the job where they are.
-    pub fn start(job: &mut Job, wanted: &Listeners, ranks: usize) -> Result<Loggers, String> {
+    pub fn start(job: &mut Job, wanted: &Listeners, ranks: usize) -> Result<Loggers, StartError> {
         let directory = job.spill_directory.clone();
         let directory = directory.unwrap_or_else(|| std::env::temp_dir().into_os_string());
         let mut loggers = Loggers::default();
@@ -45,8 +46,7 @@ impl Loggers {
                 broadcasts: wanted.count > 1 && job.clock_spread == SPREAD_BROADCAST,
                 epoch: 1,
             };
-            let process = event_logger::make(settings, wanted.bind(number).into(), &directory)
-                .map_err(|error| error.to_string())?;
+            let process = event_logger::make(settings, wanted.bind(number).into(), &directory)?;
             loggers.0.push(Logger {
                 process,
                 started: Instant::now(),
@@ -55,12 +55,12 @@ impl Loggers {
             });
         }
         let reached = wanted.reached();
-        let failed = |error: std::io::Error| format!("cannot start an event logger: {error}{}", crate::hint(&error));
+        let failed = cannot("start an event logger");
         job.event_logger_address = reached.to_bits();
         job.event_logger_ports.clear();
         for logger in &loggers.0 {
             job.event_logger_ports
-                .push(logger.process.address().map_err(failed)?.port());
+                .push(logger.process.address().map_err(&failed)?.port());
         }
         for (number, logger) in loggers.0.iter_mut().enumerate() {
             if job.clock_spread == SPREAD_MULTICAST {
@@ -71,7 +71,7 @@ impl Loggers {
                     .filter(|(other, _)| *other != number);
                 logger.process.settings.peers = others.map(|(_, port)| SocketAddr::from((reached, *port))).collect();
             }
-            logger.begin().map_err(failed)?;
+            logger.begin().map_err(&failed)?;
         }
         Ok(loggers)
     }

@@ -8,6 +8,7 @@ use resurgo_wire::node_memory::SEGMENT;
 
 use super::events::Event;
 use super::policy::how_ended;
+use super::start_error::{StartError, cannot};
 use super::{Dispatcher, FAILURE, LAST_WORDS, Listeners};
 use crate::channel_memory::{self, Held, Process, Report, Settings};
 
@@ -17,7 +18,7 @@ pub(super) struct Memories(Vec<Process>);
 
 impl Memories {
     /// Starts them, for a job of `ranks` ranks, and tells the job where they are.
-    pub fn start(job: &mut Job, wanted: &Listeners, ranks: usize) -> Result<Memories, String> {
+    pub fn start(job: &mut Job, wanted: &Listeners, ranks: usize) -> Result<Memories, StartError> {
         let mut memories = Memories::default();
         job.channel_memory_ports.clear();
         for number in 0..wanted.count {
@@ -32,10 +33,10 @@ impl Memories {
             };
             let bind = wanted.bind(number).into();
             let mut process = channel_memory::make(settings, bind, job.spill_directory.as_deref())?;
-            let failed =
-                |error: std::io::Error| format!("cannot start a channel memory: {error}{}", crate::hint(&error));
-            job.channel_memory_ports.push(process.address().map_err(failed)?.port());
-            process.start().map_err(failed)?;
+            let failed = cannot("start a channel memory");
+            job.channel_memory_ports
+                .push(process.address().map_err(&failed)?.port());
+            process.start().map_err(&failed)?;
             memories.0.push(process);
         }
         job.channel_memory_address = wanted.reached().to_bits();

@@ -14,6 +14,7 @@ use resurgo_wire::control::Stream;
 use serde::{Deserialize, Serialize};
 
 use super::lines::{self, Label, Lines, Unfinished};
+use super::start_error::StartError;
 use super::writer::{Writer, write_all};
 use crate::pattern::{Pattern, seconds};
 
@@ -79,7 +80,7 @@ impl Output {
     }
 
     /// Makes the files of a new job's ranks, so that what cannot be written is known before anything runs.
-    pub fn make_files(&mut self, ranks: usize) -> Result<(), String> {
+    pub fn make_files(&mut self, ranks: usize) -> Result<(), StartError> {
         if self.places.files.iter().any(Option::is_some)
             && let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         {
@@ -91,7 +92,7 @@ impl Output {
                 .filter_map(|rank| self.path(rank, stream))
                 .collect::<Vec<_>>()
             {
-                self.open(&path, None).map_err(|error| cannot_write(&path, &error))?;
+                self.open(&path, None).map_err(|error| cannot_write(&path, error))?;
             }
         }
         Ok(())
@@ -99,14 +100,14 @@ impl Output {
 
     /// Goes on where the job was suspended. What an interrupted run has added to files since then will be written again. Returns the
     /// files that are shorter than they were.
-    pub fn resume(&mut self, before: Before) -> Result<Vec<PathBuf>, String> {
+    pub fn resume(&mut self, before: Before) -> Result<Vec<PathBuf>, StartError> {
         let mut shorter = Vec::new();
         (self.worlds, self.seconds) = (before.worlds, before.seconds);
         for (path, length) in before.files {
             let path = PathBuf::from(path);
             let is_whole = self
                 .open(&path, Some(length))
-                .map_err(|error| cannot_write(&path, &error))?;
+                .map_err(|error| cannot_write(&path, error))?;
             if !is_whole {
                 shorter.push(path);
             }
@@ -292,6 +293,9 @@ impl Output {
     }
 }
 
-fn cannot_write(path: &Path, error: &io::Error) -> String {
-    format!("cannot write output of ranks to {}: {error}", path.display())
+fn cannot_write(path: &Path, error: io::Error) -> StartError {
+    StartError::Output {
+        path: path.to_path_buf(),
+        error,
+    }
 }

@@ -168,10 +168,8 @@ impl Dispatcher {
 
     /// Stops this process as SIGTSTP would have (not at all where no shell could let it go on). It goes on with SIGCONT.
     fn stop(&mut self) {
-        while self.connection.has_queued() {
-            if self.connection.flush().is_err() {
-                return;
-            }
+        if !self.node.send_all() {
+            return;
         }
         let stop = SigSet::from(Signal::SIGTSTP);
         if raise(Signal::SIGTSTP).is_ok() && stop.thread_unblock().is_ok() {

@@ -3,11 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, PipeReader, Read};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::prctl;
@@ -21,21 +17,22 @@ use super::console::Console;
 use super::events::Event;
 use super::loggers::Loggers;
 use super::memories::Memories;
+use super::node::Node;
 use super::output::Output;
 use super::policy::Policy;
 use super::refusals::Refusals;
 use super::signals::Signals;
+use super::start_error::{StartError, cannot};
 use super::suspend::{self, State, Suspension};
 use super::{About, Dispatcher, Front, Images, Places, Servers, Settings, Spawning, Waves, input};
-use crate::connection::Connection;
 use crate::faults::Schedule;
 use crate::suspended::Suspended;
 
 impl Dispatcher {
-    pub(super) fn start(mut settings: Settings) -> Result<Dispatcher, String> {
+    pub(super) fn start(mut settings: Settings) -> Result<Dispatcher, StartError> {
         let start = Instant::now();
-        prctl::set_child_subreaper(true).map_err(|error| format!("cannot become a subreaper: {error}"))?;
-        let signals = Signals::watch(settings.checkpoint_signal, settings.grace).map_err(failed("watch signals"))?;
+        prctl::set_child_subreaper(true).map_err(|error| cannot("become a subreaper")(error.into()))?;
+        let signals = Signals::watch(settings.checkpoint_signal, settings.grace).map_err(cannot("watch signals"))?;
         let wanted = wanted(&settings)?;
         let size = settings.job.programs.iter().map(|program| program.ranks).sum();
         let faults = prepare_job(&mut settings, size)?;
@@ -48,11 +45,10 @@ impl Dispatcher {
         if settings.resumed.is_none() {
             output.make_files(size)?;
         }
-        let (agent, connection) = start_agent()?;
+        let node = Node::start()?;
         let waves = Waves::of(job, size);
         let mut dispatcher = Dispatcher {
-            agent,
-            connection,
+            node,
             front: Front {
                 signals,
                 console: Console::start(),
@@ -109,10 +105,9 @@ impl Dispatcher {
     }
 
     /// Goes on where the job was when it was suspended.
-    fn resume(&mut self, job: Box<Job>, suspended: Suspended) -> Result<(), String> {
+    fn resume(&mut self, job: Box<Job>, suspended: Suspended) -> Result<(), StartError> {
         let about = suspended.header.about;
-        let state: State = serde_json::from_value(about.dispatcher)
-            .map_err(|error| format!("another version of resurgo has suspended the job: {error}"))?;
+        let state: State = serde_json::from_value(about.dispatcher)?;
         self.policy.resume(state.policy);
         self.spawning.worlds = state.spawned_worlds;
         for path in self.output.resume(state.output)? {
@@ -166,11 +161,13 @@ impl About {
 }
 
 /// Makes the files that the user wants to have at the end.
-fn wanted(settings: &Settings) -> Result<Wanted, String> {
-    let create = |path: &Option<PathBuf>, option: &str| match path {
-        Some(path) => File::create(path)
-            .map(Some)
-            .map_err(|error| format!("cannot create {} for {option}: {error}", path.display())),
+fn wanted(settings: &Settings) -> Result<Wanted, StartError> {
+    let create = |path: &Option<PathBuf>, option: &'static str| match path {
+        Some(path) => File::create(path).map(Some).map_err(|error| StartError::UserFile {
+            path: path.clone(),
+            option,
+            error,
+        }),
         None => Ok(None),
     };
     Ok(Wanted {
@@ -183,12 +180,12 @@ fn wanted(settings: &Settings) -> Result<Wanted, String> {
 }
 
 /// Fills in what a job of `size` ranks has of this run. Answers which faults it is to have.
-fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, String> {
+fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartError> {
     let job = &mut settings.job;
     if settings.resumed.is_none() {
         job.stdin = input::find();
         let key = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut job.key));
-        key.map_err(failed("read /dev/urandom"))?;
+        key.map_err(cannot("read /dev/urandom"))?;
     }
     let launched = settings.resumed.as_ref().map_or(size, |job| job.header.about.launched);
     let mut faults = Schedule::new(&settings.faults, launched);
@@ -201,34 +198,13 @@ fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, String>
 }
 
 /// Starts the writers of output, and answers what is readable when one of them has something to say.
-fn start_output(places: Places) -> Result<(Output, PipeReader), String> {
-    let (wake, wake_writer) = io::pipe().map_err(failed("make a pipe"))?;
-    crate::agent::set_nonblocking(&wake).map_err(failed("make a pipe"))?;
-    crate::agent::set_nonblocking(&wake_writer).map_err(failed("make a pipe"))?;
-    let second_wake_writer = wake_writer.try_clone().map_err(failed("make a pipe"))?;
-    let output = Output::start(places, [wake_writer, second_wake_writer]).map_err(failed("start a thread"))?;
+fn start_output(places: Places) -> Result<(Output, PipeReader), StartError> {
+    let (wake, wake_writer) = io::pipe().map_err(cannot("make a pipe"))?;
+    crate::agent::set_nonblocking(&wake).map_err(cannot("make a pipe"))?;
+    crate::agent::set_nonblocking(&wake_writer).map_err(cannot("make a pipe"))?;
+    let second_wake_writer = wake_writer.try_clone().map_err(cannot("make a pipe"))?;
+    let output = Output::start(places, [wake_writer, second_wake_writer]).map_err(cannot("start a thread"))?;
     Ok((output, wake))
-}
-
-/// Why the dispatcher cannot begin, from what it could not do.
-fn failed(what: &'static str) -> impl Fn(io::Error) -> String {
-    move |error| format!("cannot {what}: {error}{}", crate::hint(&error))
-}
-
-/// Starts the agent of this node.
-fn start_agent() -> Result<(Child, Connection), String> {
-    let (ours, theirs) = UnixStream::pair().map_err(failed("make a socket"))?;
-    let agent = Command::new("/proc/self/exe")
-        .arg0("resurgo")
-        .arg(crate::agent::VERB)
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::null())
-        // Out of the terminal's foreground group: Ctrl-C is the dispatcher's to handle.
-        .process_group(0)
-        .spawn()
-        .map_err(failed("start the agent"))?;
-    let connection = Connection::new(ours).map_err(failed("talk to the agent"))?;
-    Ok((agent, connection))
 }
 
 /// Tells that a job of `size` ranks begins.

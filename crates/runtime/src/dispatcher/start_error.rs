@@ -1,0 +1,31 @@
+//! Why a job does not begin.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::{channel_memory, event_logger, hint};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("cannot {what}: {error}{}", hint(.error))]
+    Cannot { what: &'static str, error: io::Error },
+    #[error("cannot create {} for {option}: {error}", .path.display())]
+    UserFile {
+        path: PathBuf,
+        option: &'static str,
+        error: io::Error,
+    },
+    #[error("cannot write output of ranks to {}: {error}", .path.display())]
+    Output { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    EventLogger(#[from] event_logger::Error),
+    #[error(transparent)]
+    ChannelMemory(#[from] channel_memory::MakeError),
+    #[error("another version of resurgo has suspended the job: {0}")]
+    OtherVersion(#[from] serde_json::Error),
+}
+
+/// Something that could not be done.
+pub fn cannot(what: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |error| StartError::Cannot { what, error }
+}
