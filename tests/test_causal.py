@@ -202,7 +202,7 @@ def test_an_event_logger_is_killed(jobs, program, rng, protocol):
             break
     result = compare(entry, job.wait(), file, expected)
     assert result.of("event_logger_lost")
-    waits = "ranks wait with what they send" in result.errors
+    waits = "ranks hold their sends" in result.errors
     assert waits == (protocol == "pessimistic") and "was lost (killed by SIGKILL)" in result.errors
 
 
@@ -263,7 +263,7 @@ def test_an_event_logger_is_killed_and_its_file_lost(jobs, program, rng, protoco
     kill_logger(job)
     result = compare(entry, job.wait(), file, expected)
     assert [event["epoch"] for event in result.of("event_logger_started")] == [1, 2]
-    assert "started again, empty" in result.errors
+    assert "restarted, empty" in result.errors
 
 
 @pytest.mark.soak

@@ -92,7 +92,7 @@ def test_no_such_program(jobs):
     pipe = jobs.directory / "pipe"
     os.mkfifo(pipe, 0o777)
     for verb in ("run", "doctor"):
-        refused(jobs.resurgo(verb, pipe, timeout=10), f"{pipe} is no file", code=126)
+        refused(jobs.resurgo(verb, pipe, timeout=10), f"{pipe} is not a file", code=126)
 
 
 def test_not_an_mpi_program(jobs, program):
@@ -242,7 +242,7 @@ def test_what_is_no_image_file(jobs, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path, tmp_path / "pipe"):
         result = jobs.resurgo("image", "show", place, timeout=10)
-        refused(result, str(place), "it is no file", code=1)
+        refused(result, str(place), "is not a file", code=1)
 
 
 def test_an_address_of_another_machine(jobs, program):

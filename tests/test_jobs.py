@@ -493,7 +493,7 @@ def test_root_has_power_over_all_jobs(program, somebody, ask):
     "options, words",
     [
         ("--checkpoint-every now", "not a duration"),
-        ("--checkpoint-every 0", "too often"),
+        ("--checkpoint-every 0", "must be at least 10ms"),
         ("--checkpoint-every -5s", "not a duration"),
         ("--checkpoint-every 1ms", "at least 10ms"),
         ("--checkpoint-every", "needs a value"),

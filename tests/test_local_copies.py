@@ -278,5 +278,5 @@ def test_it_cannot_be_changed_when_a_job_is_resumed(chain, program):  # noqa: F8
     time.sleep(0.3)
     assert chain.suspend()
     result = chain.resume(options=["--local-copies", "off"]).wait()
-    assert result.code == 2 and "--local-copies cannot be given to a job that goes on" in result.errors
+    assert result.code == 2 and "--local-copies cannot be changed for a resumed job" in result.errors
     chain.resurgo("kill", job.process.pid).ok()

@@ -116,7 +116,7 @@ def test_a_new_event_logger_is_not_told_what_images_cover(jobs, program, way):
             job.until_event("caught_up", rank=rank)
     job.process.terminate()
     result = job.wait(20)
-    assert "started again, empty" in result.errors, result.describe()
+    assert "restarted, empty" in result.errors, result.describe()
     assert {event["rank"] for event in result.of("started") if event["image"] > 0} == {0, 1, 2}, result.describe()
 
 

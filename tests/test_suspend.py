@@ -106,7 +106,7 @@ def test_a_file_of_ranks_that_is_gone_is_told(chain, program):
     assert chain.suspend()
     file.unlink()
     chain.resume()
-    assert f"warning: {file} is not what the suspended job has left" in chain.end().errors
+    assert f"warning: {file} has changed since the job was suspended" in chain.end().errors
     assert file.read_bytes().endswith(b"has ended\n")
 
 
@@ -124,7 +124,7 @@ def test_files_of_ranks_go_on(chain, program):
     assert job.wait().code == 143
     chain.resume(directory)
     ended = chain.end()
-    assert ended.out == b"" and "is not what the suspended job" not in ended.errors
+    assert ended.out == b"" and "has changed since the job was suspended" not in ended.errors
     for rank in range(2):
         expected = []
         for i in range(300):
@@ -437,7 +437,7 @@ def test_damaged_images(jobs, chain, program, calm, protocol, why):
     assert result.code == 1 and "the checksum of its memory is wrong" in result.errors, result.describe()
     *_, error, last = result.errors.splitlines()
     assert why in error and re.search(r"; image \d+ of rank \d cannot be used: .*checksum", error), result.describe()
-    assert "stays suspended" in last and last.endswith("resumed again when that has been put right"), result.describe()
+    assert "stays suspended" in last and last.endswith("fix that, then resume it again"), result.describe()
     chain.runs.pop()
     flip(files[0], files[0].stat().st_size // 2)
     chain.resume()  # the older one is as good
@@ -681,8 +681,8 @@ def test_the_limit_of_slurm(chain, program):
         ("resume a b", "one job"),
         ("resume /nowhere", "no job is suspended in /nowhere"),
         ("resume 1", "there is no suspended job 1"),
-        ("resume -n 4 1", "cannot be given to a job that goes on"),
-        ("resume --protocol none 1", "cannot be given to a job that goes on"),
+        ("resume -n 4 1", "cannot be changed for a resumed job"),
+        ("resume --protocol none 1", "cannot be changed for a resumed job"),
         ("resume --time-limit soon 1", "not a duration"),
         ("suspend 1", "there is no job 1"),
         ("suspend 1 2", "the number of one job"),

@@ -81,7 +81,7 @@ fn why_not(file: &Path) -> Option<Refusal> {
         }
         Err(_) => Some(Refusal::new(127, format!("{shown}: no such file"))),
         Ok(metadata) if metadata.is_dir() => Some(Refusal::new(126, format!("{shown} is a directory"))),
-        Ok(metadata) if !metadata.is_file() => Some(Refusal::new(126, format!("{shown} is no file"))),
+        Ok(metadata) if !metadata.is_file() => Some(Refusal::new(126, format!("{shown} is not a file"))),
         Ok(_) if access(file, AccessFlags::X_OK).is_err() => Some(Refusal::new(
             126,
             format!("{shown} is not executable; chmod +x it, or start its interpreter"),

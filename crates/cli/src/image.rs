@@ -18,7 +18,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
         // A pipe would be waited for.
         if std::fs::metadata(file).is_ok_and(|about| !about.is_file()) {
             let shown = one_line(&file.display().to_string());
-            eprintln!("resurgo: {shown}: it is no file; images are DIR/job/rank-N.image-M below --checkpoint-dir DIR");
+            eprintln!("resurgo: {shown} is not a file; images are DIR/job/rank-N.image-M below --checkpoint-dir DIR");
             status = 1;
             continue;
         }

@@ -35,7 +35,7 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let left = PATIENCE.saturating_sub(begun.elapsed());
                 if left.is_zero() {
-                    return Err(format!("nothing more has come from this pipe for {PATIENCE:?}"));
+                    return Err(format!("this pipe has been silent for {PATIENCE:?}"));
                 }
                 let mut ready = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
                 let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);

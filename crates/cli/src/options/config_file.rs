@@ -32,7 +32,7 @@ pub fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
         };
         if let Some(next) = words.next() {
             return Err(format!(
-                "{shown} gives all programs of the job; nothing may follow it, as {} does",
+                "{shown} names all programs of the job: {} must not follow it",
                 next.display()
             ));
         }
@@ -68,7 +68,7 @@ fn programs(file: &OsStr) -> Result<Vec<OsString>, String> {
     }
     if let Some(word) = words.iter().find(|word| word.as_bytes().contains(&0)) {
         return Err(format!(
-            "is no text: {:?}",
+            "is not text: {:?}",
             word.to_string_lossy().chars().take(20).collect::<String>()
         ));
     }
@@ -95,7 +95,7 @@ mod tests {
         assert!(
             of(&format!("-configfile {name} ./c"))
                 .unwrap_err()
-                .contains("nothing may follow it")
+                .contains("./c must not follow it")
         );
         // What stands behind a program is the program's.
         let line = format!("-n 2 ./a -configfile {name}");

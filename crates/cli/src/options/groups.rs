@@ -134,7 +134,7 @@ const LONGEST: u64 = 16 << 20;
 
 fn list(file: &str, ranks: usize, at_once: Option<u32>) -> Result<Grouping, String> {
     let read = text_file::read(Path::new(file), LONGEST);
-    let text = read.and_then(|text| String::from_utf8(text).map_err(|_| "it is no text".to_string()));
+    let text = read.and_then(|text| String::from_utf8(text).map_err(|_| "it is not text".to_string()));
     let text = text.map_err(|error| {
         let hint = match nearest(file, &[DYNAMIC, STATIC]) {
             Some(near) => format!("did you mean {near}?"),

@@ -47,7 +47,7 @@ pub fn read_environment(options: &mut Options, variable: impl Fn(&str) -> Option
                     _ => return Err(format!("{name}={value:?}: write 1 or 0")),
                 }
             }
-            set(options, value).map_err(|error| format!("{name}: {error}"))?;
+            set(options, value).map_err(|reason| refused(&name, value, &reason))?;
         }
         options.given.extend(line.bare_names());
     }
@@ -110,7 +110,7 @@ fn option(text: &str, words: &mut Words, is_resume: bool) -> Result<(&'static Li
     let line = table::find(name).ok_or_else(|| elsewhere::unknown(text, name))?;
     if is_resume && !line.is_for_resume() {
         return Err(format!(
-            "{text} cannot be given to a job that goes on: it has what it was started with"
+            "{text} cannot be changed for a resumed job, which keeps what it was started with"
         ));
     }
     let count = line.value_count();
@@ -154,11 +154,19 @@ fn apply(line: &Line, written: Written) -> Result<Option<Request>, String> {
         Does::Job(set) | Does::JobAgain(set) => {
             let value = written.values.first().map_or(Some(""), |value| value.to_str());
             let value = value.ok_or_else(|| format!("the value of {text} is not UTF-8"))?;
-            set(written.options, value).map_err(|error| format!("{text}: {error}"))?;
+            set(written.options, value).map_err(|reason| refused(text, value, &reason))?;
             written.options.given.extend(line.bare_names());
         }
     }
     Ok(None)
+}
+
+/// Why `option` cannot have this value, which a reason of what it must be does not name.
+fn refused(option: &str, value: &str, reason: &str) -> String {
+    match reason.starts_with("must ") {
+        true => format!("{option} {value}: {reason}"),
+        false => format!("{option}: {reason}"),
+    }
 }
 
 /// Takes a program's name and arguments; whether another program follows.

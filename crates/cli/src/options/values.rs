@@ -72,7 +72,7 @@ pub fn groups_at_once(value: &str) -> Result<u32, String> {
 /// How many servers there are.
 pub fn servers(value: &str, most: usize) -> Result<usize, String> {
     match number(value)? {
-        count if count > most as u64 => Err(format!("{value} are too many: at most {most}")),
+        count if count > most as u64 => Err(format!("must be at most {most}")),
         count => Ok(count as usize),
     }
 }
@@ -117,7 +117,7 @@ pub fn period(value: &str) -> Result<Period, String> {
     }
     let every = parse_duration(value).map_err(|error| format!("{error}; or write daly for the best one"))?;
     match every < Duration::from_millis(10) {
-        true => Err(format!("{value} is too often: at least 10ms are needed")),
+        true => Err("must be at least 10ms".to_string()),
         false => Ok(Period::Every(every)),
     }
 }
@@ -127,7 +127,7 @@ pub fn share(text: &str) -> Result<f64, String> {
     let percent = text.strip_suffix('%').unwrap_or(text).trim_end().parse::<f64>();
     match percent {
         Ok(percent) if (0.1..=100.0).contains(&percent) => Ok(percent / 100.0),
-        _ => Err(format!("{text:?} is no part of the time: write 0.1% to 100%")),
+        _ => Err(format!("{text:?} is not a share of the time: write 0.1% to 100%")),
     }
 }
 
@@ -135,12 +135,10 @@ pub fn share(text: &str) -> Result<f64, String> {
 pub fn log_memory(value: &str) -> Result<u64, String> {
     let bytes = parse_size(value)?;
     if bytes < 1 << 20 {
-        return Err(format!("{value} is too small: at least 1M is needed"));
+        return Err("must be at least 1M".to_string());
     }
     if bytes > (MAX_LOG_SEGMENTS * SEGMENT) as u64 {
-        return Err(format!(
-            "{value} is too much: a rank can hold at most 64G of log in memory"
-        ));
+        return Err("must be at most 64G".to_string());
     }
     Ok(bytes)
 }
@@ -274,7 +272,7 @@ pub fn hosts_in_file(given: Written) -> Result<(), String> {
 /// `config_file.rs` has read it, if it could.
 pub fn config_file(given: Written) -> Result<(), String> {
     Err(format!(
-        "{} stands alone, or after other options, and gives all programs",
+        "{} names all programs: only other options may stand beside it",
         given.text
     ))
 }

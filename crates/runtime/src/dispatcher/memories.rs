@@ -93,7 +93,7 @@ pub(super) fn why_lost(number: usize, failed: Option<String>, end: Option<End>) 
     match (failed, end) {
         (Some(reason), _) => format!("channel memory {number} cannot go on: {reason}"),
         (None, end) => format!(
-            "channel memory {number} was lost ({}); the messages that it had are nowhere else, so the job ends",
+            "channel memory {number} was lost ({}); its messages are nowhere else, so the job ends",
             end.map_or_else(|| "it said nothing".to_string(), how_ended)
         ),
     }

@@ -186,7 +186,7 @@ impl Output {
         if about.is_file() {
             file.set_len(length.min(about.len()))?;
         } else if !about.file_type().is_char_device() {
-            return Err(io::Error::other("it is no file"));
+            return Err(io::Error::other("it is not a file"));
         }
         self.files.insert(path.to_path_buf(), file);
         Ok(!about.is_file() || about.len() >= length)

@@ -186,10 +186,7 @@ impl Policy {
             End::Signalled(signal) => 128 + signal,
         };
         if !self.protocol.has_images() {
-            let reason = format!(
-                "{}; with --protocol auto it would have been restarted and the job gone on",
-                of_rank(ended)
-            );
+            let reason = format!("{}; with --protocol auto the rank would be restarted", of_rank(ended));
             return Decision::EndJob { code, reason };
         }
         match self.why_not_again(ended) {
@@ -211,7 +208,7 @@ impl Policy {
         let hint = if self.has_images {
             ""
         } else {
-            "; without images it begins again each time: --checkpoint-every 1m, for example, lets it go on from its last one"
+            "; without images a rank begins again each time: with --checkpoint-every 1m, for example, it goes on from its last one"
         };
         Some(
             if record.same >= SAME_FAILURES && ended.end != End::Signalled(Signal::SIGKILL as i32) {
@@ -223,13 +220,13 @@ impl Policy {
                 )
             } else if record.restarts >= self.limits.restarts_per_rank {
                 format!(
-                    "{}, and it has been restarted {} times, which --max-restarts-per-rank allows{hint}",
+                    "{}, after {} restarts of this rank: --max-restarts-per-rank allows no more{hint}",
                     of_rank(ended),
                     record.restarts
                 )
             } else if self.restarts >= self.limits.restarts {
                 format!(
-                    "{}, and the job has had the {} restarts that --max-restarts allows{hint}",
+                    "{}, after {} restarts in this job: --max-restarts allows no more{hint}",
                     of_rank(ended),
                     self.restarts
                 )
@@ -394,7 +391,7 @@ mod tests {
         let Decision::EndJob { reason, .. } = p.ended(&ended(2, End::Signalled(9), true, false)) else {
             panic!("no bound")
         };
-        assert!(reason.ends_with("--max-restarts allows"));
+        assert!(reason.ends_with("--max-restarts allows no more"));
         assert_eq!(p.restarts, 5);
     }
 

@@ -69,7 +69,7 @@ impl Dispatcher {
             .collect::<Result<_, _>>()?;
         let ranks: usize = wanted.iter().fold(0, |sum, program| sum.saturating_add(program.ranks));
         if ranks == 0 {
-            return Err("no ranks are asked for".to_string());
+            return Err("it asks for no ranks".to_string());
         }
         let left = self.spawning.most_ranks.saturating_sub(self.pids.len());
         if ranks > left {

@@ -65,7 +65,7 @@ impl Words {
                 self.say(&format!("{ranks} on from the files in {directory}; the job is number {job} now"));
             }
             Event::OutputFileDiffers { path } => self.say(&format!(
-                "warning: {} is not what the suspended job has left: lines that it had are missing, and what follows is added to it",
+                "warning: {} has changed since the job was suspended: lines are missing from it, and new output is appended",
                 path.display()
             )),
             Event::Suspended { directory, name, took, .. } => self.say(&format!(
@@ -78,7 +78,7 @@ impl Words {
             }
             Event::StaysSuspended { directory, is_damaged } => {
                 let again = match is_damaged {
-                    true => "; it can be resumed again when that has been put right",
+                    true => "; fix that, then resume it again",
                     false => "",
                 };
                 let directory = directory.display();
@@ -183,7 +183,7 @@ impl Words {
                 });
             }
             Event::ReturnsTogether { reason, .. } => self.say(&format!(
-                "{reason}: from now on all ranks return to the last wave when one has failed"
+                "{reason}: from now on all ranks return to the last wave when one fails"
             )),
             _ => {}
         }
@@ -206,11 +206,11 @@ impl Words {
                 });
             }
             Event::OutputMissing { rank, bytes } => self.say(&format!(
-                "warning: rank {rank} has not repeated the last {} bytes of its standard output; going on without them",
+                "warning: rank {rank} has not repeated the last {} bytes of its standard output; the job goes on without them",
                 grouped(bytes)
             )),
             Event::ProgramReplaced { rank, path } => self.say(&format!(
-                "warning: {} has been replaced since the job began; rank {rank} goes on with the file that it began with",
+                "warning: {} has been replaced since the job began; rank {rank} keeps the file that it began with",
                 path.display()
             )),
             // It is why the rank ends, and perhaps the job.
@@ -278,19 +278,19 @@ impl Words {
                     0 => "empty".to_string(),
                     _ => format!("with {} from its file", counted(deliveries, "delivery", "deliveries")),
                 };
-                self.say(&format!("event logger {logger} has been started again, {how}"));
+                self.say(&format!("event logger {logger} was restarted, {how}"));
             }
             Event::LoggerLost { logger, end, waits } => {
                 let meanwhile = match waits {
-                    true => "ranks wait with what they send until it is there again",
+                    true => "ranks hold their sends until it is back",
                     false => "the job goes on without it meanwhile",
                 };
                 let end = how_ended(end);
                 self.say(&format!("warning: event logger {logger} was lost ({end}); {meanwhile}"));
             }
             Event::LoggerWithoutJournal { logger, reason } => self.say(&format!(
-                "warning: event logger {logger} cannot write its file ({reason}): it goes on without; if it dies as well, \
-                 what it has is lost. --spill-dir DIR names a place with room"
+                "warning: event logger {logger} cannot write its file ({reason}) and goes on without it: if it dies, its deliveries \
+                 are lost; name a place with room by --spill-dir DIR"
             )),
             Event::LoggerFailed { logger, reason } => {
                 self.say(&format!("warning: event logger {logger} cannot be started: {reason}"));
