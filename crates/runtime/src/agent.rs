@@ -41,9 +41,7 @@ use resurgo_wire::control::{End, Job, OUTPUT_WINDOW, Stream, ToAgent, ToDispatch
 use crate::connection::Connection;
 use crate::{children, leftovers};
 use launch::Waiting;
-pub(crate) use life::set_nonblocking;
 use node::NodeMemory;
-pub(crate) use node::open_nameless;
 use program_file::ProgramFile;
 use ranks::Rank;
 use spool::Spool;

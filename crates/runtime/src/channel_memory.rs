@@ -21,9 +21,9 @@ use resurgo_protocol::Rank;
 use resurgo_wire::channel_memory::Life;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::open_nameless;
 use crate::reception::Reception;
 use crate::server_process::{Beginning, ServerProcess, begin, listen, say};
+use crate::sys::open_nameless;
 use connection::{Connection, Heard};
 use store::{Store, Trouble};
 

@@ -18,6 +18,7 @@ pub mod pattern;
 mod reception;
 mod server_process;
 pub mod suspended;
+mod sys;
 pub mod trampoline;
 pub mod units;
 

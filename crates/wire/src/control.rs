@@ -331,9 +331,10 @@ pub enum ToAgent {
     },
     /// Tell how much log each rank's image would free; answered by [`ToDispatcher::LogsMeasured`].
     MeasureLogs,
-    /// Take a wave: images of all ranks at one moment, or of all of a group (its number less 1); answered by
+    /// Take a wave: images of all ranks of a unit at one moment; answered by
     /// [`ToDispatcher::WaveComplete`] or [`ToDispatcher::NotCheckpointed`].
     Wave {
+        /// The number of a group less 1; 0 where all ranks are one unit.
         unit: usize,
     },
     /// Rank `rank` has failed: return all ranks, or all of its group, to the last complete wave; answered by [`ToDispatcher::Returned`]. The ends of
@@ -440,7 +441,7 @@ pub enum ToDispatcher {
     },
     /// All ranks, or those of a group, can return to this wave.
     WaveComplete {
-        /// One of them.
+        /// Any rank of those that the wave is of.
         rank: usize,
         /// From 1.
         number: u64,
@@ -457,7 +458,7 @@ pub enum ToDispatcher {
     },
     /// All ranks, or those of a group, go on from this wave, 0: the beginning.
     Returned {
-        /// One of them.
+        /// Any rank of those that the wave is of.
         rank: usize,
         wave: u64,
     },
@@ -637,10 +638,12 @@ fn frame(out: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
 }
 
 pub(crate) fn json<T: Serialize>(out: &mut Vec<u8>, message: &T) {
-    let text = serde_json::to_vec(message);
-    // Strings, numbers and paths given by this process: serde_json has no reason to refuse them,
-    // since paths are kept as OsString or were UTF-8 on the command line.
-    frame(out, 0, &[&text.unwrap_or_default()]);
+    let text = match serde_json::to_vec(message) {
+        Ok(text) => text,
+        // Strings, numbers and paths given by this process; paths are kept as OsString or were UTF-8 on the command line.
+        Err(error) => unreachable!("a message of this process has no JSON: {error}"),
+    };
+    frame(out, 0, &[&text]);
 }
 
 pub(crate) fn from_json<T: for<'a> Deserialize<'a>>(frame: &[u8]) -> Result<T, FrameError> {

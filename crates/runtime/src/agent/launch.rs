@@ -13,13 +13,14 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use resurgo_protocol::Coordinator;
 use resurgo_wire::control::{Job, OUTPUT_WINDOW, Stdin, ToAgent, ToDispatcher};
 
-use super::node::{NodeMemory, open_nameless};
+use super::node::NodeMemory;
 use super::program_file::ProgramFile;
 use super::ranks::Rank;
 use super::spool::Spool;
 use super::store::Store;
 use super::{Agent, Source, Work, held, spawn, suspend, waves};
 use crate::connection::Connection;
+use crate::sys::open_nameless;
 
 /// An agent that has no job yet, or whose job could not begin.
 pub(super) struct Waiting {

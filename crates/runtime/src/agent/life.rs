@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Seek, SeekFrom};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use resurgo_image::Socket;
@@ -22,6 +21,7 @@ use resurgo_wire::node_memory::{ENV_RANK, IMAGE_FD, NODE_MEMORY_FD, PMI_FD, PROG
 use super::images::Saved;
 use super::store::Store;
 use crate::children;
+use crate::sys::set_nonblocking;
 use crate::trampoline::IMAGE_FILE_FD;
 
 /// A running process of a rank. Its process group has the same number.
@@ -79,13 +79,6 @@ impl Surroundings<'_> {
         let directory = self.store.map_or(Path::new(""), |store| store.directory().path());
         directory.join(&image.name)
     }
-}
-
-/// Makes reads and writes on `fd` return at once.
-pub fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
-    let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
-    fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-    Ok(())
 }
 
 impl Life {

@@ -1,14 +1,11 @@
 //! The node memory as the agent sees it: created here, its fields written and read one at a time.
 
-use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use resurgo_wire::control::{Job, LifeStatistics};
 use resurgo_wire::counters::{Costs, Sizes};
@@ -355,24 +352,6 @@ impl NodeMemory {
     }
 }
 
-/// Opens a file, as that to which full segments are written. It never has a name, so nothing is left behind
-/// however the job ends.
-pub fn open_nameless(directory: &OsStr) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600);
-    match options.clone().custom_flags(OFlag::O_TMPFILE.bits()).open(directory) {
-        Ok(file) => Ok(file),
-        // Some network file systems cannot make nameless files.
-        Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EOPNOTSUPP as i32) => {
-            let path = Path::new(directory).join(format!(".resurgo-spill-{}", std::process::id()));
-            let file = options.create_new(true).open(&path)?;
-            std::fs::remove_file(&path)?;
-            Ok(file)
-        }
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -484,15 +463,5 @@ pub(super) mod tests {
         memory.write_u32(base, 5).unwrap();
         memory.file.write_all_at(b"wrong", base as u64 + 4).unwrap();
         assert_eq!(memory.report(0).unwrap().as_deref(), Some("wrong"));
-    }
-
-    #[test]
-    fn a_spill_file_has_no_name() {
-        let directory = std::env::temp_dir().join(format!("resurgo-test-{}", std::process::id()));
-        std::fs::create_dir(&directory).unwrap();
-        let file = open_nameless(directory.as_os_str()).unwrap();
-        file.write_all_at(b"x", 0).unwrap();
-        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
-        std::fs::remove_dir(&directory).unwrap();
     }
 }

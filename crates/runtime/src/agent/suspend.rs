@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::files::ImageFile;
 use super::images::Account;
-use super::node::{self, NodeMemory};
+use super::node::NodeMemory;
 use super::program_file::ProgramFile;
 use super::ranks::Rank;
 use super::spool::Spool;
@@ -281,7 +281,7 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
         .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
     let spill = match &job.spill_directory {
         Some(directory) => Some(
-            node::open_nameless(directory)
+            crate::sys::open_nameless(directory)
                 .map_err(|error| format!("cannot create a spill file in {}: {error}", directory.display()))?,
         ),
         None => None,

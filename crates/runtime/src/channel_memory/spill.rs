@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_is_taken_again() {
-        let mut spill = Spill::new(crate::agent::open_nameless(std::env::temp_dir().as_os_str()).unwrap());
+        let mut spill = Spill::new(crate::sys::open_nameless(std::env::temp_dir().as_os_str()).unwrap());
         let parts: Vec<Part> = (1..=4u8).map(|byte| spill.write(&[byte; 100]).unwrap()).collect();
         assert_eq!(spill.length(), 400);
         // Two that touch, the later first.

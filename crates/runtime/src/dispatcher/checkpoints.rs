@@ -343,13 +343,13 @@ impl Checkpoints {
         self.taking.is_some() || self.writing.len() >= self.at_most
     }
 
-    /// The image that the rank has got is written into a file from now on.
-    pub fn is_written(&mut self, rank: usize) {
+    /// The image that the rank has got is being written into a file.
+    pub fn begin_writing(&mut self, rank: usize) {
         self.writing.insert(rank);
     }
 
-    /// It has been written, or cannot be.
-    pub fn has_been_written(&mut self, rank: usize) {
+    /// It is in its file, or cannot be written.
+    pub fn end_writing(&mut self, rank: usize) {
         self.writing.remove(&rank);
     }
 

@@ -258,7 +258,7 @@ impl Dispatcher {
                 write_ns,
             } => {
                 let time = Duration::from_nanos(write_ns);
-                self.checkpoints.has_been_written(rank);
+                self.checkpoints.end_writing(rank);
                 self.bus.tell(Event::ImageWritten {
                     rank,
                     image: number,
@@ -269,7 +269,7 @@ impl Dispatcher {
                 self.suspension.image_written(rank, time);
             }
             ToDispatcher::ImageNotWritten { rank, number, reason } => {
-                self.checkpoints.has_been_written(rank);
+                self.checkpoints.end_writing(rank);
                 self.bus.tell(Event::ImageNotWritten {
                     rank,
                     image: number,
@@ -297,7 +297,7 @@ impl Dispatcher {
     fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration, is_snapshot: bool) {
         self.checkpoints.answered(rank, self.start.elapsed(), Ok(stall));
         if self.images.are_written {
-            self.checkpoints.is_written(rank);
+            self.checkpoints.begin_writing(rank);
         }
         self.suspension.image_taken(rank);
         self.images.refusals.taken(rank);

@@ -200,8 +200,8 @@ fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartEr
 /// Starts the writers of output, and answers what is readable when one of them has something to say.
 fn start_output(places: Places) -> Result<(Output, PipeReader), StartError> {
     let (wake, wake_writer) = io::pipe().map_err(cannot("make a pipe"))?;
-    crate::agent::set_nonblocking(&wake).map_err(cannot("make a pipe"))?;
-    crate::agent::set_nonblocking(&wake_writer).map_err(cannot("make a pipe"))?;
+    crate::sys::set_nonblocking(&wake).map_err(cannot("make a pipe"))?;
+    crate::sys::set_nonblocking(&wake_writer).map_err(cannot("make a pipe"))?;
     let second_wake_writer = wake_writer.try_clone().map_err(cannot("make a pipe"))?;
     let output = Output::start(places, [wake_writer, second_wake_writer]).map_err(cannot("start a thread"))?;
     Ok((output, wake))

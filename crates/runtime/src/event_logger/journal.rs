@@ -263,7 +263,7 @@ mod tests {
     use std::io::{Seek, SeekFrom, Write};
 
     fn file() -> File {
-        crate::agent::open_nameless(std::env::temp_dir().as_os_str()).unwrap()
+        crate::sys::open_nameless(std::env::temp_dir().as_os_str()).unwrap()
     }
 
     fn records(count: u64) -> Vec<(Recorded, u64)> {

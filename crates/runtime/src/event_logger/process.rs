@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::Journal;
 use super::{Error, Server, Settings, listen};
-use crate::agent::open_nameless;
 use crate::server_process::{Beginning, ServerProcess, begin};
+use crate::sys::open_nameless;
 
 /// The hidden verb.
 pub const VERB: &str = "event-logger";

@@ -26,7 +26,7 @@ fn put(store: &mut Store, life: u64, ssn: u64, bytes: Vec<u8>) -> Result<Option<
 }
 
 fn spill() -> File {
-    crate::agent::open_nameless(std::env::temp_dir().as_os_str()).unwrap()
+    crate::sys::open_nameless(std::env::temp_dir().as_os_str()).unwrap()
 }
 
 #[test]

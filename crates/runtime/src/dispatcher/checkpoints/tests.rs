@@ -285,16 +285,16 @@ fn no_more_images_are_under_way_than_may_be() {
     for rank in 0..2 {
         assert_eq!(checkpoints.next(now, |_| true), Some(rank));
         checkpoints.answered(rank, now, Ok(Duration::ZERO));
-        checkpoints.is_written(rank);
+        checkpoints.begin_writing(rank);
     }
     assert_eq!(
         (checkpoints.next(now, |_| true), checkpoints.next_time(|_| true)),
         (None, None)
     );
-    checkpoints.has_been_written(0);
+    checkpoints.end_writing(0);
     assert_eq!(checkpoints.next(now, |_| true), Some(2));
     checkpoints.answered(2, now, Ok(Duration::ZERO));
-    checkpoints.is_written(2);
+    checkpoints.begin_writing(2);
     assert_eq!(checkpoints.next(now, |_| true), None);
     checkpoints.left(1);
     assert_eq!(
@@ -308,11 +308,11 @@ fn no_more_images_are_under_way_than_may_be() {
 fn ranks_that_write_have_had_their_turn() {
     let mut checkpoints = Checkpoints::new(Period::Every(2 * SECOND), Order::RoundRobin, 2, usize::MAX);
     for rank in 0..2 {
-        checkpoints.is_written(rank);
+        checkpoints.begin_writing(rank);
     }
     assert_eq!(checkpoints.next(SECOND, |_| true), None);
     assert_eq!(checkpoints.next_time(|_| true), Some(SECOND + AGAIN));
-    checkpoints.has_been_written(1);
+    checkpoints.end_writing(1);
     assert_eq!(checkpoints.next(SECOND + AGAIN, |_| true), Some(1));
 }
 

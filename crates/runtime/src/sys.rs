@@ -1,0 +1,51 @@
+//! What processes of the launcher ask of the system alike.
+
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+/// Makes reads and writes on `fd` return at once.
+pub fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
+    let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
+    fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+/// Opens a file for what a process has no room for in memory. It never has a name, so nothing is left behind
+/// however the job ends.
+pub fn open_nameless(directory: &OsStr) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    match options.clone().custom_flags(OFlag::O_TMPFILE.bits()).open(directory) {
+        Ok(file) => Ok(file),
+        // Some network file systems cannot make nameless files.
+        Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EOPNOTSUPP as i32) => {
+            let path = Path::new(directory).join(format!(".resurgo-spill-{}", std::process::id()));
+            let file = options.create_new(true).open(&path)?;
+            std::fs::remove_file(&path)?;
+            Ok(file)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_spill_file_has_no_name() {
+        let directory = std::env::temp_dir().join(format!("resurgo-test-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let file = open_nameless(directory.as_os_str()).unwrap();
+        file.write_all_at(b"x", 0).unwrap();
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+        std::fs::remove_dir(&directory).unwrap();
+    }
+}
