@@ -2,15 +2,20 @@
 """Jobs whose launcher, agent or whole process tree is killed, and that go on from the last wave in files."""
 
 import contextlib
+import json
 import os
+import re
+import shlex
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from harness import by_rank, slow
-from test_suspend import HEAT, LONG_HEAT, Chain, flip, ready
+import harness
+from catalogue import BY_NAME, arguments
+from harness import RESURGO, by_rank, slow
+from test_suspend import HEAT, LONG_HEAT, SUSPENDED, Chain, ready
 
 EVERY = ["--checkpoint-every", "100ms"]
 WAVES = ["auto", "blocking", "chandy-lamport", "group"]
@@ -58,8 +63,7 @@ def test_it_goes_on_from_its_last_wave(jobs, chain, program, protocol, victim):
     result = chain.end()
     begun = {event["image"] for event in result.of("started")}
     assert len(begun) == 1 and begun.pop() >= wave, result.describe()
-    lines = calm.out.splitlines(keepends=True)
-    assert result.out == b"".join(lines[-result.out.count(b"\n") :])
+    assert chain.out == calm.out
 
 
 def test_without_a_wave_it_is_said_that_there_is_nothing(chain, program):
@@ -73,3 +77,117 @@ def test_without_a_wave_it_is_said_that_there_is_nothing(chain, program):
     told = chain.resurgo("resume", chain.directory)
     assert told.code == 2 and "there is no set of images of one moment" in told.errors, told.describe()
     assert told.errors.count("\n") == 1 and told.text == ""
+
+
+def test_it_is_listed_and_can_be_removed(chain, program):
+    job = chain.start(2, *program("heat"), *HEAT, options=EVERY)
+    assert recorded(job)
+    number, own = job.process.pid, chain.directory
+    for name in (number, own):
+        told = chain.resurgo("rm", name)
+        assert told.code == 2 and "is running" in told.errors and told.errors.count("\n") == 1, told.describe()
+    assert interrupt(job, "everything")
+    row = chain.suspended()[number]
+    assert re.search(r" 2 interrupted  auto +\d+\.\d m?s +0 +- +\d+\.\d m?s +\S+heat 400", row), row
+    (shown,) = (job for job in json.loads(chain.resurgo("ps", "--json").ok().text) if job["job"] == number)
+    assert (shown["job"], shown["state"]) == (number, "interrupted") and shown["wave"] > 0
+    told = chain.resurgo("rm", number).ok()
+    assert told.text == f"job {number}: its files in {own} have been removed\n"
+    assert not list(chain.images.iterdir()) and chain.suspended() == {}
+    for name in (number, own, chain.images):
+        told = chain.resurgo("rm", name)
+        assert told.code == 2 and told.errors.count("\n") == 1, told.describe()
+
+
+@pytest.mark.parametrize("protocol", ["auto", slow("blocking"), slow("pessimistic")])
+def test_sigterm_suspends(jobs, chain, program, protocol):
+    calm = jobs.calm(2, *program("heat"), *HEAT)
+    job = chain.start(2, *program("heat"), *HEAT, options=["--grace", "20s"], protocol=protocol)
+    ready(job)
+    time.sleep(0.3)
+    job.process.terminate()
+    assert job.wait().code == SUSPENDED
+    chain.resume()
+    chain.end()
+    assert chain.out == calm.out
+
+
+def test_a_second_sigterm_ends_the_job(chain, program):
+    """Also one that could not be suspended at once, as an image would have to be written first."""
+    job = chain.start(2, *program("heat"), *LONG_HEAT)
+    ready(job)
+    job.kill([1], signal.SIGSTOP)
+    job.process.terminate()
+    time.sleep(0.2)
+    assert not job.over()
+    job.process.terminate()
+    job.kill([1], signal.SIGCONT)
+    assert job.wait(10).code == 143
+
+
+@pytest.mark.parametrize("protocol", ["auto", slow("blocking"), slow("chandy-lamport"), slow("group")])
+@pytest.mark.parametrize("name", ["master_worker", slow("cg"), slow("heat"), slow("messages"), slow("numpy_cg.py"), slow("heat_f08")])
+def test_killed_again_and_again(jobs, chain, program, rng, name, protocol):
+    """Launcher, agent, everything or a rank, at random moments: all that was printed is what an undisturbed job prints."""
+    entry = BY_NAME[name]
+    calm_file, file = jobs.directory / "calm", jobs.directory / "result"
+    calm = jobs.calm(3, *program(name), *arguments(entry, True, calm_file))
+    job = chain.start(3, *program(name), *arguments(entry, True, file), options=["--checkpoint-every", "50ms"], protocol=protocol)
+    for number in range(6):
+        if not recorded(job):
+            break
+        time.sleep(rng.uniform(0, 0.3))
+        if rng.random() < 0.3:
+            job.kill([rng.randrange(3)])
+        if not interrupt(job, rng.choice(["launcher", "agent", "everything"])):
+            break
+        job = chain.resume(chain.directory)
+    result = job.wait().ok()
+    assert by_rank(chain.out) == by_rank(calm.out), result.describe()
+    assert not entry.result or file.read_bytes() == calm_file.read_bytes()
+    assert not list(chain.images.iterdir())
+
+
+PRINTS = """
+import sys
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+for number in range(int(sys.argv[1])):
+    total = world.allreduce(number)
+    sys.stdout.write(f"rank {world.rank} number {number} " + "x" * (number % 90) + ("\\n" if number % 5 else ""))
+    if number % 3 == 0:
+        sys.stdout.flush()
+        sys.stderr.write(f"rank {world.rank} error {number}\\n")
+"""
+
+
+@pytest.mark.parametrize("to, kills", [("file", 8), slow("file", 300), slow("pipe", 100)])
+def test_output_goes_on_to_the_byte(jobs, chain, rng, to, kills):
+    """All runs append to one file, as a user's script has them do."""
+    words = [harness.PYTHON, "-c", PRINTS, str(1500 * kills)]
+    calm = jobs.calm(2, *words)
+    out, events = jobs.directory / "all", []
+    run = [RESURGO, "run", "-n", 2, *EVERY, "--checkpoint-dir", chain.images, *words]
+    for number in range(kills + 1):
+        events.append(jobs.directory / f"events-{number}")
+        command = [*run[:2], "--json-events", events[-1], *run[2:]] if number == 0 else [RESURGO, "resume", "--json-events", events[-1], chain.directory]
+        after = {"file": ">> " + str(out), "pipe": "| cat >> " + str(out)}[to]
+        script = " ".join(map(shlex.quote, map(str, command))) + f" {after}"
+        job = jobs.command(["bash", "-o", "pipefail", "-c", "exec " * (to == "file") + script], env=chain.env, events=events[-1])
+        for other in jobs.jobs[-2:-1] if number else []:
+            job.goes_on_from(other)
+        if number == 0:
+            assert recorded(job)
+        else:
+            job.until(lambda: job.lives(), what="its ranks")
+        time.sleep(rng.uniform(0, 0.4))
+        if job.over() or number == kills:
+            break
+        for pid in job.processes():
+            with contextlib.suppress(OSError):  # it may be gone
+                if Path(f"/proc/{pid}/comm").read_text() not in ("cat\n", "bash\n"):
+                    os.kill(pid, signal.SIGKILL)
+        job.process.wait()
+        assert not job.leftovers()
+    job.wait(600).ok()
+    assert by_rank(out.read_bytes()) == by_rank(calm.out)

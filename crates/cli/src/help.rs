@@ -35,6 +35,7 @@ fn about(verb: &str) -> String {
             format!("{RESUME}{}", lines.map(shown).collect::<String>())
         }
         "kill" => KILL.to_string(),
+        "rm" => RM.to_string(),
         "image" => IMAGE.to_string(),
         "doctor" => DOCTOR.to_string(),
         "bench" => BENCH.to_string(),
@@ -105,12 +106,13 @@ Runs an MPI program so that a crashed process does not end the job.
 const PS: &str = "\
 resurgo ps [--json]
 
-Lists your jobs on this machine, also suspended ones; as root, everybody's that run.
+Lists your jobs on this machine, also those that can be resumed; as root, everybody's that run.
 
   JOB                         the number that other commands take
-  RANKS                       how many have a process now, of all; or that they are suspended
-  TIME                        since the job was started; of a suspended one, how long it has run
-  IMAGES, LAST                images of single ranks, or waves, so far; and since the last (since the suspension)
+  RANKS                       how many have a process now, of all; or that they are suspended, or interrupted:
+                              their launcher was lost, and they go on from their last wave
+  TIME                        since the job was started; of one that can be resumed, how long it has run
+  IMAGES, LAST                images of single ranks, or waves, so far; and since the last (since what is resumed)
 
   --json                      print a list of objects instead
 ";
@@ -136,7 +138,7 @@ Exit status: 0; 1 with the reason when it cannot be done, and the job goes on; 2
 const RESUME: &str = "\
 resurgo resume [options] JOB
 
-Goes on with a suspended job: JOB is its number, its directory, or the one that was given to --checkpoint-dir.
+Goes on with a job that was suspended, or whose launcher was lost after a wave: JOB is its number, its directory, or the one that was given to --checkpoint-dir.
 Output, events and exit status are those of resurgo run.
 
 Everything is as the job was started, but for these options of resurgo run, which can be given anew:
@@ -149,6 +151,14 @@ Ends jobs, as SIGTERM to their resurgo run does; again, if it must be at once. O
 or directory, it removes the files. resurgo ps lists the numbers.
 
 Exit status: 0; 1 when a job does not answer or has ended; 2 when there is no such job.
+";
+
+const RM: &str = "\
+resurgo rm JOB...
+
+Removes the files of jobs that do not run, by their numbers or directories. Nothing asks whether you are sure.
+
+Exit status: 0; 2 when there is no such job, it is running, or it is not yours.
 ";
 
 const IMAGE: &str = "\
@@ -196,7 +206,7 @@ mod tests {
             assert!(text.lines().all(|line| line.len() <= 120), "{verb}");
             seen.push(text);
         }
-        assert_eq!(seen.len(), 10);
+        assert_eq!(seen.len(), 11);
         assert!(about("run").contains("As at mpiexec:") && !about("run").contains("resurgo ps  "));
         assert!(about("resume").contains("--time-limit") && !about("resume").contains("--protocol"));
     }

@@ -110,7 +110,7 @@ fn row_of_suspended(job: &Suspended) -> [String; 8] {
     let about = &job.header.about;
     [
         about.number.to_string(),
-        format!("{} suspended", about.ranks),
+        format!("{} {}", about.ranks, state_of(job)),
         protocol_of(job).to_string(),
         time(about.seconds),
         about.restarts.to_string(),
@@ -124,15 +124,24 @@ fn object_of_suspended(job: &Suspended) -> Value {
     let about = &job.header.about;
     json!({
         "job": about.number,
-        "state": "suspended",
+        "state": state_of(job),
         "ranks": about.ranks,
         "protocol": protocol_of(job),
         "seconds": about.seconds,
         "restarts": about.restarts,
         "seconds_suspended": seconds_suspended(job),
+        "wave": about.wave,
         "directory": job.directory.to_string_lossy(),
         "command": about.command,
     })
+}
+
+/// What has become of a job that does not run.
+fn state_of(job: &Suspended) -> &'static str {
+    match job.header.about.wave {
+        None => "suspended",
+        Some(_) => "interrupted",
+    }
 }
 
 fn protocol_of(job: &Suspended) -> &'static str {
@@ -198,6 +207,29 @@ pub fn kill(arguments: Vec<OsString>) -> i32 {
     status
 }
 
+/// `resurgo rm JOB|DIR...`: removes the files of jobs that do not run.
+pub fn rm(arguments: Vec<OsString>) -> i32 {
+    if arguments.is_empty() {
+        return usage("rm needs the number of a job that does not run, or a directory; resurgo ps lists them");
+    }
+    let remove = |name: &OsString| match removed(name) {
+        Ok(text) => {
+            println!("{text}");
+            0
+        }
+        Err(error) => usage(&error),
+    };
+    arguments.iter().map(remove).max().unwrap_or(0)
+}
+
+fn removed(name: &OsStr) -> Result<String, String> {
+    let jobs = jobs::list().unwrap_or_default();
+    match find(jobs, name) {
+        Ok(Job { number, .. }) => Err(format!("job {number} is running; resurgo kill {number} ends it")),
+        Err(_) => suspend::remove(name),
+    }
+}
+
 fn kill_one(name: &OsStr) -> i32 {
     let jobs = match jobs::list() {
         Ok(jobs) => jobs,
@@ -206,7 +238,13 @@ fn kill_one(name: &OsStr) -> i32 {
     match find(jobs, name) {
         Ok(job) => tell(job, &Request::Kill),
         Err(error) => match suspend::named(name) {
-            Ok(job) => suspend::forget(&job),
+            Ok(job) => match suspend::forget(&job.directory, Some(&job)) {
+                Ok(text) => {
+                    println!("{text}");
+                    0
+                }
+                Err(error) => failed(&error),
+            },
             Err(_) => usage(&error),
         },
     }

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     let rest: Vec<OsString> = arguments.collect();
     match verb.to_str() {
         // The others find out themselves where their own options end.
-        Some(verb @ ("ps" | "checkpoint" | "suspend" | "kill" | "image"))
+        Some(verb @ ("ps" | "checkpoint" | "suspend" | "kill" | "rm" | "image"))
             if rest.iter().any(|word| word == "--help" || word == "-h") =>
         {
             code(help::print(verb))
@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         Some("suspend") => code(jobs::suspend(rest)),
         Some("resume") => code(suspend::resume(rest)),
         Some("kill") => code(jobs::kill(rest)),
+        Some("rm") => code(jobs::rm(rest)),
         Some(resurgo_runtime::agent::VERB) => code(resurgo_runtime::agent::run()),
         Some(resurgo_runtime::event_logger::VERB) => code(resurgo_runtime::event_logger::run()),
         Some(resurgo_runtime::channel_memory::VERB) => code(resurgo_runtime::channel_memory::run()),
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
                 "suspend",
                 "resume",
                 "kill",
+                "rm",
                 "help",
                 "version",
             ];

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use resurgo_runtime::own_directory::{Directory, Trust};
-use resurgo_runtime::suspended::{Error, FILE, Origin, Suspended};
+use resurgo_runtime::suspended::{self, Error, FILE, Origin, Suspended};
 
 use crate::check::Refusal;
 use crate::diagnosis::shim;
@@ -60,15 +60,12 @@ fn linked() -> Vec<Suspended> {
 /// The suspended job with this number, or in (or below) this directory.
 pub fn named(name: &OsStr) -> Result<Suspended, String> {
     if let Some(number) = name.to_str().and_then(|name| name.parse::<u32>().ok()) {
-        let mut jobs = registered();
+        let mut jobs = linked();
         jobs.retain(|job| job.header.about.had(number));
+        let why_not = |_| renumbered(number).unwrap_or_else(|| none(number));
         return match jobs.len() {
-            0 => Err(renumbered(number).unwrap_or_else(|| {
-                format!(
-                    "there is no suspended job {number}; resurgo ps lists them, and a directory of image files can be named instead"
-                )
-            })),
-            1 => Ok(jobs.remove(0)),
+            0 => Err(none(number)),
+            1 => jobs.remove(0).unless_running().map_err(why_not),
             _ => Err(several(&jobs)),
         };
     }
@@ -91,6 +88,12 @@ pub fn named(name: &OsStr) -> Result<Suspended, String> {
         1 => jobs.remove(0).unless_running().map_err(|error| error.to_string()),
         _ => Err(several(&jobs)),
     }
+}
+
+fn none(number: u32) -> String {
+    format!(
+        "there is no suspended job {number}; resurgo ps lists them, and a directory of image files can be named instead"
+    )
 }
 
 fn below(directory: &Path) -> Result<Vec<Suspended>, String> {
@@ -136,30 +139,40 @@ pub fn resume(arguments: Vec<OsString>) -> i32 {
     }
 }
 
-/// Removes the files of a suspended job; returns the exit status.
-pub fn forget(job: &Suspended) -> i32 {
-    let shown = job.directory.display();
-    // First what makes it a suspended job: what is left if this is broken off is only files.
-    let own = Directory::open(&job.directory, Trust::Groups).map_err(std::io::Error::from);
-    let removed = own.and_then(|own| own.remove(FILE).and_then(|()| own.remove_all()));
-    match removed {
-        Ok(()) => {
-            if let Some(name) = job.directory.file_name()
-                && let Ok(registry) = Directory::open(&registry(), Trust::Nobody)
-            {
-                let _ = registry.remove(name);
-            }
-            println!(
-                "job {}: its files in {shown} have been removed",
-                job.header.about.number
-            );
-            0
-        }
-        Err(error) => {
-            eprintln!("resurgo: {shown}: {error}");
-            1
-        }
+/// Removes the files of the job with this number, or in this directory, if it does not run. Returns what is told.
+pub fn remove(name: &OsStr) -> Result<String, String> {
+    let is_number = name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+    let directory = std::path::absolute(name).map_err(|error| format!("{}: {error}", name.display()))?;
+    match Suspended::find(&directory) {
+        // A job that cannot be resumed can be removed all the same.
+        Err(Error::OnlyImages(_) | Error::Defect(..)) if !is_number => forget(&directory, None),
+        _ => named(name).and_then(|job| forget(&job.directory, Some(&job))),
     }
+}
+
+/// Removes the files of a job in its directory, unless it runs. Returns what is told.
+pub fn forget(directory: &Path, job: Option<&Suspended>) -> Result<String, String> {
+    let shown = directory.display();
+    let failed = |error: std::io::Error| format!("{shown}: {error}");
+    let own = Directory::open(directory, Trust::Groups).map_err(|error| failed(error.into()))?;
+    // As long as this has the lock nobody can resume it.
+    let Some(_lock) = suspended::lock_job(&own).map_err(failed)? else {
+        return Err(format!("the job in {shown} is running"));
+    };
+    let name = own.name().to_os_string();
+    // First what makes it a job that can be resumed: what is left if this is broken off is only files.
+    match own.remove(FILE) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => own.remove_all().map_err(failed)?,
+    }
+    if let Ok(registry) = Directory::open(&registry(), Trust::Nobody) {
+        let _ = registry.remove(name);
+    }
+    let job = job.map_or("the job".to_string(), |job| {
+        job.remove_leftovers();
+        format!("job {}", job.header.about.number)
+    });
+    Ok(format!("{job}: its files in {shown} have been removed"))
 }
 
 fn arguments(options: &Options) -> Vec<&[OsString]> {

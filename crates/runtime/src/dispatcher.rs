@@ -8,6 +8,7 @@ mod events;
 mod heard;
 mod images;
 mod input;
+mod kept;
 mod lines;
 mod loggers;
 mod memories;
@@ -281,7 +282,7 @@ impl Dispatcher {
             // Those of the run that has the job have the same names.
             self.remove_leftovers();
         }
-        if !self.suspension.is_done() {
+        if !self.suspension.is_done() && !self.suspension.is_elsewhere {
             // The beginnings of lines of a suspended job are printed when it goes on.
             self.output.end_all();
         }
@@ -547,7 +548,7 @@ impl Dispatcher {
                     self.front
                         .console
                         .answer(client, &Reply::Done("is being ended".to_string()));
-                    self.signalled(Signal::SIGTERM as i32);
+                    self.end_by(Signal::SIGTERM as i32);
                 }
                 Request::Checkpoint => match self.images.without {
                     Some(why) => self.front.console.answer(client, &Reply::Refused(why.to_string())),

@@ -10,11 +10,13 @@ pub mod event_logger;
 pub mod faults;
 #[cfg(test)]
 mod fuzz;
+mod job_key;
 pub mod jobs;
 mod leftovers;
 pub mod memory;
 pub mod own_directory;
 pub mod pattern;
+mod printed;
 mod reception;
 mod server_process;
 pub mod suspended;

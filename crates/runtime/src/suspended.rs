@@ -36,12 +36,13 @@ use resurgo_wire::node_memory;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use crate::job_key::{KEY, Key};
+use crate::leftovers;
 use crate::own_directory::{self, Directory, Trust};
+use crate::printed::{self, Place};
 
 /// Its name in the directory of a job's image files.
 pub const FILE: &str = "suspended";
-/// The name of the file with the job's key.
-pub const KEY: &str = "key";
 /// Its name until it is complete.
 const NEW: &str = "suspended.new";
 /// The same for the one that is written while the job runs.
@@ -57,6 +58,8 @@ const MAX_JSON: u64 = 1 << 32;
 const PAGE: usize = 4096;
 /// How long somebody may hold a lock who only looks at the job.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// How long what is left of a killed run may take to be gone: a thread of its agent may wait for the disk.
+const AFTER_A_KILL: Duration = Duration::from_secs(2);
 /// Bytes of a section that are written at a time.
 const STEP: usize = 4 << 20;
 
@@ -96,6 +99,9 @@ pub struct About {
     /// The wave that was complete when the file was written, while the job ran; none: the job was suspended.
     #[serde(default)]
     pub wave: Option<u64>,
+    /// Where its output stood.
+    #[serde(default)]
+    pub printed: Option<Place>,
     /// What else the dispatcher needs.
     pub dispatcher: Value,
 }
@@ -179,9 +185,6 @@ pub enum Error {
     OnlyImages(PathBuf),
 }
 
-/// By which a job knows what it has written.
-pub type Key = [u8; 32];
-
 /// Makes the key of a job, in its directory. Returns it with what keeps others from resuming the job.
 pub fn make_key(directory: &Directory) -> io::Result<(Key, File)> {
     let key = crate::event_logger::nonce()?;
@@ -202,6 +205,15 @@ pub fn runs(directory: &Directory) -> bool {
     };
     // The agents of some versions hold one on the other file.
     holds(KEY) || holds(FILE)
+}
+
+/// Keeps others from resuming the job in `directory`; none: it runs.
+///
+/// # Errors
+/// There is no job in it.
+pub fn lock_job(directory: &Directory) -> io::Result<Option<File>> {
+    let file = directory.open_file(KEY, OFlag::O_RDWR)?;
+    Ok((!runs(directory) && lock(&file)).then_some(file))
 }
 
 /// Locks `file`, waiting for those who only look at it; false: somebody else has it.
@@ -303,12 +315,23 @@ impl Suspended {
         })
     }
 
-    /// The same, if it does not run.
+    /// Removes what killed ranks have left in memory.
+    pub fn remove_leftovers(&self) {
+        let name = resurgo_pmi::kvs_name(&self.header.job.name, 0);
+        (0..self.header.about.launched).for_each(|rank| leftovers::remove(&name, rank));
+    }
+
+    /// The same, if it does not run. What is left of a run that was killed may take a moment to be gone.
     pub fn unless_running(self) -> Result<Suspended, Error> {
-        match self.is_running {
-            true => Err(Error::InUse(self.directory)),
-            false => Ok(self),
+        let (begun, mut job) = (Instant::now(), self);
+        while job.is_running {
+            if begun.elapsed() > AFTER_A_KILL {
+                return Err(Error::InUse(job.directory));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            job = Suspended::find(&job.directory)?;
         }
+        Ok(job)
     }
 
     /// The user's jobs that are suspended in directories below `directory`, and those that cannot be read.
@@ -584,6 +607,7 @@ pub fn give_up(directory: &Directory) {
 pub fn remove(directory: &Directory) {
     let _ = directory.remove(FILE);
     let _ = directory.remove(KEY);
+    printed::remove(directory);
 }
 
 /// The next part of the first `length` bytes of a sparse file from `at` on that may be other than zeros.

@@ -158,6 +158,11 @@ impl Rank {
         }
     }
 
+    /// An earlier run has printed this.
+    pub fn take_printed(&mut self, stream: Stream, bytes: &[u8]) {
+        self.taken[index(stream)].take_printed(bytes);
+    }
+
     /// What is told when a life begins.
     pub fn started(&self, rank: usize, pid: i32, image: u64, from_file: bool) -> ToDispatcher {
         ToDispatcher::Started {

@@ -27,6 +27,8 @@ use super::store::Store;
 use super::taken::Taken;
 use super::wave_logs::WaveLog;
 use super::{Agent, Work, waves};
+use crate::own_directory::Directory;
+use crate::printed::{self, Entry, Place};
 use crate::suspended::{self, About, Header, Reader, Section, Writer};
 
 /// How far the suspension of a job has come.
@@ -266,9 +268,20 @@ impl Work {
     }
 }
 
+/// What was printed after the file was written has been printed, too.
+fn take_printed(ranks: &mut [Rank], directory: &Directory, printed: Place) -> io::Result<()> {
+    printed::read(directory, printed.journal, |entry| {
+        if let Entry::Printed { rank, stream, bytes } = entry
+            && let Some(rank) = ranks.get_mut(rank)
+        {
+            rank.take_printed(stream, &bytes);
+        }
+    })
+}
+
 fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> {
     let header = reader.header();
-    let is_from_wave = header.about.wave.is_some();
+    let (is_from_wave, printed) = (header.about.wave.is_some(), header.about.printed);
     let state: State = serde_json::from_value(header.agent.clone()).map_err(|error| {
         format!(
             "{}: another version of resurgo has written it: {error}",
@@ -304,7 +317,11 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
     let (directory, key, locks) = reader.finish().map_err(|error| error.to_string())?;
     let store = Store::of(directory, key, locks.into(), job.checkpoint_keep);
     let formers = state.ranks.iter().map(RankState::former).collect();
-    let ranks: Vec<Rank> = state.ranks.into_iter().map(Rank::from_state).collect();
+    let mut ranks: Vec<Rank> = state.ranks.into_iter().map(Rank::from_state).collect();
+    if let Some(printed) = printed {
+        take_printed(&mut ranks, store.directory(), printed)
+            .map_err(|error| format!("what was printed last: {error}"))?;
+    }
     let numbers = ranks.iter().flat_map(|rank| &rank.images.files).map(|file| file.number);
     let transit: Vec<u64> = numbers.filter(|number| store.has_in_transit(*number)).collect();
     let coordinator = Coordinator::resume(waves::plan(&job, ranks.len()), formers, transit);

@@ -212,6 +212,12 @@ impl Taken {
         accepted
     }
 
+    /// No life runs; one has printed this last, and it has been passed on.
+    pub fn take_printed(&mut self, bytes: &[u8]) {
+        self.life = None;
+        self.append(bytes);
+    }
+
     /// The present life has ended as a program should, and prints no more.
     pub fn end_life(&mut self) -> Accepted {
         let mut accepted = Accepted::default();

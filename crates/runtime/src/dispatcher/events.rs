@@ -268,6 +268,10 @@ pub enum Event<'a> {
         image: u64,
         reason: &'a str,
     },
+    /// If this run is lost, what is printed from here on is printed again by the next.
+    OutputNotKept {
+        reason: &'a str,
+    },
     /// If this run is lost, the job can be resumed from the wave.
     WaveRecorded {
         wave: u64,

@@ -13,10 +13,13 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use resurgo_wire::control::Stream;
 use serde::{Deserialize, Serialize};
 
+use super::kept::{END, END_ALL, Kept};
 use super::lines::{self, Label, Lines, Unfinished};
 use super::start_error::StartError;
 use super::writer::{Writer, write_all};
+use crate::own_directory::{Directory, Trust};
 use crate::pattern::{Pattern, seconds};
+use crate::printed::{self, Entry, Journal, Place, Tally};
 
 /// Where output goes, as the user wants it.
 #[derive(Debug, Clone, Default)]
@@ -44,6 +47,9 @@ pub(super) struct Output {
     /// When the job was started, in seconds since 1970.
     seconds: u64,
     failed: Option<(String, io::ErrorKind)>,
+    pub kept: Kept,
+    /// Why what is printed is not noted any more.
+    pub not_kept: Option<io::Error>,
 }
 
 /// What is to be known of it to go on with the job later.
@@ -68,6 +74,8 @@ impl Output {
             worlds: Vec::new(),
             seconds: seconds(),
             failed: None,
+            kept: Kept::new(),
+            not_kept: None,
         };
         for (stream, is_terminal) in [
             (Stream::Stdout, io::stdout().is_terminal()),
@@ -225,8 +233,17 @@ impl Output {
         }
     }
 
+    fn note(&mut self, rank: usize, kind: u32, bytes: &[u8]) {
+        if let Some(error) = self.kept.note(rank, kind, bytes) {
+            // What is written from here on is written again by a run that goes on from before.
+            self.count_in(None);
+            self.not_kept = Some(error);
+        }
+    }
+
     /// Takes what a rank has printed.
     pub fn take(&mut self, rank: usize, stream: Stream, bytes: &[u8], now: Instant) {
+        self.note(rank, stream as u32, bytes);
         let way = self.way(rank, stream);
         let shown = self.lines.get_mut(&way).map(|lines| lines.take(rank, bytes, now));
         self.write(&way, shown.unwrap_or_default());
@@ -234,6 +251,7 @@ impl Output {
 
     /// A rank will print no more.
     pub fn end(&mut self, rank: usize) {
+        self.note(rank, END, &[]);
         for stream in Stream::ALL {
             let way = self.way(rank, stream);
             let shown = self.lines.get_mut(&way).map(|lines| lines.end(rank));
@@ -243,6 +261,7 @@ impl Output {
 
     /// Everybody's last words.
     pub fn end_all(&mut self) {
+        self.note(0, END_ALL, &[]);
         self.each(Lines::end_all);
     }
 
@@ -265,7 +284,37 @@ impl Output {
 
     /// Writes what the launcher itself says.
     pub fn say(&self, text: Vec<u8>) {
-        self.stderr.write(text);
+        self.stderr.say(text);
+    }
+
+    /// For each of our own streams, over all runs of the job: what ranks have printed there so far, and what has been written of it.
+    pub fn counted(&self) -> [(u64, u64); 2] {
+        [self.stdout.counted(), self.stderr.counted()]
+    }
+
+    /// What is written there is counted in these files.
+    pub fn count_in(&self, tallies: Option<[Tally; 2]>) {
+        let [out, err] = tallies.map_or([None, None], |tallies| tallies.map(Some));
+        self.stdout.count_in(out);
+        self.stderr.count_in(err);
+    }
+
+    /// Earlier runs have written so much there of what ranks have printed; what comes next begins with what was printed `from` on.
+    pub fn begin_after(&self, written: [u64; 2], from: [u64; 2]) {
+        self.stdout.begin_after(written[0], from[0]);
+        self.stderr.begin_after(written[1], from[1]);
+    }
+
+    /// All comes next that no earlier run has printed.
+    pub fn stop_passing_over(&self) {
+        self.stdout.stop_passing_over();
+        self.stderr.stop_passing_over();
+    }
+
+    /// Brings what has been printed to the disk.
+    pub fn sync(&self) {
+        self.stdout.sync();
+        self.stderr.sync();
     }
 
     /// Bytes that wait for slow readers.
@@ -290,6 +339,54 @@ impl Output {
     pub fn finish(self, deadline: Option<Instant>) {
         self.stdout.finish(deadline);
         self.stderr.finish(deadline);
+    }
+
+    /// The job's file in `directory` is about to be written: where its output stands. From here on all that is printed is noted.
+    pub fn place(&mut self, directory: &Path) -> io::Result<Place> {
+        let directory = Directory::open(directory, Trust::Groups)?;
+        if !self.kept.counts {
+            self.begin_counting(&directory)?;
+        }
+        let journal = Journal::create(&directory)?;
+        let place = Place {
+            journal: journal.number(),
+            printed: self.counted().map(|(taken, _)| taken),
+        };
+        self.kept.journal = Some((directory, journal));
+        Ok(place)
+    }
+
+    fn begin_counting(&mut self, directory: &Directory) -> io::Result<()> {
+        let written = self.counted().map(|(_, written)| written);
+        let tallies = printed::count(directory, self.kept.began, self.kept.before, written)?;
+        self.count_in(Some(tallies));
+        self.kept.counts = true;
+        Ok(())
+    }
+
+    /// The job's file has been written: what was noted before is not needed any more.
+    pub fn forget_before(&self, place: Place) {
+        if let Some((directory, _)) = &self.kept.journal {
+            printed::forget_before(directory, place.journal);
+        }
+    }
+
+    /// The job goes on whose files are in `directory`: what was printed since its file was written is written where it has not been.
+    pub fn go_on(&mut self, directory: &Path, place: Place) -> io::Result<()> {
+        let own = Directory::open(directory, Trust::Groups)?;
+        let written = printed::written(&own, self.kept.began, place.printed);
+        self.kept.before = written[0];
+        self.begin_after(written, place.printed);
+        // Before anything is written.
+        self.begin_counting(&own)?;
+        let now = std::time::Instant::now();
+        printed::read(&own, place.journal, |entry| match entry {
+            Entry::Printed { rank, stream, bytes } => self.take(rank, stream, &bytes, now),
+            Entry::End { rank } => self.end(rank),
+            Entry::EndAll => self.end_all(),
+        })?;
+        self.stop_passing_over();
+        self.place(directory).map(drop)
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::Dispatcher;
 use super::events::Event;
+use crate::printed::Place;
 
 /// What is written down of waves.
 #[derive(Default)]
@@ -15,6 +16,15 @@ pub(super) struct Record {
     waiting: Option<Waiting>,
     /// The wave from which the job can be resumed, and its name for that.
     resumable: Option<(u64, String)>,
+    /// Where the output stood when the last file was begun; at first, when that was written which this run goes on from.
+    place: Option<Place>,
+}
+
+impl Record {
+    /// The job goes on, and its output stood there.
+    pub fn began_at(&mut self, place: Option<Place>) {
+        self.place = place;
+    }
 }
 
 struct Waiting {
@@ -43,13 +53,50 @@ impl Dispatcher {
 
     /// A wave is in files. All that ranks had printed when the agent noted its part has come before.
     fn wave_in_files(&mut self, wave: u64) {
-        let about = serde_json::to_value(self.about(Some(wave))).unwrap_or_default();
+        let place = self.place_of_output();
+        self.output.sync();
+        let about = serde_json::to_value(self.about(Some(wave), place)).unwrap_or_default();
         let printed = self.output.progress().map(|(taken, _)| taken);
         self.suspension.record.waiting = Some(Waiting { about, printed });
     }
 
+    /// Where output stands now that a file is to be written; from here on all that is printed is noted.
+    pub(super) fn place_of_output(&mut self) -> Option<Place> {
+        let directory = self.suspension.directory.clone();
+        match self.output.place(&directory) {
+            Ok(place) => {
+                self.suspension.record.place = Some(place);
+                Some(place)
+            }
+            Err(error) => {
+                self.output.not_kept = Some(error);
+                None
+            }
+        }
+    }
+
+    /// The file is there.
+    pub(super) fn forget_output(&mut self) {
+        if let Some(place) = self.suspension.record.place {
+            self.output.forget_before(place);
+        }
+    }
+
+    /// The job that goes on is ours: what an interrupted run has printed is not printed again.
+    pub(super) fn go_on_with_output(&mut self) {
+        if let (Some(directory), Some(place)) = (&self.suspension.resumed_from, self.suspension.record.place)
+            && let Err(error) = self.output.go_on(directory, place)
+        {
+            self.output.not_kept = Some(error);
+        }
+    }
+
     /// Gives the agent the dispatcher's part: what a later run does not print again must have been written.
     pub(super) fn mind_record(&mut self) {
+        if let Some(error) = self.output.not_kept.take() {
+            let reason = error.to_string();
+            self.bus.tell(Event::OutputNotKept { reason: &reason });
+        }
         let progress = self.output.progress().map(|(_, written)| written);
         let record = &mut self.suspension.record;
         let is_written = |waiting: &mut Waiting| progress.iter().zip(waiting.printed).all(|(now, then)| *now >= then);
@@ -64,6 +111,7 @@ impl Dispatcher {
             Some((_, name)) => name,
             None => self.suspension.register(directory),
         };
+        self.forget_output();
         self.suspension.record.resumable = Some((wave, name));
         self.bus.tell(Event::WaveRecorded { wave, bytes });
     }

@@ -34,6 +34,8 @@ pub(super) struct Signals {
     passed_on: Vec<i32>,
     /// The user ends the job with this signal; the ranks that are left at that moment are killed.
     ending: Option<(i32, Instant)>,
+    /// The job is being suspended because of this signal; if no rank has been halted by then, it ends instead.
+    suspending: Option<(i32, Instant)>,
 }
 
 impl Signals {
@@ -56,6 +58,7 @@ impl Signals {
             grace,
             passed_on: Vec::new(),
             ending: None,
+            suspending: None,
         })
     }
 
@@ -65,7 +68,7 @@ impl Signals {
 
     /// When ranks that have not ended are killed.
     pub fn due(&self) -> Option<Instant> {
-        self.ending.map(|(_, deadline)| deadline)
+        self.ending.or(self.suspending).map(|(_, deadline)| deadline)
     }
 
     /// The signal by which the user has ended this rank.
@@ -94,6 +97,10 @@ impl Dispatcher {
             return;
         }
         match signal {
+            Some(Signal::SIGTERM) if self.can_be_suspended_by_signal() => {
+                self.front.signals.suspending = Some((number, Instant::now() + self.front.signals.grace));
+                self.suspend(None);
+            }
             Some(Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP) => self.end_by(number),
             Some(Signal::SIGTSTP) => {
                 self.pass_on(number);
@@ -110,8 +117,26 @@ impl Dispatcher {
         self.tell(ToAgent::Signal { number });
     }
 
+    /// Whoever ends the job can have it go on later. A second signal ends it.
+    fn can_be_suspended_by_signal(&self) -> bool {
+        let is_first = self.front.signals.suspending.is_none() && self.front.signals.ending.is_none();
+        is_first && self.verdict.is_none() && self.suspension.can_be() && self.pids.iter().any(Option::is_some)
+    }
+
+    /// The job ends where it cannot be suspended in time. Ranks that have been halted need no more time.
+    fn mind_suspending(&mut self) {
+        let Some((number, deadline)) = self.front.signals.suspending.filter(|_| self.verdict.is_none()) else {
+            return;
+        };
+        let is_late = Instant::now() >= deadline && !self.suspension.has_halted();
+        if is_late || !self.suspension.is_under_way() {
+            self.front.signals.suspending = None;
+            self.end_by(number);
+        }
+    }
+
     /// The user ends the job: ranks get the signal, and some time to end in their own way.
-    fn end_by(&mut self, number: i32) {
+    pub(super) fn end_by(&mut self, number: i32) {
         if self.interrupted || self.front.signals.ending.is_some() || self.verdict.is_some() {
             // The user insists, or the job is being ended anyhow.
             if !self.interrupted {
@@ -134,6 +159,7 @@ impl Dispatcher {
 
     /// Kills what has not ended in time after the user's signal.
     pub(super) fn mind_grace(&mut self) {
+        self.mind_suspending();
         let Some((number, deadline)) = self.front.signals.ending.filter(|_| self.verdict.is_none()) else {
             return;
         };

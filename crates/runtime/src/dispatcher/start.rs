@@ -83,6 +83,10 @@ impl Dispatcher {
             suspension: Suspension::new(
                 settings.origin,
                 settings.registry,
+                job.checkpoint_directory
+                    .as_ref()
+                    .map(|directory| PathBuf::from(directory).join(&job.name))
+                    .unwrap_or_default(),
                 suspend::obstacle(job),
                 settings.time_limit,
             ),
@@ -113,10 +117,12 @@ impl Dispatcher {
         for path in self.output.resume(state.output)? {
             self.bus.tell(Event::OutputFileDiffers { path: &path });
         }
+        self.suspension.record.began_at(about.printed);
         self.suspension.seconds_before = about.seconds;
         self.suspension.former = about.former;
         self.suspension.former.push(about.number);
         self.suspension.resumed_from = Some(suspended.directory.clone());
+        self.suspension.directory = suspended.directory.clone();
         self.tell(ToAgent::Resume {
             job,
             directory: suspended.directory.into_os_string(),

@@ -21,6 +21,7 @@ use super::record::Record;
 use super::refusals::is_in_passing;
 use super::{Dispatcher, REFUSED};
 use crate::own_directory::{Directory, Trust};
+use crate::printed::Place;
 use crate::suspended::{About, Origin, processor};
 use crate::units::readable_duration;
 
@@ -87,6 +88,8 @@ pub(super) struct Suspension {
     origin: Origin,
     /// Where links to suspended jobs are kept.
     pub registry: Option<PathBuf>,
+    /// The job's own, where its files are.
+    pub directory: PathBuf,
     /// What is written down of waves.
     pub record: Record,
     /// Why there can be none of this job.
@@ -119,6 +122,7 @@ impl Suspension {
     pub fn new(
         origin: Origin,
         registry: Option<PathBuf>,
+        directory: PathBuf,
         impossible: Option<&'static str>,
         time_limit: Option<Duration>,
     ) -> Suspension {
@@ -130,6 +134,7 @@ impl Suspension {
             began: Instant::now(),
             origin,
             registry,
+            directory,
             record: Record::default(),
             impossible,
             time_limit,
@@ -161,6 +166,15 @@ impl Suspension {
             Some(Ok(())) => std::process::id().to_string(),
             _ => directory.display().to_string(),
         }
+    }
+
+    /// There can be one of this job.
+    pub fn can_be(&self) -> bool {
+        self.impossible.is_none()
+    }
+
+    pub fn is_under_way(&self) -> bool {
+        self.phase != Phase::None
     }
 
     pub fn is_done(&self) -> bool {
@@ -312,7 +326,8 @@ impl Dispatcher {
             Phase::Flushing if !self.suspension.unwritten.is_empty() => {}
             Phase::Flushing if self.output.queued() == 0 => {
                 self.suspension.phase = Phase::Writing;
-                match serde_json::to_value(self.about(None)) {
+                let printed = self.place_of_output();
+                match serde_json::to_value(self.about(None, printed)) {
                     Ok(about) => self.tell(ToAgent::Suspend { about }),
                     Err(error) => self.suspension_failed(&error.to_string()),
                 }
@@ -330,7 +345,7 @@ impl Dispatcher {
     }
 
     /// The dispatcher's part of what is written down. `wave`: while the job runs, of this wave.
-    pub(super) fn about(&self, wave: Option<u64>) -> About {
+    pub(super) fn about(&self, wave: Option<u64>, printed: Option<Place>) -> About {
         let state = State {
             policy: self.policy.clone(),
             spawned_worlds: self.spawning.worlds.clone(),
@@ -351,6 +366,7 @@ impl Dispatcher {
             origin: self.suspension.origin.clone(),
             processor: processor(),
             wave,
+            printed,
             dispatcher: serde_json::to_value(state).unwrap_or_default(),
         }
     }
@@ -359,6 +375,7 @@ impl Dispatcher {
     pub(super) fn suspended(&mut self, directory: &Path, bytes: u64) {
         self.suspension.phase = Phase::Done;
         self.suspension.resumed_from = None;
+        self.forget_output();
         self.suspension.record = Record::default();
         let name = self.suspension.register(directory);
         self.bus.tell(Event::Suspended {
@@ -383,6 +400,7 @@ impl Dispatcher {
                 ranks: self.pids.len(),
                 job: std::process::id(),
             });
+            self.go_on_with_output();
         }
     }
 

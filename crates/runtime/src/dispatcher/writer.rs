@@ -10,12 +10,38 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::printed::Tally;
+
+/// What the thread is to do next.
+enum Chunk {
+    /// What ranks have printed.
+    Printed(Vec<u8>),
+    Said(Vec<u8>),
+    /// What has been written goes to the disk.
+    Sync,
+}
+
+impl Chunk {
+    /// A sync counts as one.
+    fn bytes(&self) -> usize {
+        match self {
+            Chunk::Printed(bytes) | Chunk::Said(bytes) => bytes.len(),
+            Chunk::Sync => 1,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Queue {
-    chunks: VecDeque<Vec<u8>>,
+    chunks: VecDeque<Chunk>,
     bytes: usize,
     /// Bytes queued so far.
     taken: u64,
+    /// Of what ranks have printed, over all runs of the job: bytes queued so far, and written.
+    counted: (u64, u64),
+    /// So many bytes of it are passed over: an earlier run has written them.
+    over: u64,
+    tally: Option<Arc<Tally>>,
     writing: bool,
     closing: bool,
     failed: Option<io::ErrorKind>,
@@ -57,18 +83,56 @@ impl Writer {
         })
     }
 
-    /// Queues bytes; after a failure they are dropped.
-    pub fn write(&self, bytes: Vec<u8>) {
-        if bytes.is_empty() {
-            return;
-        }
+    /// Queues what ranks have printed; after a failure it is dropped.
+    pub fn write(&self, mut bytes: Vec<u8>) {
         let mut queue = self.shared.lock();
-        if queue.failed.is_none() {
-            queue.bytes += bytes.len();
-            queue.taken += bytes.len() as u64;
-            queue.chunks.push_back(bytes);
+        let over = queue.over.min(bytes.len() as u64);
+        queue.over -= over;
+        bytes.drain(..over as usize);
+        queue.counted.0 += bytes.len() as u64;
+        drop(queue);
+        self.queue(Chunk::Printed(bytes));
+    }
+
+    /// Queues what the launcher says.
+    pub fn say(&self, bytes: Vec<u8>) {
+        self.queue(Chunk::Said(bytes));
+    }
+
+    /// Brings what is queued now to the disk, when it has been written.
+    pub fn sync(&self) {
+        self.queue(Chunk::Sync);
+    }
+
+    fn queue(&self, chunk: Chunk) {
+        let mut queue = self.shared.lock();
+        if chunk.bytes() > 0 && queue.failed.is_none() {
+            queue.bytes += chunk.bytes();
+            queue.taken += chunk.bytes() as u64;
+            queue.chunks.push_back(chunk);
             self.shared.changed.notify_all();
         }
+    }
+
+    /// Of what ranks have printed, over all runs of the job: bytes queued so far, and written.
+    pub fn counted(&self) -> (u64, u64) {
+        self.shared.lock().counted
+    }
+
+    /// Earlier runs have written so much of what ranks have printed; what comes next begins with what was printed from `from` on.
+    pub fn begin_after(&self, written: u64, from: u64) {
+        let mut queue = self.shared.lock();
+        (queue.counted, queue.over) = ((written, written), written - from);
+    }
+
+    /// All comes next that no earlier run has printed.
+    pub fn stop_passing_over(&self) {
+        self.shared.lock().over = 0;
+    }
+
+    /// What is written is counted there.
+    pub fn count_in(&self, tally: Option<Tally>) {
+        self.shared.lock().tally = tally.map(Arc::new);
     }
 
     /// Bytes queued so far, and how many of them have been written.
@@ -126,11 +190,27 @@ fn serve(shared: &Shared, mut file: File, mut wake: PipeWriter) {
             return;
         };
         queue.writing = true;
+        let (tally, before) = (queue.tally.clone(), queue.counted.1);
         drop(queue);
-        let result = write_all(&mut file, &chunk);
+        let result = match &chunk {
+            Chunk::Printed(bytes) => write_counted(&mut file, bytes, |written, left| {
+                if let Some(tally) = &tally {
+                    tally.set(before + written, left);
+                }
+            }),
+            Chunk::Said(bytes) => write_all(&mut file, bytes),
+            Chunk::Sync => {
+                // Pipes and terminals have no disk.
+                let _ = file.sync_data();
+                Ok(())
+            }
+        };
         let mut queue = shared.lock();
         queue.writing = false;
-        queue.bytes = queue.bytes.saturating_sub(chunk.len());
+        queue.bytes = queue.bytes.saturating_sub(chunk.bytes());
+        if let Chunk::Printed(bytes) = &chunk {
+            queue.counted.1 += bytes.len() as u64;
+        }
         if let Err(error) = result {
             queue.failed = Some(error.kind());
             queue.chunks.clear();
@@ -151,11 +231,21 @@ fn serve(shared: &Shared, mut file: File, mut wake: PipeWriter) {
 }
 
 /// Like `write_all`, also on a stream that somebody else has made non-blocking.
-pub(super) fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_all(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    write_counted(file, bytes, |_, _| ())
+}
+
+/// The same. `count` hears before each write, and after the last, how much has been written and how much is left.
+fn write_counted(file: &mut File, mut bytes: &[u8], mut count: impl FnMut(u64, u64)) -> io::Result<()> {
+    let all = bytes.len() as u64;
+    count(0, all);
     while !bytes.is_empty() {
         match file.write(bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => bytes = &bytes[written..],
+            Ok(written) => {
+                bytes = &bytes[written..];
+                count(all - bytes.len() as u64, bytes.len() as u64);
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let mut ready = [PollFd::new(file.as_fd(), PollFlags::POLLOUT)];

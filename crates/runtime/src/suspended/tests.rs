@@ -45,6 +45,7 @@ fn header() -> Header {
             },
             processor: processor(),
             wave: None,
+            printed: None,
             dispatcher: Value::Null,
         },
         job: serde_json::from_value(job).unwrap(),

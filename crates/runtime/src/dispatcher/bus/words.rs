@@ -244,6 +244,9 @@ impl Words {
                 !ranks.is_empty()
             }),
             Event::ImageNotWritten { rank, image, reason } => self.not_written(rank, image, reason),
+            Event::OutputNotKept { reason } => self.say(&format!(
+                "warning: if this run is lost, what is printed from here on will be printed again when the job goes on: {reason}"
+            )),
             Event::WaveNotRecorded { wave, reason } if !std::mem::replace(&mut self.has_told_not_recorded, true) => {
                 self.say(&format!(
                     "warning: wave {wave} is in files, but the job could not be resumed from it if this run were lost: {reason}"
