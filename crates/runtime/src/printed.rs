@@ -22,7 +22,7 @@
 //! 64   identity of the running kernel
 //! ```
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -243,6 +243,8 @@ impl Regular {
 /// to `out`.
 pub fn count(directory: &Directory, out: Option<Regular>, before: u64, written: [u64; 2]) -> io::Result<[Tally; 2]> {
     let file = directory.open_file(WRITTEN, OFlag::O_RDWR | OFlag::O_CREAT)?;
+    // Held as long as this launcher lives. Some file systems have no locks.
+    let _ = file.try_lock();
     let words = out.map_or([0; 3], |out| [out.device, out.inode, out.length.wrapping_sub(before)]);
     let words: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
     file.write_all_at(&words, FILE)?;
@@ -257,6 +259,12 @@ pub fn count(directory: &Directory, out: Option<Regular>, before: u64, written: 
         Ok(tally)
     };
     Ok([tally(0)?, tally(1)?])
+}
+
+/// A launcher lives that counts what it writes: the job runs, and is not what a killed launcher has left.
+pub fn is_counted(directory: &Directory) -> bool {
+    let file = directory.open_file(WRITTEN, OFlag::O_RDWR);
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// How much all runs before have written to each stream, at least `printed`. `out`: what standard output leads to now.

@@ -325,7 +325,8 @@ impl Suspended {
     pub fn unless_running(self) -> Result<Suspended, Error> {
         let (begun, mut job) = (Instant::now(), self);
         while job.is_running {
-            if begun.elapsed() > AFTER_A_KILL {
+            let is_alive = Directory::open(&job.directory, Trust::Groups).is_ok_and(|own| printed::is_counted(&own));
+            if is_alive || begun.elapsed() > AFTER_A_KILL {
                 return Err(Error::InUse(job.directory));
             }
             std::thread::sleep(Duration::from_millis(10));
