@@ -80,7 +80,7 @@ impl World {
             Command::EndCopy { rank, number } => self.end_copy(rank, number),
             Command::Complete { unit, number, .. } => {
                 let rank = self.coordinator.members(unit)[0];
-                let delay = 1 + self.random.below(self.image_time);
+                let delay = 1 + self.random.below(self.imaging.time);
                 self.schedule(delay, Event::WaveComplete { rank, number });
             }
             Command::Dropped { ref why, .. } if !matches!(why, Why::Absent | Why::Writing) => {
@@ -136,7 +136,7 @@ impl World {
 
     /// Perhaps a wave is asked for. Whether `rank` stands still for one.
     pub(crate) fn stands_still(&mut self, rank: Rank) -> bool {
-        let asked = self.image_one_in.is_some_and(|n| self.random.one_in(n));
+        let asked = self.imaging.one_in.is_some_and(|n| self.random.one_in(n));
         let members = self.members(rank);
         let is_up = |process: &Process| matches!(process.state, State::Up(_)) && !process.finished;
         let all_up = members.iter().all(|rank| is_up(&self.ranks[*rank as usize]));
@@ -205,7 +205,7 @@ impl World {
         if !self.is(Mutation::NoteWhenCopied) {
             self.note_cut(rank, number);
         }
-        let delay = self.random.below(3 * self.latency);
+        let delay = self.random.below(3 * self.pace.latency);
         self.schedule(delay, Event::CopyForWave { rank, number });
     }
 
@@ -349,7 +349,7 @@ impl World {
             self.coordinate(Fact::Started { rank, life });
             return self.coordinate(Fact::Ready { rank, life });
         }
-        if self.hierarchical {
+        if self.rules.hierarchical {
             if !self.is_found(rank, from) {
                 return self.coordinate(Fact::NotBegun { rank, life });
             }
@@ -381,13 +381,14 @@ impl World {
     }
 
     fn has_returned(&mut self, unit: usize, wave: u64) {
-        if self.hierarchical {
+        if self.rules.hierarchical {
             return;
         }
         let size = self.ranks.len();
         let known = self.waves.as_ref().and_then(|waves| waves.known.get(&(unit, wave)));
         let known = known.cloned();
-        let known = known.unwrap_or_else(|| Checkers::new(size, self.tolerate, self.memory_survives, false));
+        let known =
+            known.unwrap_or_else(|| Checkers::new(size, self.rules.tolerate, self.rules.memory_survives, false));
         self.checkers.returned(known);
     }
 

@@ -100,12 +100,14 @@ impl Piggybacks {
 
 impl World {
     pub(crate) fn reduction(&self) -> Reduction {
-        self.causal.map_or(Reduction::Vcausal, |flavour| flavour.reduction)
+        self.rules
+            .causal
+            .map_or(Reduction::Vcausal, |flavour| flavour.reduction)
     }
 
     /// What message (from → to), sent after delivery `after`, carries; nothing under other protocols.
     pub(crate) fn piggyback(&mut self, from: Rank, to: Rank, after: u64) -> Vec<u8> {
-        if self.causal.is_none() {
+        if self.rules.causal.is_none() {
             return Vec::new();
         }
         let piggyback = match &mut self.ranks[from as usize].state {
@@ -170,7 +172,7 @@ impl World {
 
     /// A life that lost its node asks everybody what is known of it.
     pub(crate) fn begin_collection(&mut self, rank: Rank, image: Option<&Image>) -> Option<Box<Collection>> {
-        let flavour = self.causal?;
+        let flavour = self.rules.causal?;
         let known = image.and_then(|image| image.life.subject.causal.clone());
         let known = known.filter(|_| !self.is(Mutation::ImageWithoutKnowledge));
         let causal = known.unwrap_or_else(|| flavour.first(rank, self.ranks.len()));
@@ -313,7 +315,7 @@ impl World {
             self.take_record(rank)?;
         }
         for peer in due {
-            self.provoked = Some(rank);
+            self.crashes.provoked = Some(rank);
             self.tell(rank, peer);
         }
         self.start_when_told(rank)
@@ -353,19 +355,19 @@ impl World {
 
     /// Event logger `site` may know more than before: others are told.
     pub(crate) fn spread_clocks(&mut self, site: usize) {
-        let Some(flavour) = self.causal else { return };
-        let Some(logger) = &self.loggers[site].state else {
+        let Some(flavour) = self.rules.causal else { return };
+        let Some(logger) = &self.logging.sites[site].state else {
             return;
         };
         let clocks: Vec<u64> = logger.stable_clocks().collect();
-        if self.loggers[site].spread == clocks {
+        if self.logging.sites[site].spread == clocks {
             return;
         }
-        self.loggers[site].spread.clone_from(&clocks);
+        self.logging.sites[site].spread.clone_from(&clocks);
         if flavour.spreads(Spread::Multicast) {
-            for to in (0..self.loggers.len()).filter(|to| *to != site) {
+            for to in (0..self.logging.sites.len()).filter(|to| *to != site) {
                 let between = self.parted(self.ranks.len() + site, self.ranks.len() + to);
-                let delay = 1 + self.random.below(self.logger_latency) + between;
+                let delay = 1 + self.random.below(self.pace.logger_latency) + between;
                 let clocks = clocks.clone();
                 self.schedule(delay, Event::LoggerClocks { to, clocks });
             }
@@ -373,7 +375,7 @@ impl World {
         if flavour.spreads(Spread::Broadcast) {
             for rank in 0..self.ranks.len() as Rank {
                 let between = self.parted(self.ranks.len() + site, rank as usize);
-                let delay = 1 + self.random.below(self.logger_latency) + between;
+                let delay = 1 + self.random.below(self.pace.logger_latency) + between;
                 let clocks = clocks.clone();
                 self.schedule(delay, Event::Clocks { rank, clocks });
             }
@@ -382,7 +384,7 @@ impl World {
 
     /// Every rank that runs knows, of all that it depends on, what is not stable; and no rank holds for stable what is not.
     pub(crate) fn check_knowledge(&mut self) -> Result<(), Violation> {
-        if self.causal.is_none() {
+        if self.rules.causal.is_none() {
             return Ok(());
         }
         for process in &self.ranks {

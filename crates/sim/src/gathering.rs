@@ -79,7 +79,7 @@ impl World {
     pub(crate) fn begin_gathering(&mut self, rank: Rank, image: Option<Box<Image>>) -> Result<(), Violation> {
         let size = self.ranks.len();
         let collection = self.begin_collection(rank, image.as_deref());
-        let has_logger = !self.loggers.is_empty();
+        let has_logger = !self.logging.sites.is_empty();
         self.checkers
             .begins_from(rank, image.as_ref().map(|image| &image.standing))?;
         let process = &mut self.ranks[rank as usize];
@@ -188,7 +188,7 @@ impl World {
         if let Some(recovery) = process.recovery() {
             recovery.looking = Some(looking);
         }
-        let pause = self.random.below(self.pace);
+        let pause = self.random.below(self.pace.step);
         self.schedule(pause, world::Event::Look { rank, incarnation });
     }
 

@@ -27,7 +27,7 @@ pub(crate) fn groups(size: usize, random: &mut Random) -> Groups {
 impl World {
     /// A channel between ranks that return together.
     pub(crate) fn is_inside(&self, from: Rank, to: Rank) -> bool {
-        self.hierarchical && self.coordinator.unit(from) == self.coordinator.unit(to)
+        self.rules.hierarchical && self.coordinator.unit(from) == self.coordinator.unit(to)
     }
 
     /// The other ends of the channels of `rank` inside its group, itself included.
@@ -49,7 +49,7 @@ impl World {
 
     /// Now and then `rank` drops what its logs need not hold.
     pub(crate) fn tidy_inside(&mut self, rank: Rank) {
-        if self.hierarchical && self.random.one_in(4) {
+        if self.rules.hierarchical && self.random.one_in(4) {
             for to in self.partners(rank) {
                 self.tidy(rank, to);
             }

@@ -49,7 +49,7 @@ impl Image {
 impl World {
     /// Perhaps an image is asked for; one that is asked for is taken as soon as the protocol allows.
     pub(crate) fn consider_image(&mut self, rank: Rank) {
-        let asked = self.image_one_in.is_some_and(|n| self.random.one_in(n));
+        let asked = self.imaging.one_in.is_some_and(|n| self.random.one_in(n));
         let process = &mut self.ranks[rank as usize];
         if process.images.writing.is_none() {
             process.image_wanted |= asked;
@@ -68,7 +68,7 @@ impl World {
             process.noted = causal.latest().to_vec();
         }
         let mut logs = process.logs.clone();
-        if self.memory_survives || self.mutation == Some(Mutation::ImageWithoutLogs) {
+        if self.rules.memory_survives || self.mutation == Some(Mutation::ImageWithoutLogs) {
             logs = vec![Log::default(); logs.len()];
         }
         let image = Image { life, logs, standing };
@@ -87,8 +87,8 @@ impl World {
         process.image_wanted = false;
         let incarnation = process.incarnation;
         self.coordinate(wanted(rank));
-        let delay = 1 + self.random.below(self.image_time);
-        self.provoked = Some(rank);
+        let delay = 1 + self.random.below(self.imaging.time);
+        self.crashes.provoked = Some(rank);
         self.note(|| format!("{rank} begins to write an image"));
         self.schedule(delay, Event::ImageComplete { rank, incarnation });
         if self.is(Mutation::CollectBeforeComplete) {
@@ -104,9 +104,9 @@ impl World {
         process.images_due = process.images_due.saturating_sub(1);
         let incarnation = process.incarnation;
         self.counts.images += 1;
-        self.provoked = Some(rank);
+        self.crashes.provoked = Some(rank);
         self.note(|| format!("the image of {rank} is complete"));
-        let delay = self.random.below(self.image_time);
+        let delay = self.random.below(self.imaging.time);
         self.schedule(delay, Event::Collect { rank, incarnation });
         self.coordinate(Fact::Written { rank, number });
     }
@@ -134,11 +134,11 @@ impl World {
     /// A new life goes on with what a former one began to drop, or was told it may.
     pub(crate) fn resume_collection(&mut self, rank: Rank) {
         let incarnation = self.ranks[rank as usize].incarnation;
-        let delay = self.random.below(self.image_time);
+        let delay = self.random.below(self.imaging.time);
         self.schedule(delay, Event::Collect { rank, incarnation });
-        if self.memory_survives {
+        if self.rules.memory_survives {
             for to in 0..self.ranks.len() as Rank {
-                let delay = self.random.below(3 * self.latency);
+                let delay = self.random.below(3 * self.pace.latency);
                 self.schedule(delay, Event::DropEntries { from: rank, to });
             }
         }
@@ -147,8 +147,8 @@ impl World {
     /// Senders may drop what is before the beginning of the record of `rank`.
     pub(crate) fn announce_base(&mut self, rank: Rank) {
         for from in 0..self.ranks.len() as Rank {
-            if self.memory_survives {
-                let delay = self.random.below(3 * self.latency);
+            if self.rules.memory_survives {
+                let delay = self.random.below(3 * self.pace.latency);
                 self.schedule(delay, Event::DropEntries { from, to: rank });
             } else if from == rank {
                 self.drop_entries(from, rank);
@@ -199,7 +199,7 @@ impl World {
     /// The image that the next life of a crashed rank begins from.
     pub(crate) fn find_image(&mut self, rank: Rank) -> Option<Box<Image>> {
         // All of a group begin from images of one wave, which have been found already.
-        if !self.hierarchical {
+        if !self.rules.hierarchical {
             if self.random.one_in(3) {
                 self.complete_image(rank);
             }
@@ -217,7 +217,7 @@ impl World {
         let (life, image) = self.ranks[rank as usize].images.begin();
         let image = image.map(Box::new);
         self.coordinate(Fact::Started { rank, life });
-        if self.closing {
+        if self.imaging.closing {
             let process = &mut self.ranks[rank as usize];
             process.images_due = KEPT_IMAGES + usize::from(process.images.writing.is_some());
             self.schedule(1, Event::LastImages { rank });
@@ -241,7 +241,7 @@ impl World {
         let is_kept = self.is(Mutation::KeepPassedOver);
         let is_destroyed = self
             .destroyed
-            .is_some_and(|destroyed| destroyed == rank || is_kept && self.hierarchical);
+            .is_some_and(|destroyed| destroyed == rank || is_kept && self.rules.hierarchical);
         let images = &mut self.ranks[rank as usize].images;
         let newest = images.complete.last().map_or(0, |(number, _)| *number);
         if !is_destroyed || from != From::File(newest) {
@@ -264,8 +264,8 @@ impl World {
 
     /// Every rank has finished: two more images of each, after which nothing should be kept. Failures may go on.
     pub(crate) fn close(&mut self) {
-        self.closing = true;
-        self.image_one_in = None;
+        self.imaging.closing = true;
+        self.imaging.one_in = None;
         self.note(|| "every rank has finished".into());
         for rank in 0..self.ranks.len() as Rank {
             let process = &mut self.ranks[rank as usize];
@@ -286,7 +286,7 @@ impl World {
             process.image_wanted = true;
             self.take_image(rank);
         }
-        let pause = 1 + self.random.below(self.image_time);
+        let pause = 1 + self.random.below(self.imaging.time);
         self.schedule(pause, Event::LastImages { rank });
     }
 

@@ -60,15 +60,15 @@ pub(crate) fn events(rank: Rank, above: u64, records: &[Recorded]) -> Vec<Event>
 impl World {
     fn logger_arrival(&mut self, last: fn(&mut World, usize) -> &mut u64, rank: Rank) -> u64 {
         let now = self.now;
-        let site = self.ranks.len() + rank as usize % self.loggers.len().max(1);
-        let delay = 1 + self.random.below(self.logger_latency) + self.parted(rank as usize, site);
+        let site = self.ranks.len() + rank as usize % self.logging.sites.len().max(1);
+        let delay = 1 + self.random.below(self.pace.logger_latency) + self.parted(rank as usize, site);
         let last = last(self, rank as usize);
         *last = (*last).max(now + delay);
         *last - now
     }
 
     pub(crate) fn tell_logger(&mut self, rank: Rank, message: ToLogger) {
-        let delay = self.logger_arrival(|world, rank| &mut world.to_logger[rank], rank);
+        let delay = self.logger_arrival(|world, rank| &mut world.logging.to[rank], rank);
         let process = &self.ranks[rank as usize];
         let (incarnation, epoch) = (process.incarnation, process.logger_epoch);
         self.schedule(
@@ -83,7 +83,7 @@ impl World {
     }
 
     fn logger_tells(&mut self, rank: Rank, incarnation: u64, message: FromLogger) {
-        let delay = self.logger_arrival(|world, rank| &mut world.from_logger[rank], rank);
+        let delay = self.logger_arrival(|world, rank| &mut world.logging.from[rank], rank);
         let epoch = self.site(rank).map_or(0, |site| site.epoch);
         self.schedule(
             delay,
@@ -109,7 +109,7 @@ impl World {
         let records = &process.record.entries()[(logged - dropped) as usize..];
         let events = life.subject.to_log(rank, logged, records);
         life.logged = process.record.end();
-        let several = self.loggers.len() > 1;
+        let several = self.logging.sites.len() > 1;
         let clocks = life.subject.causal.as_ref().filter(|_| several);
         let clocks = clocks.map_or(Vec::new(), |causal| causal.stable().to_vec());
         let message = ToLogger::Log {
@@ -130,7 +130,7 @@ impl World {
         }
         let replaced = process.logger_epoch != 0;
         process.logger_epoch = epoch;
-        self.provoked = replaced.then_some(rank);
+        self.crashes.provoked = replaced.then_some(rank);
         self.note(|| format!("{rank} connects to event logger {epoch}"));
         let process = &mut self.ranks[rank as usize];
         match &mut process.state {
@@ -190,16 +190,16 @@ impl World {
 
     /// Ranks that log to event logger `site`.
     fn clients(&self, site: usize) -> impl Iterator<Item = Rank> + use<> {
-        (site as Rank..self.ranks.len() as Rank).step_by(self.loggers.len())
+        (site as Rank..self.ranks.len() as Rank).step_by(self.logging.sites.len())
     }
 
     pub(crate) fn crash_logger(&mut self, site: usize) {
-        if self.loggers[site].state.take().is_some() {
+        if self.logging.sites[site].state.take().is_some() {
             self.note(|| format!("event logger {site} crashes"));
             for rank in self.clients(site) {
                 self.checkers.logger_lost(rank);
             }
-            let pause = 1 + self.random.below(self.repair);
+            let pause = 1 + self.random.below(self.pace.repair);
             self.schedule(pause, world::Event::LoggerRestarts { site });
         }
     }
@@ -207,7 +207,7 @@ impl World {
     pub(crate) fn restart_logger(&mut self, site: usize) {
         let size = self.ranks.len();
         let claims = self.is(Mutation::ReplacementClaimsAll);
-        let this = &mut self.loggers[site];
+        let this = &mut self.logging.sites[site];
         this.epoch += 1;
         this.spread.clear();
         this.state = Some(if claims {
@@ -217,15 +217,15 @@ impl World {
         });
         self.note(|| format!("event logger {site} is replaced"));
         for rank in self.clients(site) {
-            self.whole[rank as usize] = false;
-            let pause = 1 + self.random.below(self.repair);
+            self.logging.whole[rank as usize] = false;
+            let pause = 1 + self.random.below(self.pace.repair);
             self.schedule(pause, world::Event::ConnectLogger { rank });
         }
     }
 
     /// An event logger hears what is stable elsewhere.
     pub(crate) fn logger_learns(&mut self, site: usize, clocks: &[u64]) -> Result<(), Violation> {
-        let Some(logger) = &mut self.loggers[site].state else {
+        let Some(logger) = &mut self.logging.sites[site].state else {
             return Ok(());
         };
         logger.learn(clocks);
@@ -235,15 +235,17 @@ impl World {
     /// The checkers hear what event logger `site` has stored, and others hear of it.
     fn newly_stored(&mut self, site: usize) -> Result<(), Violation> {
         for rank in self.clients(site) {
-            let Some(logger) = &self.loggers[site].state else { break };
+            let Some(logger) = &self.logging.sites[site].state else {
+                break;
+            };
             let (dropped, records) = logger.stored(rank).unwrap_or_default();
             let known = self.checkers.stored_by_logger(rank).saturating_sub(dropped);
             for (rclock, record) in (dropped + 1..).zip(records).skip(known as usize) {
                 self.checkers.stored(rank, rclock, *record)?;
             }
-            let (epoch, required) = self.declared[rank as usize];
-            if epoch == self.loggers[site].epoch && self.checkers.refilled(rank, required) {
-                self.whole[rank as usize] = true;
+            let (epoch, required) = self.logging.declared[rank as usize];
+            if epoch == self.logging.sites[site].epoch && self.checkers.refilled(rank, required) {
+                self.logging.whole[rank as usize] = true;
             }
         }
         self.spread_clocks(site);
@@ -257,15 +259,15 @@ impl World {
         epoch: u64,
         message: ToLogger,
     ) -> Result<(), Violation> {
-        let site = rank as usize % self.loggers.len();
-        if epoch != self.loggers[site].epoch || self.ranks[rank as usize].is_cut(incarnation, self.now) {
+        let site = rank as usize % self.logging.sites.len();
+        if epoch != self.logging.sites[site].epoch || self.ranks[rank as usize].is_cut(incarnation, self.now) {
             return Ok(());
         }
         let no_fence = self.is(Mutation::LoggerDoesNotFence);
         let ahead = u64::from(self.is(Mutation::LoggerAcknowledgesAhead));
-        let causal = self.causal.is_some();
+        let causal = self.rules.causal.is_some();
         let waits_for_nothing = self.is(Mutation::LoggerWithoutOrder);
-        let Some(logger) = &mut self.loggers[site].state else {
+        let Some(logger) = &mut self.logging.sites[site].state else {
             return Ok(());
         };
         let refused = |error: Error| match error {
@@ -278,7 +280,7 @@ impl World {
                     return refused(error);
                 }
                 if let Some(acknowledged) = acknowledged {
-                    self.declared[rank as usize] = (epoch, acknowledged);
+                    self.logging.declared[rank as usize] = (epoch, acknowledged);
                 }
                 self.newly_stored(site)?;
             }
@@ -336,7 +338,7 @@ impl World {
                             records: records[..records.len() - short].to_vec(),
                         }
                     }
-                    Err(Error::NotWhole { .. }) if self.whole[rank as usize] || epoch == 1 => {
+                    Err(Error::NotWhole { .. }) if self.logging.whole[rank as usize] || epoch == 1 => {
                         return violation(
                             "liveness",
                             format!("the history of {rank} is reported lost, and is there"),
@@ -354,7 +356,11 @@ impl World {
 
     /// What an acknowledgement of causal logging says beside the clock of `rank`.
     fn acknowledged_clocks(&self, site: usize, rank: Rank, ahead: u64) -> Vec<u64> {
-        let Some(logger) = self.loggers[site].state.as_ref().filter(|_| self.causal.is_some()) else {
+        let Some(logger) = self.logging.sites[site]
+            .state
+            .as_ref()
+            .filter(|_| self.rules.causal.is_some())
+        else {
             return Vec::new();
         };
         let mut clocks: Vec<u64> = logger.stable_clocks().collect();
@@ -375,7 +381,7 @@ impl World {
         }
         match (&mut process.state, message) {
             (State::Up(life), FromLogger::Ack { rclock, clocks }) => {
-                let site = &self.loggers[rank as usize % self.loggers.len()];
+                let site = &self.logging.sites[rank as usize % self.logging.sites.len()];
                 if site.state.is_some() && epoch == site.epoch {
                     self.checkers.acknowledged(rank, rclock)?;
                 }
@@ -407,7 +413,7 @@ impl World {
             ) if collection.stored().is_none() => {
                 collection.logged(above.rclock, records);
                 *answered = epoch;
-                match self.memory_survives {
+                match self.rules.memory_survives {
                     true => self.look_around(rank),
                     false => self.advance_collection(rank)?,
                 }
@@ -415,7 +421,7 @@ impl World {
             (State::Recovering(recovery), FromLogger::Answer { records }) if recovery.record_from.is_none() => {
                 recovery.record_from = Some(epoch);
                 let asked = std::mem::take(&mut recovery.asked);
-                self.provoked = Some(rank);
+                self.crashes.provoked = Some(rank);
                 let standing = recovery.image.as_ref().map(|image| &image.standing);
                 self.checkers.recover(rank, standing, recovery.above.rclock, &records)?;
                 // What came before can no longer be told to a replacement of the event logger.
@@ -445,7 +451,7 @@ impl World {
             }
             (State::Recovering(recovery), FromLogger::NotWhole) if recovery.record_from.is_none() => {
                 self.note(|| format!("the history of {rank} is lost"));
-                self.lost = Some(rank);
+                self.logging.lost = Some(rank);
             }
             _ => {}
         }
@@ -487,7 +493,7 @@ impl World {
         // Otherwise the logger that vouched for the record is gone.
         let vouched = record_from == Some(connected);
         self.begin_life(rank, image, sent_before, vouched, causal);
-        if self.causal.is_some() {
+        if self.rules.causal.is_some() {
             for to in (0..self.ranks.len() as Rank).filter(|to| *to != rank) {
                 let have = self.ranks[rank as usize].pushed[to as usize];
                 self.serve(rank, to, have)?;

@@ -87,13 +87,13 @@ pub(crate) struct Packet {
 impl World {
     /// The network falls into two parts.
     pub(crate) fn part(&mut self) {
-        let longest = 30 * self.latency.max(self.logger_latency);
+        let longest = 30 * self.pace.latency.max(self.pace.logger_latency);
         self.partition = Partition {
             side: self.random.draw(),
             until: self.now + self.random.between(1, longest),
         };
         let Partition { side, until } = self.partition;
-        let side = side & ((1 << (self.ranks.len() + self.loggers.len())) - 1);
+        let side = side & ((1 << (self.ranks.len() + self.logging.sites.len())) - 1);
         self.note(|| format!("the network is parted until {until}: {side:b} are on one side"));
     }
 
@@ -106,9 +106,11 @@ impl World {
 
     fn arrival(&mut self, from: Rank, to: Rank) -> u64 {
         let straggles = self.random.one_in(30);
-        let delay = 1 + self
-            .random
-            .below(if straggles { 3 * self.latency } else { self.latency });
+        let delay = 1 + self.random.below(if straggles {
+            3 * self.pace.latency
+        } else {
+            self.pace.latency
+        });
         let delay = delay + self.parted(from as usize, to as usize);
         let wire = &mut self.wires[from as usize][to as usize];
         wire.last_arrival = wire.last_arrival.max(self.now + delay);
@@ -166,7 +168,7 @@ impl World {
         process.pushed[to as usize] = ssn;
         self.checkers.publish(from, to, ssn, noticed)?;
         let carried = self.piggyback(from, to, frame.after);
-        if self.memory_survives {
+        if self.rules.memory_survives {
             self.wires[from as usize][to as usize].carried.push(carried);
             self.reveal_later(from, to);
             return Ok(());
@@ -188,7 +190,7 @@ impl World {
         let have = have.saturating_sub(self.random.below(3)).max(dropped);
         self.ranks[from as usize].pushed[to as usize] = have;
         self.checkers.rewound(from, to, have);
-        if self.causal.is_some() && matches!(self.ranks[from as usize].state, State::Recovering(_)) {
+        if self.rules.causal.is_some() && matches!(self.ranks[from as usize].state, State::Recovering(_)) {
             // A life that collects sends nothing; it does when it begins.
             return Ok(());
         }
@@ -234,13 +236,13 @@ impl World {
     pub(crate) fn answer_seen(&mut self, rank: Rank, to: Rank) {
         let (visible, have) = self.seen_by(rank, to);
         let covered = self.ranks[rank as usize].record.base.delivered[to as usize];
-        self.provoked = Some(rank);
+        self.crashes.provoked = Some(rank);
         self.transmit(rank, to, Body::Seen { visible, have, covered });
     }
 
     /// What was under way between two ranks is lost, without a crash.
     pub(crate) fn break_wire(&mut self, one: Rank, other: Rank) {
-        if self.memory_survives {
+        if self.rules.memory_survives {
             return;
         }
         self.note(|| format!("the wire between {one} and {other} breaks"));
@@ -250,7 +252,7 @@ impl World {
         }
         for (from, to) in [(one, other), (other, one)] {
             let process = &self.ranks[to as usize];
-            if process.knows_record() || self.causal.is_some() && !process.is_down() {
+            if process.knows_record() || self.rules.causal.is_some() && !process.is_down() {
                 self.connect(to, from);
             }
         }
@@ -282,7 +284,7 @@ impl World {
         receiver.peers[from as usize] = from_life.max(known);
         match body {
             Body::Frame(mut frame, carried) => {
-                if self.causal.is_some() {
+                if self.rules.causal.is_some() {
                     frame.after = self.absorb(to, from, &carried)?;
                 }
                 self.ranks[to as usize].incoming[from as usize].push_back(frame);
@@ -290,7 +292,7 @@ impl World {
             Body::Connect { have, covered, base } => {
                 self.covered(to, from, covered);
                 self.hear_base(to, from, base);
-                if self.causal.is_some() {
+                if self.rules.causal.is_some() {
                     self.asked_by(to, from, from_life > known);
                     self.serve(to, from, have)?;
                 } else {

@@ -262,11 +262,11 @@ impl World {
                 Action::Send { to, tag, content } => self.send(rank, to, tag, content)?,
             },
         }
-        if self.tolerate == Tolerate::Node && self.random.one_in(2) {
+        if self.rules.tolerate == Tolerate::Node && self.random.one_in(2) {
             self.log_deliveries(rank);
         }
         let incarnation = self.ranks[rank as usize].incarnation;
-        let pause = 1 + self.random.below(self.pace);
+        let pause = 1 + self.random.below(self.pace.step);
         self.schedule(pause, world::Event::Step { rank, incarnation });
         Ok(())
     }
@@ -276,7 +276,7 @@ impl World {
         let State::Up(life) = &mut process.state else {
             return Ok(());
         };
-        let quiet = process.image_wanted && self.quiet;
+        let quiet = process.image_wanted && self.imaging.quiet;
         let next = match life.subject.next() {
             _ if deliveries == READ_ENTRIES => Next::Nothing,
             Next::NeedRecord => {
@@ -321,7 +321,7 @@ impl World {
     /// Whether the next message from `source` is here; drops what is not wanted before it.
     fn available(&mut self, rank: Rank, source: Rank) -> bool {
         let delivered = self.ranks[rank as usize].delivered(source);
-        if self.memory_survives {
+        if self.rules.memory_survives {
             return delivered < self.wires[source as usize][rank as usize].revealed;
         }
         let process = &mut self.ranks[rank as usize];
@@ -340,7 +340,7 @@ impl World {
     }
 
     fn deliver(&mut self, rank: Rank, source: Rank) -> Result<(), Violation> {
-        let frame = if self.memory_survives {
+        let frame = if self.rules.memory_survives {
             let ssn = self.ranks[rank as usize].delivered(source) + 1;
             let Some(entry) = self.ranks[source as usize].logs[rank as usize].get(ssn) else {
                 return violation(
@@ -357,7 +357,7 @@ impl World {
         } else {
             self.ranks[rank as usize].incoming[source as usize].pop_front()
         };
-        if let (Some(frame), true, true) = (frame, self.memory_survives, self.causal.is_some()) {
+        if let (Some(frame), true, true) = (frame, self.rules.memory_survives, self.rules.causal.is_some()) {
             let carried = self.wires[source as usize][rank as usize].carried[frame.ssn as usize - 1].clone();
             self.absorb(rank, source, &carried)?;
         }

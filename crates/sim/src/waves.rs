@@ -117,6 +117,53 @@ enum Event {
     CopyGone(Rank, usize),
 }
 
+/// How waves go from group to group.
+struct Grouping {
+    /// Waves stop one group after the other.
+    one_by_one: bool,
+    /// The groups of the last wave, and of the one before it.
+    last: [Groups; 2],
+    /// Whose turn it is, as all ranks can see.
+    turn: Turn,
+    at_once: u32,
+}
+
+/// What is on its way between ranks.
+struct Transit {
+    /// `channels[from][to]`.
+    channels: Vec<Vec<Channel>>,
+    /// `state[from][to]`: what was in transit in these waves.
+    state: BTreeMap<u64, Vec<Vec<Vec<Piece>>>>,
+    /// What a variant should have put there.
+    checked: Option<Vec<Vec<Vec<Piece>>>>,
+    /// `announced[from][to]`: messages begun, when the sender stood still.
+    announced: Vec<Vec<u64>>,
+    /// Most pieces in a channel.
+    room: usize,
+    /// Most pieces of a message.
+    longest: u64,
+    /// How many messages there have been.
+    messages: u64,
+}
+
+/// How long things take at most, in ticks.
+struct Pace {
+    /// One step of a process.
+    step: u64,
+    latency: u64,
+    between_waves: u64,
+}
+
+/// What fails, and when.
+struct Crashes {
+    one_in: u64,
+    left: u64,
+    /// Events before the first failure that chance brings.
+    calm: u64,
+    /// Processes like to crash while all return, or while a wave is taken.
+    spiteful: bool,
+}
+
 struct World {
     mutation: Option<Mutation>,
     random: Random,
@@ -131,38 +178,12 @@ struct World {
     snapshots: Vec<Snapshot>,
     /// Waves stop nobody.
     non_blocking: bool,
-    /// Waves stop one group after the other.
-    in_groups: bool,
-    /// The groups of the last wave, and of the one before it.
-    groups: [Groups; 2],
-    /// Whose turn it is, as all ranks can see.
-    turn: Turn,
-    groups_at_once: u32,
+    grouping: Grouping,
     /// How far they have come, as all ranks can see.
     waves: Waves,
-    /// `channels[from][to]`.
-    channels: Vec<Vec<Channel>>,
-    /// `state[from][to]`: what was in transit in these waves.
-    state: BTreeMap<u64, Vec<Vec<Vec<Piece>>>>,
-    /// What a variant should have put there.
-    checked_state: Option<Vec<Vec<Vec<Piece>>>>,
-    /// `announced[from][to]`: messages begun, when the sender stood still.
-    announced: Vec<Vec<u64>>,
-    /// Most pieces in a channel.
-    room: usize,
-    /// Most pieces of a message.
-    longest: u64,
-    // How rough the run is; times are in ticks, and each is the longest.
-    pace: u64,
-    latency: u64,
-    between_waves: u64,
-    crash_one_in: u64,
-    failures_left: u64,
-    /// Events before the first failure that chance brings.
-    calm: u64,
-    /// Processes like to crash while all return, or while a wave is taken.
-    spiteful: bool,
-    messages: u64,
+    transit: Transit,
+    pace: Pace,
+    crashes: Crashes,
     report: Report,
     trace: Trace,
 }
@@ -190,9 +211,9 @@ impl World {
         let waves = options.setting.protocol().waves();
         let non_blocking = waves == kinds::Waves::Passing;
         let grain = if non_blocking { random.between(1, 4) } else { 0 };
-        let in_groups = waves == kinds::Waves::GroupByGroup;
+        let one_by_one = waves == kinds::Waves::GroupByGroup;
         let has_files = random.one_in(2);
-        let groups_at_once = if in_groups { random.between(1, 2) as u32 } else { 1 };
+        let at_once = if one_by_one { random.between(1, 2) as u32 } else { 1 };
         let plan = Plan {
             protocol: options.setting.protocol(),
             units: Groups::one(size),
@@ -200,37 +221,46 @@ impl World {
             local_copies: random.one_in(2),
             groups_at_once: match options.mutation {
                 Some(Mutation::WriteAllAtOnce) => u32::MAX,
-                _ => groups_at_once,
+                _ => at_once,
             },
         };
         Self {
             mutation: options.mutation,
             non_blocking,
-            in_groups,
-            groups: [Groups::one(size), Groups::one(size)],
-            turn: Turn::default(),
-            groups_at_once,
+            grouping: Grouping {
+                one_by_one,
+                last: [Groups::one(size), Groups::one(size)],
+                turn: Turn::default(),
+                at_once,
+            },
             waves: Waves::default(),
-            state: BTreeMap::new(),
-            checked_state: None,
             now: 0,
             queue: Queue::new(),
             checkers: Checkers::new(size),
             agent: Agent::new(plan, size),
             processes: Vec::new(),
             snapshots: Vec::new(),
-            channels: vec![vec![Channel::new(grain); size]; size],
-            announced: vec![vec![0; size]; size],
-            room: random.between(1, 6) as usize,
-            longest: random.between(1, 5),
-            pace: random.pick([1, 3, 10, 30]),
-            latency: random.pick([1, 5, 20, 60]),
-            between_waves: random.pick([10, 30, 80, 200]),
-            crash_one_in: random.pick([15, 50, 150, 400]),
-            failures_left: random.below(10),
-            calm: random.below(500),
-            spiteful: random.one_in(2),
-            messages: 0,
+            // Seeds give the same runs as long as chance is asked in this order.
+            transit: Transit {
+                channels: vec![vec![Channel::new(grain); size]; size],
+                state: BTreeMap::new(),
+                checked: None,
+                announced: vec![vec![0; size]; size],
+                room: random.between(1, 6) as usize,
+                longest: random.between(1, 5),
+                messages: 0,
+            },
+            pace: Pace {
+                step: random.pick([1, 3, 10, 30]),
+                latency: random.pick([1, 5, 20, 60]),
+                between_waves: random.pick([10, 30, 80, 200]),
+            },
+            crashes: Crashes {
+                one_in: random.pick([15, 50, 150, 400]),
+                left: random.below(10),
+                calm: random.below(500),
+                spiteful: random.one_in(2),
+            },
             report: Report {
                 outcome: Outcome::Finished { answers: Vec::new() },
                 ranks: size,
@@ -286,15 +316,16 @@ impl World {
             self.mind_silence()?;
             self.report.events += 1;
             let events = self.report.events;
-            if self.failures_left > 0 {
+            if self.crashes.left > 0 {
                 last_failure = events;
-                let spite = self.spiteful && (returning && self.random.one_in(6) || in_wave && self.random.one_in(20));
-                if spite || events > self.calm && self.random.one_in(self.crash_one_in) {
-                    self.failures_left -= 1;
+                let spite =
+                    self.crashes.spiteful && (returning && self.random.one_in(6) || in_wave && self.random.one_in(20));
+                if spite || events > self.crashes.calm && self.random.one_in(self.crashes.one_in) {
+                    self.crashes.left -= 1;
                     self.fail()?;
                 }
             }
-            let patience = match self.in_groups {
+            let patience = match self.grouping.one_by_one {
                 true => PATIENCE_IN_GROUPS,
                 false => PATIENCE,
             };
@@ -407,7 +438,7 @@ impl World {
             return;
         };
         self.note(|| format!("the copy of {rank} is lost"));
-        let soon = self.now + self.soon(self.latency);
+        let soon = self.now + self.soon(self.pace.latency);
         let mute = self.random.one_in(2);
         let this = &mut self.snapshots[copy];
         (this.alive, this.mute) = (false, mute);
@@ -435,13 +466,13 @@ impl World {
 
     fn tell_end(&mut self, process: usize, orderly: bool) {
         let after = self
-            .soon(self.latency)
+            .soon(self.pace.latency)
             .max(self.processes[process].last_told.saturating_sub(self.now));
         self.schedule(after, Event::Ended(process, orderly));
     }
 
     fn tell_agent(&mut self, process: usize, datagram: ToAgent) {
-        let after = self.soon(self.latency);
+        let after = self.soon(self.pace.latency);
         let this = &mut self.processes[process];
         this.last_told = (self.now + after).max(this.last_told + 1);
         let after = this.last_told - self.now;
@@ -449,7 +480,7 @@ impl World {
     }
 
     fn tell_rank(&mut self, process: usize, datagram: ToRank) {
-        let after = self.soon(self.latency);
+        let after = self.soon(self.pace.latency);
         let this = &mut self.processes[process];
         this.last_heard = (self.now + after).max(this.last_heard + 1);
         let after = this.last_heard - self.now;

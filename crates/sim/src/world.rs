@@ -159,13 +159,122 @@ pub(crate) struct Site {
     pub spread: Vec<u64>,
 }
 
-pub(crate) struct World {
+/// What the setting says of the whole run.
+pub(crate) struct Rules {
     pub tolerate: Tolerate,
     /// A crash leaves the rank's logs behind,
     pub memory_survives: bool,
     /// and its record.
     pub record_survives: bool,
     pub causal: Option<Flavour>,
+    /// Each group takes waves by itself, and only its ranks return.
+    pub hierarchical: bool,
+}
+
+impl Rules {
+    fn new(seed: u64, options: Options) -> Self {
+        let setting = options.setting;
+        let causal = match setting {
+            Setting::Causal(reduction) | Setting::Gathering(reduction) => {
+                Some(Flavour::new(seed, reduction, options.loggers))
+            }
+            _ => None,
+        };
+        let memory_survives = !matches!(setting, Setting::Node | Setting::Causal(_));
+        Self {
+            tolerate: setting.tolerate(),
+            memory_survives,
+            record_survives: memory_survives && causal.is_none(),
+            causal,
+            hierarchical: setting.is_hierarchical(),
+        }
+    }
+
+    fn first_life(&self, rank: Rank, job: &Job, mutation: Option<Mutation>) -> Process {
+        let size = job.size;
+        let first = self.causal.map(|causal| causal.first(rank, size));
+        let life = Life {
+            subject: Subject::new(rank, size, self.tolerate, mutation, first),
+            program: job.start(rank),
+            read: None,
+            acknowledged: 0,
+            logged: 0,
+            kept: vec![Kept::default(); size],
+        };
+        Process::new(rank, size, life)
+    }
+}
+
+/// The event loggers, and what the run knows of each rank's connection to its own.
+pub(crate) struct Logging {
+    /// Rank r logs to number r modulo their count.
+    pub sites: Vec<Site>,
+    /// Last arrival on each rank's connection to the event logger, and back.
+    pub to: Vec<u64>,
+    pub from: Vec<u64>,
+    /// Epoch in which each rank last said what had been acknowledged to it, and that.
+    pub declared: Vec<(u64, u64)>,
+    /// The present event logger has had the whole history of the rank.
+    pub whole: Vec<bool>,
+    /// A rank whose history nobody has.
+    pub lost: Option<Rank>,
+}
+
+impl Logging {
+    fn new(sites: usize, size: usize) -> Self {
+        let site = |_| Site {
+            state: Some(EventLogger::new(size)),
+            epoch: 1,
+            spread: Vec::new(),
+        };
+        Self {
+            sites: (0..sites).map(site).collect(),
+            to: vec![0; size],
+            from: vec![0; size],
+            declared: vec![(1, 0); size],
+            whole: vec![true; size],
+            lost: None,
+        }
+    }
+}
+
+/// How long things take at most, in ticks.
+pub(crate) struct Pace {
+    /// One step of a rank.
+    pub step: u64,
+    pub latency: u64,
+    pub logger_latency: u64,
+    pub repair: u64,
+}
+
+/// What fails, and when.
+pub(crate) struct Crashes {
+    one_in: u64,
+    left: u64,
+    /// Events before the first failure that chance brings.
+    calm: u64,
+    /// Failures that are more than tolerated happen too.
+    ruthless: bool,
+    /// Ranks like to crash in the middle of a recovery, their own or another's.
+    spiteful: bool,
+    /// A rank that has just taken part in a recovery.
+    pub provoked: Option<Rank>,
+}
+
+/// How images are taken.
+pub(crate) struct Imaging {
+    /// How often an image is asked for, in steps of a rank.
+    pub one_in: Option<u64>,
+    /// The longest that one is being written.
+    pub time: u64,
+    /// A rank that is asked for an image delivers nothing before it is taken.
+    pub quiet: bool,
+    /// The program has ended everywhere; the last images are taken.
+    pub closing: bool,
+}
+
+pub(crate) struct World {
+    pub rules: Rules,
     pub coordinator: Coordinator,
     /// Why the job cannot go on, as the coordinator says.
     pub failure: Option<String>,
@@ -173,8 +282,6 @@ pub(crate) struct World {
     pub destroyed: Option<Rank>,
     /// Images are taken in waves.
     pub waves: Option<Waves>,
-    /// Each group by itself, and only its ranks return.
-    pub hierarchical: bool,
     pub piggybacks: Piggybacks,
     pub mutation: Option<Mutation>,
     pub random: Random,
@@ -185,40 +292,11 @@ pub(crate) struct World {
     pub ranks: Vec<Process>,
     /// `wires[from][to]`.
     pub wires: Vec<Vec<Wire>>,
-    /// Rank r logs to number r modulo their count.
-    pub loggers: Vec<Site>,
+    pub logging: Logging,
     pub partition: Partition,
-    /// Last arrival on each rank's connection to the event logger, and back.
-    pub to_logger: Vec<u64>,
-    pub from_logger: Vec<u64>,
-    /// Epoch in which each rank last said what had been acknowledged to it, and that.
-    pub declared: Vec<(u64, u64)>,
-    /// The present event logger has had the whole history of the rank.
-    pub whole: Vec<bool>,
-    pub lost: Option<Rank>,
-    // How rough the run is; times are in ticks, and each is the longest.
-    pub pace: u64,
-    pub latency: u64,
-    pub logger_latency: u64,
-    pub repair: u64,
-    crash_one_in: u64,
-    failures_left: u64,
-    /// Events before the first failure that chance brings.
-    calm: u64,
-    /// Failures that are more than tolerated happen too.
-    ruthless: bool,
-    /// Ranks like to crash in the middle of a recovery, their own or another's.
-    spiteful: bool,
-    /// A rank that has just taken part in a recovery.
-    pub provoked: Option<Rank>,
-    /// How often an image is asked for, in steps of a rank.
-    pub image_one_in: Option<u64>,
-    /// The longest that one is being written.
-    pub image_time: u64,
-    /// A rank that is asked for an image delivers nothing before it is taken.
-    pub quiet: bool,
-    /// The program has ended everywhere; the last images are taken.
-    pub closing: bool,
+    pub pace: Pace,
+    pub crashes: Crashes,
+    pub imaging: Imaging,
     pub counts: Counts,
     trace: Trace,
 }
@@ -263,116 +341,90 @@ pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Fail
 
 impl World {
     fn new(seed: u64, options: Options, trace: bool) -> Self {
-        let Options {
-            setting,
-            mutation,
-            loggers,
-        } = options;
-        let causal = match setting {
-            Setting::Causal(reduction) | Setting::Gathering(reduction) => Some(Flavour::new(seed, reduction, loggers)),
-            _ => None,
-        };
-        let sites = causal.map_or(usize::from(setting.tolerate() == Tolerate::Node), |causal| {
-            causal.loggers.count
-        });
-        let tolerate = setting.tolerate();
-        let memory_survives = !matches!(setting, Setting::Node | Setting::Causal(_));
-        let record_survives = memory_survives && causal.is_none();
+        let Options { setting, mutation, .. } = options;
+        let rules = Rules::new(seed, options);
+        let sites = rules
+            .causal
+            .map_or(usize::from(rules.tolerate == Tolerate::Node), |causal| {
+                causal.loggers.count
+            });
         let mut random = Random::new(crate::random::mix(seed, 1));
         let size = random.between(2, MAX_RANKS as u64) as usize;
         let job = Job::random(size, &mut random);
         let ranks = (0..size as Rank)
-            .map(|rank| {
-                let first = causal.map(|causal| causal.first(rank, size));
-                let subject = Subject::new(rank, size, tolerate, mutation, first);
-                let program = job.start(rank);
-                Process::new(
-                    rank,
-                    size,
-                    Life {
-                        subject,
-                        program,
-                        read: None,
-                        acknowledged: 0,
-                        logged: 0,
-                        kept: vec![Kept::default(); size],
-                    },
-                )
-            })
+            .map(|rank| rules.first_life(rank, &job, mutation))
             .collect();
         let plan = plan(seed, setting, size, &mut random);
         let mut world = Self {
-            tolerate,
             mutation,
             now: 0,
             queue: Queue::new(),
             job,
-            memory_survives,
-            record_survives,
-            causal,
             waves: setting.protocol().has_waves().then(Waves::new),
             coordinator: Coordinator::new(plan),
             failure: None,
             destroyed: None,
-            hierarchical: setting.is_hierarchical(),
             piggybacks: Piggybacks::default(),
-            checkers: Checkers::new(size, tolerate, record_survives, causal.is_some()),
+            checkers: Checkers::new(size, rules.tolerate, rules.record_survives, rules.causal.is_some()),
+            rules,
             ranks,
             wires: vec![vec![Wire::default(); size]; size],
-            loggers: (0..sites)
-                .map(|_| Site {
-                    state: Some(EventLogger::new(size)),
-                    epoch: 1,
-                    spread: Vec::new(),
-                })
-                .collect(),
+            logging: Logging::new(sites, size),
             partition: Partition::default(),
-            to_logger: vec![0; size],
-            from_logger: vec![0; size],
-            declared: vec![(1, 0); size],
-            whole: vec![true; size],
-            lost: None,
-            pace: random.pick([1, 3, 10, 30]),
-            latency: random.pick([1, 5, 20, 60]),
-            logger_latency: random.pick([1, 5, 20, 60]),
-            repair: random.pick([1, 10, 50, 150]),
-            crash_one_in: random.pick([15, 50, 150, 400]),
-            failures_left: random.below(8),
-            ruthless: random.one_in(6),
-            spiteful: random.one_in(3),
-            provoked: None,
-            image_one_in: None,
-            image_time: 1,
-            quiet: false,
-            calm: 0,
-            closing: false,
+            // Seeds give the same runs as long as chance is asked in this order.
+            pace: Pace {
+                step: random.pick([1, 3, 10, 30]),
+                latency: random.pick([1, 5, 20, 60]),
+                logger_latency: random.pick([1, 5, 20, 60]),
+                repair: random.pick([1, 10, 50, 150]),
+            },
+            crashes: Crashes {
+                one_in: random.pick([15, 50, 150, 400]),
+                left: random.below(8),
+                ruthless: random.one_in(6),
+                spiteful: random.one_in(3),
+                provoked: None,
+                calm: 0,
+            },
+            imaging: Imaging {
+                one_in: None,
+                time: 1,
+                quiet: false,
+                closing: false,
+            },
             counts: Counts::default(),
             trace: Trace::new(trace),
             random,
         };
         if !world.random.one_in(4) {
-            world.image_one_in = Some(world.random.pick([4, 15, 50, 150]));
-            world.image_time = world.random.pick([1, 10, 50, 200]);
-            world.quiet = world.random.one_in(2);
+            world.imaging.one_in = Some(world.random.pick([4, 15, 50, 150]));
+            world.imaging.time = world.random.pick([1, 10, 50, 200]);
+            world.imaging.quiet = world.random.one_in(2);
             // So that there are images when it comes.
-            world.calm = world.random.pick([0, 0, 200, 600]);
+            world.crashes.calm = world.random.pick([0, 0, 200, 600]);
         }
-        world.note(|| format!("{size} ranks"));
-        world.coordinate(Fact::Launched);
+        world.launch();
+        world
+    }
+
+    /// Every rank begins to run.
+    fn launch(&mut self) {
+        let size = self.ranks.len();
+        self.note(|| format!("{size} ranks"));
+        self.coordinate(Fact::Launched);
         for rank in 0..size as Rank {
-            world.ranks[rank as usize].images.begins = None;
-            world.coordinate(Fact::Started { rank, life: 1 });
-            world.schedule(0, Event::Step { rank, incarnation: 1 });
-            if tolerate == Tolerate::Node {
-                world.connect_logger(rank);
+            self.ranks[rank as usize].images.begins = None;
+            self.coordinate(Fact::Started { rank, life: 1 });
+            self.schedule(0, Event::Step { rank, incarnation: 1 });
+            if self.rules.tolerate == Tolerate::Node {
+                self.connect_logger(rank);
             }
         }
-        world
     }
 
     /// The place of the event logger of `rank`.
     pub(crate) fn site(&self, rank: Rank) -> Option<&Site> {
-        self.loggers.get(rank as usize % self.loggers.len().max(1))
+        self.logging.sites.get(rank as usize % self.logging.sites.len().max(1))
     }
 
     pub(crate) fn is(&self, mutation: Mutation) -> bool {
@@ -392,18 +444,18 @@ impl World {
         let mut last_failure = 0;
         let outcome = loop {
             let finished = self.ranks.iter().all(|process| process.finished);
-            if finished && self.image_one_in.is_some() && !self.closing {
+            if finished && self.imaging.one_in.is_some() && !self.imaging.closing {
                 self.close();
             }
-            if finished && (!self.closing || self.queue.is_empty()) {
-                if self.closing {
+            if finished && (!self.imaging.closing || self.queue.is_empty()) {
+                if self.imaging.closing {
                     self.nothing_is_kept()?;
                 }
                 break Outcome::Finished {
                     answers: self.checkers.replay_alone(&self.job)?,
                 };
             }
-            if let Some(rank) = self.lost {
+            if let Some(rank) = self.logging.lost {
                 break Outcome::HistoryLost { rank };
             }
             let Some((at, event)) = self.queue.pop() else {
@@ -413,19 +465,19 @@ impl World {
             self.happen(event)?;
             self.check_knowledge()?;
             events += 1;
-            let provoked = self.provoked.take();
-            if self.failures_left > 0 {
+            let provoked = self.crashes.provoked.take();
+            if self.crashes.left > 0 {
                 last_failure = events;
-                if let Some(rank) = provoked.filter(|_| self.spiteful)
+                if let Some(rank) = provoked.filter(|_| self.crashes.spiteful)
                     && self.random.one_in(3)
                 {
-                    self.failures_left -= 1;
+                    self.crashes.left -= 1;
                     match self.waves {
-                        Some(_) if !self.hierarchical && self.random.one_in(2) => self.return_all(),
+                        Some(_) if !self.rules.hierarchical && self.random.one_in(2) => self.return_all(),
                         _ => self.crash(rank),
                     }
-                } else if events > self.calm && self.random.one_in(self.crash_one_in) {
-                    self.failures_left -= 1;
+                } else if events > self.crashes.calm && self.random.one_in(self.crashes.one_in) {
+                    self.crashes.left -= 1;
                     self.fail();
                 }
             }
@@ -519,11 +571,11 @@ impl World {
             return self.lose_copy();
         }
         let size = self.ranks.len() as u64;
-        let node = self.tolerate == Tolerate::Node;
+        let node = self.rules.tolerate == Tolerate::Node;
         let kinds = match self.waves {
-            _ if node && !self.memory_survives => 15,
+            _ if node && !self.rules.memory_survives => 15,
             _ if node => 12,
-            Some(_) if !self.hierarchical => 10,
+            Some(_) if !self.rules.hierarchical => 10,
             _ => 8,
         };
         match self.random.below(kinds) {
@@ -549,14 +601,14 @@ impl World {
             }
             _ => {
                 // Losing the logger while it is the only one to know a rank's history is more than is tolerated.
-                let sole = !self.record_survives && self.ranks.iter().any(|process| !process.knows_record());
-                if !sole || self.ruthless {
-                    let site = match self.loggers.len() {
+                let sole = !self.rules.record_survives && self.ranks.iter().any(|process| !process.knows_record());
+                if !sole || self.crashes.ruthless {
+                    let site = match self.logging.sites.len() {
                         0 => return,
                         1 => 0,
                         several => self.random.below(several as u64) as usize,
                     };
-                    self.counts.logger_crashes += u64::from(self.loggers[site].state.is_some());
+                    self.counts.logger_crashes += u64::from(self.logging.sites[site].state.is_some());
                     self.crash_logger(site);
                 }
             }
@@ -565,7 +617,7 @@ impl World {
 
     /// `rank` fails; inside of a group, all return.
     pub(crate) fn crash(&mut self, rank: Rank) {
-        if self.hierarchical {
+        if self.rules.hierarchical {
             self.return_group(rank);
         } else {
             self.end_process(rank);
@@ -575,15 +627,15 @@ impl World {
     pub(crate) fn end_process(&mut self, rank: Rank) {
         let told = self
             .site(rank)
-            .is_none_or(|site| site.state.is_some() && self.whole[rank as usize]);
-        if self.ranks[rank as usize].is_down() || !self.record_survives && !told && !self.ruthless {
+            .is_none_or(|site| site.state.is_some() && self.logging.whole[rank as usize]);
+        if self.ranks[rank as usize].is_down() || !self.rules.record_survives && !told && !self.crashes.ruthless {
             return;
         }
         self.note(|| format!("{rank} crashes"));
         self.counts.crashes += 1;
         self.checkers.crash(rank);
-        let cut = self.now + self.random.below(3 * self.latency);
-        let pause = 1 + self.random.below(self.repair);
+        let cut = self.now + self.random.below(3 * self.pace.latency);
+        let pause = 1 + self.random.below(self.pace.repair);
         let size = self.ranks.len();
         let process = &mut self.ranks[rank as usize];
         process.leave_behind();
@@ -592,7 +644,7 @@ impl World {
         process.cuts.push(cut);
         process.logger_epoch = 0;
         process.image_wanted = false;
-        if !self.memory_survives {
+        if !self.rules.memory_survives {
             let former = std::mem::replace(process, Process::lost(rank, size));
             *process = Process {
                 incarnation: former.incarnation,
@@ -618,11 +670,11 @@ impl World {
         let incarnation = process.incarnation;
         self.note(|| format!("{rank} restarts as incarnation {incarnation}"));
         // Messages of the new life may overtake what the old one left on the wires.
-        self.to_logger[rank as usize] = 0;
-        self.from_logger[rank as usize] = 0;
+        self.logging.to[rank as usize] = 0;
+        self.logging.from[rank as usize] = 0;
         let image = self.find_image(rank);
         self.goes_on()?;
-        if !self.memory_survives {
+        if !self.rules.memory_survives {
             for to in 0..size {
                 self.wires[rank as usize][to].last_arrival = 0;
             }
@@ -649,7 +701,7 @@ impl World {
             }
             return Ok(());
         }
-        if !self.record_survives {
+        if !self.rules.record_survives {
             return self.begin_gathering(rank, image);
         }
         if self.is(Mutation::CutWhenRestarted) {
@@ -686,7 +738,7 @@ impl World {
         let tolerate = if causal.is_some() {
             Tolerate::Process
         } else {
-            self.tolerate
+            self.rules.tolerate
         };
         let process = &mut self.ranks[rank as usize];
         let deliveries = process.record.end();
@@ -718,8 +770,8 @@ impl World {
         process.state = State::Up(Box::new(life));
         let incarnation = process.incarnation;
         let process_connected = process.logger_epoch != 0;
-        self.provoked = Some(rank);
-        if self.causal.is_some() && process_connected {
+        self.crashes.provoked = Some(rank);
+        if self.rules.causal.is_some() && process_connected {
             self.tell_logger_base(rank, 0);
         }
         self.log_deliveries(rank);

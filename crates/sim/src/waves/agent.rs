@@ -194,8 +194,8 @@ impl World {
             Command::Groups(groups) => {
                 let of = (0..self.size as Rank).map(|rank| groups.of(rank)).collect();
                 self.checkers.begin_groups(self.waves.asked, of);
-                self.groups.swap(0, 1);
-                self.groups[0] = groups;
+                self.grouping.last.swap(0, 1);
+                self.grouping.last[0] = groups;
             }
             Command::Turn(turn) => self.turn_is(turn),
             Command::Ask { .. }
@@ -208,7 +208,7 @@ impl World {
             Command::ReadTransit { number } => return self.read_transit(number),
             Command::WriteTransit { number } => return self.write_transit(number),
             Command::CollectTransit { keep } => self.agent.transit_files.retain(|wave, _| keep.contains(wave)),
-            Command::ForgetTransit { before } => self.state.retain(|wave, _| *wave >= before),
+            Command::ForgetTransit { before } => self.transit.state.retain(|wave, _| *wave >= before),
             Command::EndCopy { rank, number } => self.end_copy(rank, number),
             Command::Write { rank, number } => return self.write(rank, number),
             Command::GiveUp { rank, .. } => return self.stop_writing(rank),
@@ -261,7 +261,7 @@ impl World {
             }
             Command::Drain { rank, number } => {
                 if self.is(Mutation::TurnTooEarly) {
-                    self.turn.group = self.agent.turn.group + 1;
+                    self.grouping.turn.group = self.agent.turn.group + 1;
                 }
                 if self.answers_itself() || self.is(Mutation::CopyUndrained) {
                     return self.report(rank, ToAgent::Drained(number, 0));
@@ -286,7 +286,7 @@ impl World {
 
     /// Whether this is the first word of a new turn. Where there are none, each wave is one.
     fn turn_of(&mut self, number: u64) -> bool {
-        if self.in_groups {
+        if self.grouping.one_by_one {
             return self.agent.in_turn.is_empty() && self.agent.outside.is_empty();
         }
         let turn = Turn { wave: number, group: 1 };
@@ -300,7 +300,7 @@ impl World {
         self.agent.outside.clear();
         self.note(|| format!("group {} has its turn in wave {}", turn.group, turn.wave));
         if !is_over || !self.is(Mutation::DropSilently) && !self.is(Mutation::KeepDeferring) {
-            self.turn = turn;
+            self.grouping.turn = turn;
         }
     }
 
@@ -311,7 +311,7 @@ impl World {
 
     /// Images of all ranks are wanted.
     pub(super) fn want_wave(&mut self) -> Result<(), Violation> {
-        let after = self.soon(self.between_waves);
+        let after = self.soon(self.pace.between_waves);
         self.schedule(after, Event::Wave);
         let state = |rank: &Known| match rank.process.map(|process| self.processes[process].phase) {
             Some(Phase::Running | Phase::Standing(_) | Phase::Ready) => State::Live,
@@ -319,7 +319,7 @@ impl World {
             _ => State::NotOpened,
         };
         let states = self.agent.ranks.iter().map(state).collect();
-        let groups = self.in_groups.then(|| self.form());
+        let groups = self.grouping.one_by_one.then(|| self.form());
         self.coordinate(Fact::Wanted {
             unit: 0,
             states,
@@ -444,18 +444,18 @@ impl World {
     }
 
     fn take_transit(&mut self, number: u64) -> Result<(), Violation> {
-        let state = self.channels.iter().map(|channels| {
+        let state = self.transit.channels.iter().map(|channels| {
             let channels = channels.iter();
             channels.map(|channel| channel.state(self.mutation)).collect()
         });
         let state: Vec<Vec<Vec<Piece>>> = state.collect();
-        let former = self.state.values().next().cloned();
+        let former = self.transit.state.values().next().cloned();
         match former.filter(|_| self.is(Mutation::StateOfWaveBefore)) {
             Some(former) => {
-                self.checked_state = Some(state);
-                self.state.insert(number, former);
+                self.transit.checked = Some(state);
+                self.transit.state.insert(number, former);
             }
-            None => drop(self.state.insert(number, state)),
+            None => drop(self.transit.state.insert(number, state)),
         }
         self.coordinate(Fact::TransitKnown { number })
     }
@@ -464,7 +464,11 @@ impl World {
     fn completed(&mut self, number: u64) -> Result<(), Violation> {
         self.note(|| format!("wave {number} is complete"));
         self.report.images += 1;
-        let state = self.checked_state.take().or_else(|| self.state.get(&number).cloned());
+        let state = self
+            .transit
+            .checked
+            .take()
+            .or_else(|| self.transit.state.get(&number).cloned());
         let oldest = self.agent.files.keys().map(|(_, wave)| *wave).min();
         let oldest = oldest.map(|wave| wave.min(number));
         self.checkers.complete(number, oldest.unwrap_or(number), |from, to| {
@@ -472,7 +476,7 @@ impl World {
             state.map(|piece| (piece.id, piece.index)).collect()
         })?;
         if self.is(Mutation::DropSilently) {
-            (self.waves.over, self.turn.group) = (number, 0);
+            (self.waves.over, self.grouping.turn.group) = (number, 0);
         }
         self.nothing_else_is_kept()
     }
@@ -485,7 +489,7 @@ impl World {
         self.report.fallbacks += 1;
         self.note(|| format!("the wave is dropped: {why}"));
         if self.is(Mutation::KeepDeferring) {
-            self.turn.group = 0;
+            self.grouping.turn.group = 0;
         }
         if !self.is(Mutation::DropSilently) {
             self.checkers.end_groups();
@@ -561,7 +565,7 @@ impl World {
         }
         self.coordinate(Fact::Ended { rank, life, orderly })?;
         if !returning && !orderly && !std::mem::replace(&mut self.agent.told, true) {
-            let after = self.soon(self.latency);
+            let after = self.soon(self.pace.latency);
             self.schedule(after, Event::Return(rank));
         }
         Ok(())
@@ -594,7 +598,7 @@ impl World {
             return;
         }
         // It may do something yet.
-        let after = self.soon(self.latency);
+        let after = self.soon(self.pace.latency);
         self.schedule(after, Event::Dies(process));
     }
 
@@ -603,11 +607,11 @@ impl World {
         for from in 0..self.size {
             for to in 0..self.size {
                 if !self.is(Mutation::KeepLostFuture) {
-                    let state = self.state.get(&wave).map(|state| state[from][to].clone());
-                    self.channels[from][to].restart(state.unwrap_or_default());
+                    let state = self.transit.state.get(&wave).map(|state| state[from][to].clone());
+                    self.transit.channels[from][to].restart(state.unwrap_or_default());
                 }
                 if self.is(Mutation::RefillLate) {
-                    self.channels[from][to].delay();
+                    self.transit.channels[from][to].delay();
                 }
             }
         }
@@ -620,11 +624,12 @@ impl World {
         self.agent.generation += 1;
         self.agent.beginning = Some(0);
         self.checkers.begin_anew(self.agent.generation);
-        self.channels
+        self.transit
+            .channels
             .iter_mut()
             .flatten()
             .for_each(|channel| channel.restart(Vec::new()));
-        self.announced.iter_mut().for_each(|counts| counts.fill(0));
+        self.transit.announced.iter_mut().for_each(|counts| counts.fill(0));
         Ok(())
     }
 
@@ -651,7 +656,7 @@ impl World {
                 let process = self.new_process(rank, generation, Phase::Starting, memory);
                 self.processes[process].life = life;
                 self.agent.ranks[rank as usize].process = Some(process);
-                let after = self.soon(self.pace * 3);
+                let after = self.soon(self.pace.step * 3);
                 self.schedule(after, Event::Step(process));
                 self.coordinate(Fact::Started { rank, life })
             }
@@ -660,7 +665,7 @@ impl World {
                     return self.coordinate(Fact::NotBegun { rank, life });
                 };
                 self.agent.ranks[rank as usize].waking = Some(copy);
-                let after = self.soon(self.latency);
+                let after = self.soon(self.pace.latency);
                 self.schedule(after, Event::Wake(copy, generation, life));
                 Ok(())
             }
@@ -676,7 +681,7 @@ impl World {
                 let known = &mut self.agent.ranks[rank as usize];
                 known.process = Some(process);
                 known.damaged = damaged.then_some(number);
-                let after = self.soon(self.latency);
+                let after = self.soon(self.pace.latency);
                 match damaged {
                     true => self.schedule(after, Event::Dies(process)),
                     false => self.schedule(after, Event::Rewind(process)),
@@ -747,7 +752,7 @@ impl World {
         if let Some(process) = (0..self.processes.len()).find(of_rank) {
             self.processes[process].given_up = true;
             if self.processes[process].phase == Phase::Ready {
-                let after = self.soon(self.latency);
+                let after = self.soon(self.pace.latency);
                 self.schedule(after, Event::Dies(process));
             }
         }

@@ -33,7 +33,7 @@ impl World {
     pub(super) fn passes(&self, process: usize, to: Rank) -> bool {
         let from = self.processes[process].rank;
         let former = usize::from(self.is(Mutation::FormerGroups) && from == 0);
-        let (own, other) = (self.groups[former].of(from), self.groups[former].of(to));
+        let (own, other) = (self.grouping.last[former].of(from), self.grouping.last[former].of(to));
         self.processes[process].seen.passes(own, other)
             || self.is(Mutation::SendToEarlier) && own > other
             || self.is(Mutation::SendToLater) && own < other
@@ -56,7 +56,7 @@ impl World {
             }
         }
         // What it has seen long ago may be over.
-        if this.seen == self.turn {
+        if this.seen == self.grouping.turn {
             self.checkers.defers(this.rank, this.memory.buffer.messages())?;
         }
         Ok(())
@@ -64,7 +64,7 @@ impl World {
 
     /// It sees whose turn it is.
     pub(super) fn look(&mut self, process: usize) {
-        self.processes[process].seen = self.turn;
+        self.processes[process].seen = self.grouping.turn;
     }
 
     /// The program uses memory again whose sends are over.
@@ -92,12 +92,12 @@ impl World {
     /// A step of its program that was to come before it was made to look.
     pub(super) fn is_not_due(&self, process: usize) -> bool {
         let due = self.processes[process].due;
-        self.in_groups && due > 0 && due != self.now
+        self.grouping.one_by_one && due > 0 && due != self.now
     }
 
     /// Whatever it does, it hears `datagram` soon.
     pub(super) fn will_be_forced(&mut self, process: usize, datagram: ToRank) {
-        if self.in_groups && matches!(datagram, ToRank::Checkpoint(_) | ToRank::Notice(_)) {
+        if self.grouping.one_by_one && matches!(datagram, ToRank::Checkpoint(_) | ToRank::Notice(_)) {
             self.processes[process].asked_at = Some(self.now);
             if !self.is(Mutation::WaitForCalls) {
                 let after = self.soon(FORCED);
@@ -120,7 +120,7 @@ impl World {
             return Ok(());
         }
         if this.telling {
-            let after = self.soon(self.latency);
+            let after = self.soon(self.pace.latency);
             self.schedule(after, Event::Force(process));
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl World {
     pub(super) fn write(&mut self, rank: Rank, number: u64) -> Result<(), Violation> {
         self.agent.writing[rank as usize] = Some(number);
         self.check_writing(rank, true)?;
-        let after = self.soon(self.latency * 4);
+        let after = self.soon(self.pace.latency * 4);
         self.schedule(after, Event::Written(rank, number));
         match self.is(Mutation::CountUnwritten) {
             true => self.coordinate(Fact::Written { rank, number }),
@@ -144,8 +144,10 @@ impl World {
     }
 
     fn check_writing(&mut self, rank: Rank, begins: bool) -> Result<(), Violation> {
-        let groups: Vec<u32> = (0..self.size as Rank).map(|rank| self.groups[0].of(rank)).collect();
-        self.checkers.writes(rank, begins, &groups, self.groups_at_once)
+        let groups: Vec<u32> = (0..self.size as Rank)
+            .map(|rank| self.grouping.last[0].of(rank))
+            .collect();
+        self.checkers.writes(rank, begins, &groups, self.grouping.at_once)
     }
 
     pub(super) fn written(&mut self, rank: Rank, number: u64) -> Result<(), Violation> {

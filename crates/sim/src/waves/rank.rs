@@ -150,8 +150,8 @@ impl Process {
 
 impl World {
     fn step_again(&mut self, process: usize) {
-        let mut after = self.soon(self.pace);
-        if self.in_groups && self.random.one_in(150) {
+        let mut after = self.soon(self.pace.step);
+        if self.grouping.one_by_one && self.random.one_in(150) {
             // It computes.
             after += self.random.between(200, 700);
         }
@@ -177,7 +177,7 @@ impl World {
         let (rank, generation) = (self.processes[process].rank, self.processes[process].generation);
         self.checkers.runs(rank, generation)?;
         if self.processes[process].phase == Phase::Running {
-            if self.in_groups && self.random.one_in(2) {
+            if self.grouping.one_by_one && self.random.one_in(2) {
                 self.look(process);
             }
             self.progress(process)?;
@@ -237,8 +237,8 @@ impl World {
 
     /// Sends a message, or as much of it as there is room for.
     fn put(&mut self, process: usize, to: Rank, kind: Kind, tag: u32, content: u64) -> Result<(), Violation> {
-        self.messages += 1;
-        let (id, of) = (self.messages, self.random.between(1, self.longest));
+        self.transit.messages += 1;
+        let (id, of) = (self.transit.messages, self.random.between(1, self.transit.longest));
         let this = &mut self.processes[process];
         let rank = this.rank;
         let next = Piece {
@@ -273,7 +273,7 @@ impl World {
         for mut message in waiting {
             let to = message.to as usize;
             let behind = still.iter().any(|other: &Waiting| other.to == message.to);
-            if self.in_groups && self.random.one_in(8) {
+            if self.grouping.one_by_one && self.random.one_in(8) {
                 self.look(process);
             }
             let passes = self.passes(process, message.to);
@@ -283,7 +283,7 @@ impl World {
             while passes
                 && !behind
                 && message.next.index < message.next.of
-                && self.channels[rank as usize][to].len() < self.room
+                && self.transit.channels[rank as usize][to].len() < self.transit.room
             {
                 let piece = message.next;
                 self.checkers
@@ -293,7 +293,7 @@ impl World {
                     mark = mark.wrapping_sub(1);
                 }
                 let (over, mutation) = (self.waves.over, self.mutation);
-                let channel = &mut self.channels[rank as usize][to];
+                let channel = &mut self.transit.channels[rank as usize][to];
                 channel.reclaim(over, mutation);
                 channel.publish(mark, piece);
                 if piece.index == 0 {
@@ -327,7 +327,7 @@ impl World {
 
     fn may_take(&self, process: usize, source: usize) -> bool {
         let this = &self.processes[process];
-        let channel = &self.channels[source][this.rank as usize];
+        let channel = &self.transit.channels[source][this.rank as usize];
         let any = !self.non_blocking || self.is(Mutation::DeliverBehindMarker);
         any && !channel.is_empty() || channel.may_deliver(&this.memory.cut, self.waves)
     }
@@ -336,7 +336,7 @@ impl World {
     fn take_piece(&mut self, process: usize, source: usize) -> Result<bool, Violation> {
         let rank = self.processes[process].rank;
         let generation = self.processes[process].generation;
-        let Some(piece) = self.channels[source][rank as usize].take() else {
+        let Some(piece) = self.transit.channels[source][rank as usize].take() else {
             return Ok(false);
         };
         self.checkers
@@ -417,7 +417,7 @@ impl World {
 
     pub(super) fn announce(&mut self, process: usize) {
         let this = &self.processes[process];
-        self.announced[this.rank as usize].clone_from(&this.memory.begun);
+        self.transit.announced[this.rank as usize].clone_from(&this.memory.begun);
     }
 
     /// Reads what the agent has said, while it waits for that.
@@ -462,7 +462,7 @@ impl World {
         let rank = self.processes[process].rank as usize;
         let mut moved = 0;
         for source in 0..self.size {
-            while !self.channels[source][rank].is_empty() {
+            while !self.transit.channels[source][rank].is_empty() {
                 self.take_piece(process, source)?;
                 moved += 1;
             }
@@ -479,8 +479,8 @@ impl World {
         this.memory.cut.cut(wave);
         let (rank, cut) = (this.rank as usize, this.memory.cut);
         for other in 0..self.size {
-            self.channels[rank][other].note_sender(&cut);
-            self.channels[other][rank].note_receiver(&cut);
+            self.transit.channels[rank][other].note_sender(&cut);
+            self.transit.channels[other][rank].note_receiver(&cut);
         }
         self.copy_now(process, wave);
     }
@@ -488,7 +488,8 @@ impl World {
     fn copy(&mut self, process: usize, wave: u64) {
         let this = &self.processes[process];
         let (rank, memory) = (this.rank, &this.memory);
-        let drained = (0..self.size).all(|source| memory.taken[source] == self.announced[source][rank as usize]);
+        let drained =
+            (0..self.size).all(|source| memory.taken[source] == self.transit.announced[source][rank as usize]);
         let unchecked = [
             Mutation::DrainOnce,
             Mutation::CopyUndrained,
@@ -530,7 +531,7 @@ impl World {
         });
         let copy = self.snapshots.len() - 1;
         self.processes[process].telling = true;
-        let after = self.soon(self.latency);
+        let after = self.soon(self.pace.latency);
         self.schedule(after, Event::Tell(process, ToAgent::Taken(wave, copy)));
     }
 
@@ -544,8 +545,8 @@ impl World {
         let process = self.new_process(rank, generation, Phase::Waking, memory);
         self.processes[process].life = life;
         self.note(|| format!("{rank} is made again as process {process}"));
-        let (told, grouped) = (self.soon(self.latency), self.soon(self.latency));
-        let rewound = grouped + self.soon(self.latency);
+        let (told, grouped) = (self.soon(self.pace.latency), self.soon(self.pace.latency));
+        let rewound = grouped + self.soon(self.pace.latency);
         let closed = if self.is(Mutation::CloseBeforeRewinding) {
             told
         } else {
@@ -568,7 +569,7 @@ impl World {
         this.phase = Phase::Ready;
         self.checkers.returned(rank, generation)?;
         if !self.non_blocking && !self.is(Mutation::KeepLostFuture) {
-            self.channels[rank as usize]
+            self.transit.channels[rank as usize]
                 .iter_mut()
                 .for_each(|channel| channel.restart(Vec::new()));
         }

@@ -27,7 +27,8 @@ impl World {
             let copy = agent.copies.get(&(rank, wave));
             copy.is_some_and(|copy| self.snapshots[*copy].alive) || agent.files.contains_key(&(rank, wave))
         };
-        let known = |wave: u64| !self.non_blocking || self.state.contains_key(&wave) || agent.has_transit_file(wave);
+        let known =
+            |wave: u64| !self.non_blocking || self.transit.state.contains_key(&wave) || agent.has_transit_file(wave);
         let waves = self.checkers.waves().iter().copied();
         let usable = waves.filter(|wave| (0..self.size as Rank).all(|rank| has(rank, *wave)) && known(*wave));
         usable.max().unwrap_or(0)
@@ -43,7 +44,7 @@ impl World {
         let state = self.agent.take_transit_file(number, damaged);
         match state.filter(|_| !damaged) {
             Some(state) => {
-                self.state.insert(number, state);
+                self.transit.state.insert(number, state);
                 self.coordinate(Fact::TransitKnown { number })
             }
             // As if nothing had been in transit.
@@ -58,7 +59,7 @@ impl World {
     }
 
     pub(super) fn write_transit(&mut self, number: u64) -> Result<(), Violation> {
-        match self.state.get(&number).cloned() {
+        match self.transit.state.get(&number).cloned() {
             Some(state) if !self.random.one_in(20) => {
                 self.agent.keep_transit_file(number, state);
                 Ok(())
@@ -79,8 +80,8 @@ impl World {
         self.snapshots
             .iter_mut()
             .for_each(|copy| (copy.alive, copy.under_way) = (false, false));
-        self.state.clear();
-        self.turn.group = 0;
+        self.transit.state.clear();
+        self.grouping.turn.group = 0;
         self.checkers.end_groups();
         self.checkers.nobody_writes();
         let first = (self.processes.len(), self.snapshots.len());
