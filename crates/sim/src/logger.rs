@@ -1,14 +1,14 @@
 //! The event logger's side of a run: its connections, its loss and its replacement.
 
 use resurgo_protocol::causal::Event;
-use resurgo_protocol::event_logger::Error;
+use resurgo_protocol::event_logger::{Ack, Error};
 use resurgo_protocol::{EventLogger, Rank, Recorded};
 
 use crate::checkers::{COLLECTED, SAME_HISTORY, Violation, violation};
 use crate::log::Record;
 use crate::mutation::Mutation;
 use crate::process::{Recovery, State};
-use crate::world::{self, World};
+use crate::world::{self, Site, World};
 
 #[derive(Debug, Clone)]
 pub(crate) enum ToLogger {
@@ -55,6 +55,14 @@ pub(crate) fn events(rank: Rank, above: u64, records: &[Recorded]) -> Vec<Event>
         antecedent: 0,
     };
     numbered.map(event).collect()
+}
+
+/// The event logger may refuse what comes from a life that has ended, and nothing else.
+fn refused(error: Error) -> Result<(), Violation> {
+    match error {
+        Error::Fenced { .. } => Ok(()),
+        error => violation("same history", error.to_string()),
+    }
 }
 
 impl World {
@@ -270,10 +278,6 @@ impl World {
         let Some(logger) = &mut self.logging.sites[site].state else {
             return Ok(());
         };
-        let refused = |error: Error| match error {
-            Error::Fenced { .. } => Ok(()),
-            error => violation("same history", error.to_string()),
-        };
         match message {
             ToLogger::Hello { acknowledged } => {
                 if let Err(error) = logger.admit(rank, incarnation, acknowledged) {
@@ -305,11 +309,8 @@ impl World {
                     Ok(ack) => ack,
                     Err(error) => return refused(error),
                 };
-                let rclock = ack.rclock + ahead;
-                let clocks = self.acknowledged_clocks(site, rank, ahead);
-                self.newly_stored(site)?;
                 self.note(|| format!("the event logger has {} of {rank}", ack.rclock));
-                self.logger_tells(rank, incarnation, FromLogger::Ack { rclock, clocks });
+                self.logger_acknowledges(rank, incarnation, ack, ahead)?;
             }
             ToLogger::Forget { rclock } => {
                 let ack = match logger.forget(rank, rclock) {
@@ -323,34 +324,54 @@ impl World {
                         ack.rclock
                     )
                 });
-                let (rclock, clocks) = (ack.rclock, self.acknowledged_clocks(site, rank, 0));
-                self.newly_stored(site)?;
-                self.logger_tells(rank, incarnation, FromLogger::Ack { rclock, clocks });
+                self.logger_acknowledges(rank, incarnation, ack, 0)?;
             }
-            ToLogger::Query { above_rclock } => {
-                if logger.incarnation(rank) != Ok(incarnation) {
-                    return Ok(());
-                }
-                let message = match logger.query(rank, above_rclock) {
-                    Ok(records) => {
-                        let short = usize::from(self.mutation == Some(Mutation::AnswerShort) && !records.is_empty());
-                        FromLogger::Answer {
-                            records: records[..records.len() - short].to_vec(),
-                        }
-                    }
-                    Err(Error::NotWhole { .. }) if self.logging.whole[rank as usize] || epoch == 1 => {
-                        return violation(
-                            "liveness",
-                            format!("the history of {rank} is reported lost, and is there"),
-                        );
-                    }
-                    Err(Error::NotWhole { .. }) => FromLogger::NotWhole,
-                    Err(Error::Forgotten { kept_from, .. }) => FromLogger::Forgotten { kept_from },
-                    Err(error) => return refused(error),
-                };
-                self.logger_tells(rank, incarnation, message);
-            }
+            ToLogger::Query { above_rclock } => self.logger_answers(rank, incarnation, above_rclock)?,
         }
+        Ok(())
+    }
+
+    /// The event logger says what it has of `rank`; `ahead`: and wrongly so many more.
+    fn logger_acknowledges(&mut self, rank: Rank, incarnation: u64, ack: Ack, ahead: u64) -> Result<(), Violation> {
+        let site = rank as usize % self.logging.sites.len();
+        let rclock = ack.rclock + ahead;
+        let clocks = self.acknowledged_clocks(site, rank, ahead);
+        self.newly_stored(site)?;
+        self.logger_tells(rank, incarnation, FromLogger::Ack { rclock, clocks });
+        Ok(())
+    }
+
+    /// The event logger answers a rank that asks for its deliveries after the first `above_rclock`.
+    fn logger_answers(&mut self, rank: Rank, incarnation: u64, above_rclock: u64) -> Result<(), Violation> {
+        let Some(Site {
+            state: Some(logger),
+            epoch,
+            ..
+        }) = self.site(rank)
+        else {
+            return Ok(());
+        };
+        if logger.incarnation(rank) != Ok(incarnation) {
+            return Ok(());
+        }
+        let message = match logger.query(rank, above_rclock) {
+            Ok(records) => {
+                let short = usize::from(self.is(Mutation::AnswerShort) && !records.is_empty());
+                FromLogger::Answer {
+                    records: records[..records.len() - short].to_vec(),
+                }
+            }
+            Err(Error::NotWhole { .. }) if self.logging.whole[rank as usize] || *epoch == 1 => {
+                return violation(
+                    "liveness",
+                    format!("the history of {rank} is reported lost, and is there"),
+                );
+            }
+            Err(Error::NotWhole { .. }) => FromLogger::NotWhole,
+            Err(Error::Forgotten { kept_from, .. }) => FromLogger::Forgotten { kept_from },
+            Err(error) => return refused(error),
+        };
+        self.logger_tells(rank, incarnation, message);
         Ok(())
     }
 
@@ -368,6 +389,34 @@ impl World {
         clocks
     }
 
+    /// A running rank hears that the event logger of `epoch` has its first `rclock` deliveries.
+    fn acknowledged(&mut self, rank: Rank, epoch: u64, rclock: u64, clocks: &[u64]) -> Result<(), Violation> {
+        let site = &self.logging.sites[rank as usize % self.logging.sites.len()];
+        if site.state.is_some() && epoch == site.epoch {
+            self.checkers.acknowledged(rank, rclock)?;
+        }
+        let State::Up(life) = &mut self.ranks[rank as usize].state else {
+            return Ok(());
+        };
+        let made = life.subject.made();
+        if rclock > made {
+            return violation(
+                SAME_HISTORY,
+                format!("delivery {rclock} of {rank} is acknowledged, {made} are made"),
+            );
+        }
+        life.acknowledged = life.acknowledged.max(rclock);
+        life.subject.acknowledge(rclock);
+        if !clocks.is_empty() {
+            life.subject.stable(clocks);
+        }
+        self.note(|| format!("{rank} is acknowledged {rclock}"));
+        while let Some((to, ssn)) = self.ranks[rank as usize].life().and_then(|life| life.subject.release()) {
+            self.publish(rank, to, ssn)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn rank_hears(
         &mut self,
         rank: Rank,
@@ -380,28 +429,7 @@ impl World {
             return Ok(());
         }
         match (&mut process.state, message) {
-            (State::Up(life), FromLogger::Ack { rclock, clocks }) => {
-                let site = &self.logging.sites[rank as usize % self.logging.sites.len()];
-                if site.state.is_some() && epoch == site.epoch {
-                    self.checkers.acknowledged(rank, rclock)?;
-                }
-                let made = life.subject.made();
-                if rclock > made {
-                    return violation(
-                        SAME_HISTORY,
-                        format!("delivery {rclock} of {rank} is acknowledged, {made} are made"),
-                    );
-                }
-                life.acknowledged = life.acknowledged.max(rclock);
-                life.subject.acknowledge(rclock);
-                if !clocks.is_empty() {
-                    life.subject.stable(&clocks);
-                }
-                self.note(|| format!("{rank} is acknowledged {rclock}"));
-                while let Some((to, ssn)) = self.ranks[rank as usize].life().and_then(|life| life.subject.release()) {
-                    self.publish(rank, to, ssn)?;
-                }
-            }
+            (State::Up(_), FromLogger::Ack { rclock, clocks }) => self.acknowledged(rank, epoch, rclock, &clocks)?,
             (
                 State::Recovering(Recovery {
                     collection: Some(collection),

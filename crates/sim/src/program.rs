@@ -391,16 +391,7 @@ impl Program {
             }
             Pattern::Broadcast { root } => broadcast(todo, me, size, root, tag),
             Pattern::Allreduce => {
-                let mut bit = 1;
-                while bit < size && me & bit == 0 {
-                    if me + bit < size {
-                        todo.push_back(from(me + bit));
-                    }
-                    bit *= 2;
-                }
-                if me != 0 {
-                    todo.push_back(Step::Send { to: me - bit, tag });
-                }
+                reduce(todo, me, size, tag);
                 broadcast(todo, me, size, 0, tag + 1);
             }
             Pattern::Alltoall => {
@@ -410,16 +401,11 @@ impl Program {
                 }));
                 todo.extend((0..size).map(|step| from((me + size - step) % size)));
             }
-            Pattern::MasterWorker { tasks } => {
-                todo.push_back(if me == 0 {
-                    Step::Master {
-                        tasks,
-                        workers: size - 1,
-                    }
-                } else {
-                    Step::Worker
-                });
-            }
+            Pattern::MasterWorker { tasks } if me == 0 => todo.push_back(Step::Master {
+                tasks,
+                workers: size - 1,
+            }),
+            Pattern::MasterWorker { .. } => todo.push_back(Step::Worker),
             Pattern::ProbeGather { root, each } => {
                 if me == root {
                     todo.extend((0..each * u64::from(size - 1)).map(|_| Step::Probe { tag }));
@@ -432,6 +418,23 @@ impl Program {
             }
             Pattern::Idle { reads } => todo.extend((0..reads + own.below(3)).map(|_| Step::Read)),
         }
+    }
+}
+
+/// Binomial tree to rank 0.
+fn reduce(todo: &mut VecDeque<Step>, me: Rank, size: Rank, tag: u32) {
+    let mut bit = 1;
+    while bit < size && me & bit == 0 {
+        if me + bit < size {
+            todo.push_back(Step::Receive {
+                from: Some(me + bit),
+                tags: (tag, tag),
+            });
+        }
+        bit *= 2;
+    }
+    if me != 0 {
+        todo.push_back(Step::Send { to: me - bit, tag });
     }
 }
 
