@@ -49,6 +49,7 @@ pub fn prepare(
         environment: variables,
         directory: directory.into_os_string(),
         is_plain: diagnosis.is_plain,
+        world: 0,
     };
     Ok((program, diagnosis.note))
 }

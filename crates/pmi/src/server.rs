@@ -37,6 +37,24 @@ pub struct Progress {
     pub finalised: bool,
 }
 
+impl Progress {
+    /// A life that goes on from an image: it was in MPI then.
+    pub const IN_MPI: Progress = Progress {
+        initialised: true,
+        finalised: false,
+    };
+
+    /// The life has sent this command.
+    pub fn said(&mut self, command: &str) {
+        match command {
+            // Perhaps again, after a `finalize`.
+            "init" => *self = Progress::IN_MPI,
+            "finalize" => self.finalised = true,
+            _ => {}
+        }
+    }
+}
+
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 struct RankState {
     world: usize,
@@ -220,13 +238,9 @@ impl Server {
     /// One command of `rank`. The answers may go to other ranks too.
     pub fn command(&mut self, rank: usize, command: &Command) -> (Vec<Output>, Option<Notice>) {
         let mut notice = None;
+        self.ranks[rank].progress.said(&command.name);
         let line = match command.name.as_str() {
             "init" => {
-                // Perhaps again, after a `finalize`.
-                self.ranks[rank].progress = Progress {
-                    initialised: true,
-                    finalised: false,
-                };
                 // 1.1, also when a newer one is asked for: barriers over groups (1.2) are left to MPI itself.
                 "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n".to_string()
             }
@@ -245,10 +259,7 @@ impl Server {
             "put" => self.put(rank, command),
             "get" => self.get(rank, command),
             "barrier_in" => return (self.barrier_in(rank), None),
-            "finalize" => {
-                self.ranks[rank].progress.finalised = true;
-                "cmd=finalize_ack rc=0\n".to_string()
-            }
+            "finalize" => "cmd=finalize_ack rc=0\n".to_string(),
             "abort" => {
                 let code = command.get("exitcode").and_then(|code| code.parse().ok()).unwrap_or(1);
                 return (Vec::new(), Some(Notice::Abort { rank, code }));

@@ -1,11 +1,12 @@
-//! The agent: one process per node that owns the node memory, starts ranks, serves PMI to them, notices
-//! their ends and takes their output.
+//! The agent: one process per node that owns the node memory, starts ranks, notices their ends, and hands on what they print
+//! and say to the dispatcher's ledger.
 //!
 //! Single-threaded, one epoll loop, nothing in it blocks. What follows from the end of a rank the dispatcher decides, and the coordinator
 //! ([`resurgo_protocol::coordinator`]), which the agent tells what happens and obeys (`waves.rs`). When the dispatcher goes away, everything that the agent has started
 //! ends.
 
 mod bypass;
+mod feed;
 mod files;
 mod groups;
 mod held;
@@ -19,13 +20,10 @@ mod program_file;
 mod ranks;
 mod record;
 mod spawn;
-mod spool;
 mod store;
 mod suspend;
-mod taken;
 mod wave_logs;
 mod waves;
-mod wording;
 
 use std::fs::File;
 use std::io;
@@ -36,15 +34,15 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use resurgo_protocol::{Coordinator, Fact};
-use resurgo_wire::control::{End, Job, OUTPUT_WINDOW, Stream, ToAgent, ToDispatcher};
+use resurgo_wire::control::{End, Job, Stream, ToAgent, ToDispatcher};
 
 use crate::connection::Connection;
 use crate::{children, leftovers};
+use feed::Feed;
 use launch::Waiting;
 use node::NodeMemory;
 use program_file::ProgramFile;
 use ranks::Rank;
-use spool::Spool;
 use store::Store;
 
 /// The hidden verb.
@@ -132,9 +130,9 @@ struct Work {
     program_files: Vec<ProgramFile>,
     memory: NodeMemory,
     spill: Option<File>,
-    server: resurgo_pmi::Server,
     ranks: Vec<Rank>,
-    spool: Option<Spool>,
+    /// Standard input of rank 0.
+    feed: Feed,
     /// It decides what follows from what happens to ranks and their images. Its times are since `began`.
     coordinator: Coordinator,
     began: Instant,
@@ -147,10 +145,8 @@ struct Work {
     halt: suspend::Halt,
     /// It goes on from a wave, as the launcher or the machine was lost: all ranks begin together.
     is_from_wave: bool,
-    /// The pipe to rank 0 is in the epoll set.
-    spool_watched: bool,
-    /// Bytes of output the dispatcher is willing to take.
-    window: u64,
+    /// Bytes of output the dispatcher is willing to take, and of output that is repeated.
+    window: [u64; 2],
 }
 
 /// `resurgo agent`: runs until the dispatcher is satisfied or gone. The control connection is standard input.
@@ -178,6 +174,7 @@ impl Agent {
     fn serve(&mut self) -> io::Result<()> {
         let mut events = vec![EpollEvent::empty(); 256];
         while !self.stopped {
+            self.control.flush()?;
             self.watch_control()?;
             let count = match self.epoll.wait(&mut events, self.timeout()) {
                 Ok(count) => count,
@@ -260,12 +257,12 @@ impl Agent {
                     self.go_on_after_halt(false)?;
                 }
             }
-            ToAgent::Suspend { about } => {
+            ToAgent::Suspend { about, input } => {
                 if self.ending.is_none() {
-                    self.suspend(about)?;
+                    self.suspend(about, input.as_deref())?;
                 }
             }
-            ToAgent::Record { about } => self.record(about)?,
+            ToAgent::Record { about, input } => self.record(about, input)?,
             ToAgent::Restart {
                 rank,
                 fault_at_messages,
@@ -298,7 +295,7 @@ impl Agent {
                 message_faults,
             } => {
                 if self.ending.is_none()
-                    && let Err(error) = self.spawn(by, programs, &message_faults)
+                    && let Err(error) = self.spawn(programs, &message_faults)
                 {
                     let reason = format!("cannot start what rank {by} spawned: {error}{}", crate::hint(&error));
                     self.send(&ToDispatcher::Failed { reason })?;
@@ -306,7 +303,6 @@ impl Agent {
             }
             ToAgent::OnlyLogs => self.change_protocol(Fact::OnlyLogs)?,
             ToAgent::WavesAgain => self.change_protocol(Fact::WavesAgain)?,
-            ToAgent::SpawnRefused { by } => self.refuse_spawn(by),
             ToAgent::Signal { number } => {
                 if let Ok(signal) = Signal::try_from(number) {
                     self.signal_all(signal);
@@ -321,25 +317,12 @@ impl Agent {
                 let deadline = Instant::now() + Duration::from_millis(grace_ms);
                 self.ending = Some(self.ending.map_or(deadline, |earlier| earlier.min(deadline)));
             }
-            ToAgent::Stdin(bytes) => {
-                if let Some(spool) = self.work.spool.as_mut() {
-                    spool.push(&bytes)?;
-                }
-                self.feed_stdin()?;
-            }
-            ToAgent::StdinEnd => {
-                if let Some(spool) = self.work.spool.as_mut() {
-                    spool.end();
-                }
-                self.feed_stdin()?;
-            }
-            ToAgent::OutputTaken { bytes } => {
-                let was_closed = self.work.window == 0;
-                self.work.window = (self.work.window + bytes).min(OUTPUT_WINDOW);
-                if was_closed {
-                    self.watch_outputs()?;
-                }
-            }
+            ToAgent::Stdin { life, bytes } => self.take_stdin(life, Some(&bytes))?,
+            ToAgent::StdinEnd { life } => self.take_stdin(life, None)?,
+            ToAgent::Answer { rank, life, lines } => self.answer(rank, life, &lines),
+            ToAgent::OutputTaken { bytes, repeated } => self.output_taken([bytes, repeated])?,
+            ToAgent::Repeats { rank, life, output } => self.repeats(rank, life, output)?,
+            ToAgent::Accounted { rank, image, note } => self.accounted(rank, image, note)?,
         }
         Ok(())
     }
@@ -410,7 +393,7 @@ impl Agent {
         children::kill_all(PATIENCE);
         for (number, rank) in self.work.ranks.iter_mut().enumerate() {
             rank.life = None;
-            let place = self.work.server.place(number);
+            let place = spawn::place(&self.work.job, number);
             leftovers::remove(&place.kvs_name, place.rank);
         }
     }

@@ -34,6 +34,11 @@ impl Connection {
         })
     }
 
+    /// Queues a message, to be sent together with others.
+    pub fn queue<M: Message>(&mut self, message: &M) {
+        message.encode(&mut self.outgoing);
+    }
+
     /// Queues a message and sends as much as the socket takes.
     pub fn send<M: Message>(&mut self, message: &M) -> io::Result<()> {
         message.encode(&mut self.outgoing);

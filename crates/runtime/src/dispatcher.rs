@@ -1,6 +1,7 @@
 //! The dispatcher: what `resurgo run` is once the options are read. It starts the agent and the event logger,
 //! decides what follows from failures, moves standard input and output, and tells what happens.
 
+mod books;
 mod bus;
 mod checkpoints;
 mod console;
@@ -9,6 +10,7 @@ mod heard;
 mod images;
 mod input;
 mod kept;
+mod ledger;
 mod lines;
 mod loggers;
 mod memories;
@@ -49,11 +51,12 @@ use checkpoints::Checkpoints;
 pub use checkpoints::{Order, Period};
 use console::Console;
 use events::Event;
+use ledger::Ledger;
 use loggers::Loggers;
 use memories::Memories;
 use node::Node;
-use output::Output;
 pub use output::Places;
+use output::{Output, Owed};
 pub use policy::Limits;
 use policy::Policy;
 use refusals::Refusals;
@@ -179,9 +182,9 @@ struct Dispatcher {
     pids: Vec<Option<i32>>,
     /// How each rank has ended last, when that is to be told.
     exit_codes: Option<BTreeMap<usize, i32>>,
-    stdin_wanted: bool,
-    /// Bytes of output not yet acknowledged to the agent.
-    owed: u64,
+    ledger: Ledger,
+    /// Output not yet acknowledged to the agent.
+    owed: Owed,
     /// The job is being ended, with this exit status.
     verdict: Option<i32>,
     /// The user (or a gone reader) has ended it: nobody waits for the rest of the output.
@@ -344,6 +347,7 @@ impl Dispatcher {
                 self.heard(message);
             }
             self.acknowledge();
+            closed |= !self.node.send_queued();
         }
         // After the answers have been heard: nothing else may happen for a long time.
         self.tell_who_waits_for_images();
@@ -361,7 +365,7 @@ impl Dispatcher {
     /// Waits until something is ready, or due.
     fn wait(&self, now: Instant) -> io::Result<Ready> {
         let stdin = io::stdin();
-        let read_stdin = self.stdin_wanted && self.verdict.is_none() && input::may_read();
+        let read_stdin = self.wants_stdin() && input::may_read();
         let mut ready = vec![
             self.node.descriptor(),
             PollFd::new(self.front.signals.as_fd(), PollFlags::POLLIN),
@@ -431,7 +435,7 @@ impl Dispatcher {
         {
             at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
         }
-        if self.stdin_wanted && !read_stdin {
+        if self.wants_stdin() && !read_stdin {
             // A background job looks now and then whether it has been brought to the foreground.
             at_most(Duration::from_millis(500));
         }
@@ -472,14 +476,6 @@ impl Dispatcher {
         });
     }
 
-    /// Tells the agent how much of its output is no longer on its account.
-    fn acknowledge(&mut self) {
-        if self.owed > 0 && self.output.queued() < QUEUE {
-            let bytes = std::mem::take(&mut self.owed);
-            self.tell(ToAgent::OutputTaken { bytes });
-        }
-    }
-
     fn mind_writers(&mut self) {
         self.acknowledge();
         let Some((what, kind)) = self.output.failed() else {
@@ -511,28 +507,6 @@ impl Dispatcher {
         let limit = limit.as_secs_f64();
         self.bus.error(&format!("APPLICATION TIMED OUT, TIMEOUT = {limit}s"));
         self.end(TIMED_OUT, self.front.signals.grace);
-    }
-
-    fn take_stdin(&mut self) {
-        match input::take() {
-            Ok(bytes) if bytes.is_empty() => {
-                self.stdin_wanted = false;
-                self.tell(ToAgent::StdinEnd);
-            }
-            Ok(bytes) => {
-                self.stdin_wanted = false;
-                self.tell(ToAgent::Stdin(bytes));
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Sent to the background between the look and the read.
-            Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EIO as i32) && !input::may_read() => {}
-            Err(error) => {
-                self.stdin_wanted = false;
-                self.bus
-                    .error(&format!("cannot read standard input: {error}; rank 0 sees its end"));
-                self.tell(ToAgent::StdinEnd);
-            }
-        }
     }
 
     /// Commands from outside.

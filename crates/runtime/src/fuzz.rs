@@ -10,7 +10,7 @@ use std::time::Duration;
 use resurgo_pmi::{LineBuffer, MAX_LINE, Server};
 use resurgo_wire::channel_memory as memory;
 use resurgo_wire::console::{Reply, Request};
-use resurgo_wire::control::{FrameBuffer, Message, ToAgent, ToDispatcher};
+use resurgo_wire::control::{FrameBuffer, Message, Stream, ToAgent, ToDispatcher};
 use resurgo_wire::event_logger as logger;
 use resurgo_wire::handshake::Word;
 use resurgo_wire::image::{Datagram, Kind};
@@ -139,13 +139,36 @@ fn memory_frames() -> Vec<Vec<u8>> {
 #[test]
 fn fuzz_frames_of_every_protocol() {
     let mut random = Random::of(1);
-    let agent = framed(&[ToAgent::Stdin(b"text".to_vec()), ToAgent::OnlyLogs, ToAgent::Halt]);
+    let (rank, life) = (1, 2);
+    let agent = framed(&[
+        ToAgent::Stdin {
+            life,
+            bytes: b"text".to_vec(),
+        },
+        ToAgent::Answer {
+            rank,
+            life,
+            lines: b"cmd=maxes\n".to_vec(),
+        },
+        ToAgent::Halt,
+    ]);
     let dispatcher = framed(&[
-        ToDispatcher::StdinWanted,
+        ToDispatcher::StdinWanted { life },
         ToDispatcher::Failed {
             reason: "why".to_string(),
         },
-        ToDispatcher::OutputEnd { rank: 1 },
+        ToDispatcher::Said {
+            rank,
+            life,
+            lines: b"cmd=init\n".to_vec(),
+        },
+        ToDispatcher::Output {
+            rank,
+            life,
+            stream: Stream::Stderr,
+            repeated: true,
+            bytes: b"text".to_vec(),
+        },
     ]);
     let console = framed(&[Request::Status, Request::Checkpoint, Request::Suspend, Request::Kill]);
     let replies = framed(&[Reply::Done("x".to_string()), Reply::Refused("\u{1b}[2J".to_string())]);

@@ -1,213 +1,20 @@
-//! The control connection between the dispatcher and an agent: what is said, and how it is framed.
+//! The control connection between the dispatcher and an agent: what is said. How it is framed is in `frames.rs`.
 //!
-//! ```text
-//! u32   bytes that follow, little-endian
-//! u8    kind: 0 JSON, 1 output of a rank, 2 standard input for rank 0
-//! …     kind 0: the message; kind 1: u32 rank, u8 stream, bytes; kind 2: bytes
-//! ```
-//!
-//! Bytes of the program's own streams are kept out of the JSON: they are the bulk.
+//! The connection keeps the order of messages. [`ToDispatcher::Began`] and [`ToDispatcher::AtImage`] are marks in it: what a
+//! life prints and says comes behind the first, and what it had printed and said by an image before the second.
+
+mod frames;
+mod job;
 
 use std::ffi::OsString;
 
-use resurgo_protocol::group::Groups;
-use resurgo_protocol::{Protocol, kinds};
 use serde::{Deserialize, Serialize};
 
 use crate::counters::{Cost, Costs, Sizes};
-use crate::node_memory;
-
-/// Longest frame accepted between processes of one job, in bytes.
-pub const MAX_FRAME: usize = 64 << 20;
-
-/// Everything an agent has to know about a job.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Job {
-    /// Name of the key-value space, different for every job on the machine.
-    pub name: String,
-    /// The programs that are launched; those that ranks spawn follow when it comes to that.
-    pub programs: Vec<Program>,
-    /// Most ranks the job can ever have.
-    pub most_ranks: usize,
-    #[serde(with = "protocol_number")]
-    pub protocol: Protocol,
-    pub tolerate_node: bool,
-    /// Most segments of log a rank holds in memory.
-    pub log_segments: usize,
-    pub prefault_segments: u32,
-    pub spin_ns: u64,
-    /// Directory where full segments go when the log memory is used up; nowhere when absent.
-    pub spill_directory: Option<OsString>,
-    /// TCP ports of the event loggers; none where there are none.
-    #[serde(default)]
-    pub event_logger_ports: Vec<u16>,
-    /// How piggybacks are kept small (causal): [`crate::node_memory::REDUCTIONS`] by number.
-    #[serde(default)]
-    pub reduction: u32,
-    /// How stable clocks spread where there are several event loggers: [`crate::node_memory::CLOCK_SPREADS`] by number.
-    #[serde(default)]
-    pub clock_spread: u32,
-    /// IPv4 address of the event loggers as ranks reach it, first number in the high byte.
-    pub event_logger_address: u32,
-    /// TCP ports of the channel memories; none where there are none.
-    #[serde(default)]
-    pub channel_memory_ports: Vec<u16>,
-    /// IPv4 address of the channel memories as ranks reach it, first number in the high byte.
-    #[serde(default)]
-    pub channel_memory_address: u32,
-    pub key: [u8; 32],
-    pub stdin: Stdin,
-    /// Images of ranks may be asked for.
-    pub images: bool,
-    /// Directory below which image files are written; nowhere when absent.
-    pub checkpoint_directory: Option<OsString>,
-    /// Level of zstd at which image files are compressed; absent: they are not.
-    pub checkpoint_compress: Option<u8>,
-    /// Image files stay when the job has ended well.
-    pub checkpoint_keep: bool,
-    /// Images stay in memory beside their files, so that only a rank that has lost its own reads one (MPICH-V/CL's copies on
-    /// local disks; Bouteiller 2006, §III.E). Without files they always do.
-    #[serde(default = "yes")]
-    pub local_copies: bool,
-    /// The processors of ranks, which take them in turn; none: ranks run where this process may.
-    #[serde(default)]
-    pub cpus: Vec<Vec<u32>>,
-    /// Soft and hard limit of open files that ranks get.
-    pub open_files: (u64, u64),
-    /// How ranks are put into groups that are copied one after the other (group).
-    #[serde(default)]
-    pub groups: Grouping,
-    /// Most groups that write their images at the same time.
-    #[serde(default)]
-    pub groups_at_once: u32,
-    /// Switch address randomisation off, so that a new life has the memory layout of the last. Under coordinated protocols, where
-    /// all begin anew together, it is a courtesy.
-    pub fixed_addresses: bool,
-    /// Where ranks map the node memory.
-    pub place: usize,
-    /// Soft limit of the stack (`u64::MAX`: none), and whether the legacy layout is asked for. Both decide where the kernel places a
-    /// program's memory, so a job that goes on has them as they were.
-    pub stack_limit: u64,
-    pub legacy_layout: bool,
-    /// (rank, messages): the rank's first life kills itself after so many sends and deliveries.
-    pub message_faults: Vec<(usize, u64)>,
-    /// (rank, messages): an image of the rank is taken after so many sends and deliveries.
-    pub image_at_messages: Vec<(usize, u64)>,
-}
-
-fn yes() -> bool {
-    true
-}
-
-/// A protocol in messages and files: its number.
-pub mod protocol_number {
-    use resurgo_protocol::Protocol;
-    use serde::de::{Deserialize, Deserializer, Error};
-    use serde::ser::Serializer;
-
-    pub fn serialize<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u32(protocol.number())
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Protocol, D::Error> {
-        let number = u32::deserialize(deserializer)?;
-        Protocol::numbered(number).ok_or_else(|| D::Error::custom(format!("there is no protocol {number}")))
-    }
-}
-
-impl Job {
-    /// The processors of a rank, as the kernel writes lists; none when it is not bound.
-    pub fn cpus_of(&self, rank: usize) -> Option<String> {
-        let cpus = self.cpus.get(rank.checked_rem(self.cpus.len())?)?;
-        let numbers: Vec<String> = cpus.iter().map(u32::to_string).collect();
-        Some(numbers.join(","))
-    }
-
-    /// Determinants are piggybacked, so what a rank has delivered may be known to others only.
-    pub fn piggybacks(&self) -> bool {
-        self.protocol.piggybacks(self.tolerate_node)
-    }
-
-    /// Of the node memory, with room for `ranks` ranks, or as many as there may be.
-    pub fn layout(&self, ranks: usize) -> node_memory::Layout {
-        node_memory::Layout {
-            size: self.most_ranks.max(ranks),
-            log_segments: self.log_segments,
-            spills: self.spill_directory.is_some(),
-            piggybacks: self.piggybacks(),
-        }
-    }
-
-    /// The ranks of a job of so many that have their waves, or each their images, together.
-    pub fn units(&self, ranks: usize) -> Groups {
-        match self.protocol.waves() {
-            kinds::Waves::OfEachGroup => self.groups.lasting(ranks),
-            _ => Groups::one(ranks),
-        }
-    }
-}
-
-/// How groups are formed (Gao 2007, §4.1).
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Grouping {
-    /// All ranks are one.
-    #[default]
-    One,
-    /// So many ranks each, in their order.
-    Static { size: usize },
-    /// Of ranks that talk to one another, measured before each wave; where all do, as [`Grouping::Static`].
-    Dynamic { size: usize },
-    /// Each rank's group, from 1.
-    Listed(Vec<u32>),
-}
-
-impl Grouping {
-    /// Those of a job of `ranks` ranks that do not change; one of all where they would.
-    pub fn lasting(&self, ranks: usize) -> Groups {
-        match self {
-            Grouping::Static { size } => Groups::consecutive(ranks, *size),
-            Grouping::Listed(of) => Groups::new(of.clone()),
-            Grouping::One | Grouping::Dynamic { .. } => Groups::one(ranks),
-        }
-    }
-}
-
-/// A program of the job and the ranks that run it, in rank order after those of the programs before.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Program {
-    pub ranks: usize,
-    /// The file to execute.
-    pub path: OsString,
-    pub arguments: Vec<OsString>,
-    /// Environment of its ranks, in order, without what differs from rank to rank.
-    pub environment: Vec<(OsString, OsString)>,
-    pub directory: OsString,
-    /// There is no MPI in it.
-    #[serde(default)]
-    pub is_plain: bool,
-}
-
-/// A program that a rank wants to spawn.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WantedProgram {
-    pub ranks: usize,
-    /// As the caller wrote it: a path, or a name to be searched for.
-    pub name: String,
-    pub arguments: Vec<String>,
-    /// The caller's info keys and values.
-    pub info: Vec<(String, String)>,
-}
-
-/// Where rank 0 gets its standard input from.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Stdin {
-    /// `/dev/null`.
-    Nothing,
-    /// A regular file that every life opens again, and the offset at which it starts.
-    File(OsString, u64),
-    /// The dispatcher sends it ([`ToAgent::Stdin`]) and the agent keeps it for later lives.
-    Stream,
-}
+use frames::frame;
+pub use frames::{FrameBuffer, FrameError, MAX_FRAME, Message};
+pub(crate) use frames::{from_json, json};
+pub use job::{Grouping, Job, Program, Stdin, WantedProgram, appnums, protocol_number};
 
 /// Which of a rank's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -321,14 +128,9 @@ pub enum ToAgent {
     /// There are waves again, none so far: the images that ranks have are forgotten. All return next.
     WavesAgain,
     /// Start a rank again, whose end the agent has reported.
-    Restart {
-        rank: usize,
-        fault_at_messages: u64,
-    },
+    Restart { rank: usize, fault_at_messages: u64 },
     /// Take an image of a rank; answered by [`ToDispatcher::Checkpointed`] or [`ToDispatcher::NotCheckpointed`].
-    Checkpoint {
-        rank: usize,
-    },
+    Checkpoint { rank: usize },
     /// Tell how much log each rank's image would free; answered by [`ToDispatcher::LogsMeasured`].
     MeasureLogs,
     /// Take a wave: images of all ranks of a unit at one moment; answered by
@@ -339,67 +141,114 @@ pub enum ToAgent {
     },
     /// Rank `rank` has failed: return all ranks, or all of its group, to the last complete wave; answered by [`ToDispatcher::Returned`]. The ends of
     /// processes are not reported meanwhile.
-    Return {
-        rank: usize,
-        fault_at_messages: u64,
-    },
+    Return { rank: usize, fault_at_messages: u64 },
     /// Kill a rank (fault injection).
-    Kill {
-        rank: usize,
-    },
-    /// Answers [`ToDispatcher::SpawnWanted`]: start these programs, as a world of their own, with the next free numbers.
+    Kill { rank: usize },
+    /// Rank `by` has spawned these programs: start them, as a world of their own, with the next free numbers.
     Spawn {
         by: usize,
         programs: Vec<Program>,
         /// As [`Job::message_faults`].
         message_faults: Vec<(usize, u64)>,
     },
-    /// Answers [`ToDispatcher::SpawnWanted`]: the rank is told that it cannot be done.
-    SpawnRefused {
-        by: usize,
-    },
     /// End the processes of all ranks, whose logs and images stay; answered by [`ToDispatcher::Halted`].
     Halt,
     /// All ranks have been halted: they go on.
     GoOn,
     /// All ranks have been halted: write everything that they need to go on into a file. `about` is the dispatcher's part of
-    /// it. Answered by [`ToDispatcher::Suspended`] or [`ToDispatcher::NotSuspended`].
+    /// it, and `input` leads to the standard input so far. Answered by [`ToDispatcher::Suspended`] or
+    /// [`ToDispatcher::NotSuspended`].
     Suspend {
         about: serde_json::Value,
+        input: Option<OsString>,
     },
-    /// Answers [`ToDispatcher::WaveInFiles`]: `about` is the dispatcher's part of what is written down of the wave. Answered by
-    /// [`ToDispatcher::Recorded`] or [`ToDispatcher::NotRecorded`].
+    /// Answers [`ToDispatcher::WaveInFiles`]: `about` is the dispatcher's part of what is written down of the wave, and `input` leads
+    /// to the standard input, of which so many bytes belong to it. Answered by [`ToDispatcher::Recorded`] or
+    /// [`ToDispatcher::NotRecorded`].
     Record {
         about: serde_json::Value,
+        input: Option<(OsString, u64)>,
     },
-    /// Instead of [`ToAgent::Launch`]: go on with the job whose file `id` lies in `directory`.
+    /// Instead of [`ToAgent::Launch`]: go on with the job whose file `id` lies in `directory`. The standard input so far is put into
+    /// `input`.
     Resume {
         job: Box<Job>,
         directory: OsString,
         id: String,
+        input: Option<OsString>,
     },
     /// Send a signal to all ranks that run.
-    Signal {
-        number: i32,
-    },
+    Signal { number: i32 },
     /// End everything: SIGKILL to what has not ended after the grace period; answered by [`ToDispatcher::Stopped`].
     End {
         grace_ms: u64,
         /// The program has come to its end, good or bad: nothing is left that could be resumed.
         finished: bool,
     },
+    /// Standard input for this life of rank 0.
     #[serde(skip)]
-    Stdin(Vec<u8>),
-    StdinEnd,
+    Stdin { life: u64, bytes: Vec<u8> },
+    /// There is no more of it.
+    StdinEnd { life: u64 },
+    /// What PMI answers to this life of a rank: whole lines.
+    #[serde(skip)]
+    Answer { rank: usize, life: u64, lines: Vec<u8> },
     /// So many bytes of output have been taken off the dispatcher's hands; the agent may send as many more.
     OutputTaken {
         bytes: u64,
+        /// The same for what was counted as repeated.
+        repeated: u64,
+    },
+    /// Whether this life has yet to print again what former ones printed, on each stream. Told after [`ToDispatcher::Began`] of
+    /// every life but the first, and when it changes.
+    Repeats { rank: usize, life: u64, output: [bool; 2] },
+    /// Answers [`ToDispatcher::AtImage`]: the image counts, and `note` is what its file says of the account; or without one, the
+    /// rank was in the middle of a command to PMI, and no life can begin from the image.
+    Accounted {
+        rank: usize,
+        image: u64,
+        note: Option<serde_json::Value>,
     },
 }
 
 /// Agent to dispatcher.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToDispatcher {
+    /// A life begins from image `image`, 0: the beginning of its program. All that former lives printed and said has been sent.
+    Began {
+        rank: usize,
+        life: u64,
+        image: u64,
+        /// It repeats the messages of former lives.
+        repeats: bool,
+    },
+    /// All ranks are about to begin from the beginning, as if nothing had been said to PMI.
+    BeginAnew,
+    /// What a life of a rank says to PMI: whole lines.
+    #[serde(skip)]
+    Said {
+        rank: usize,
+        life: u64,
+        lines: Vec<u8>,
+    },
+    /// The rank stands still for image `image`. All that it has printed and said has been sent. Answered by
+    /// [`ToAgent::Accounted`].
+    AtImage {
+        rank: usize,
+        life: u64,
+        image: u64,
+        /// Bytes of standard input that the life has read.
+        read: u64,
+        /// Bytes of PMI's answers that have been given to the life; none: it is in the middle of a line.
+        heard: Option<u64>,
+        /// The images of the rank that a life may still begin from.
+        kept: Vec<u64>,
+    },
+    /// The life is live, and for some time has printed nothing although it waits for its output to have been repeated.
+    OutputAwaited {
+        rank: usize,
+        life: u64,
+    },
     Started {
         rank: usize,
         life: u64,
@@ -540,15 +389,6 @@ pub enum ToDispatcher {
         rank: usize,
         number: u64,
     },
-    Aborted {
-        rank: usize,
-        code: i32,
-    },
-    /// The rank has called MPI_Comm_spawn or MPI_Comm_spawn_multiple.
-    SpawnWanted {
-        rank: usize,
-        programs: Vec<WantedProgram>,
-    },
     /// The name of the rank's program leads to another file than when the job began; that one is executed again.
     ProgramReplaced {
         rank: usize,
@@ -559,112 +399,87 @@ pub enum ToDispatcher {
         rank: usize,
         text: String,
     },
-    /// The rank sent something that is not PMI.
-    PmiTrouble {
+    /// The rank has an MPI library that does without our provider: which, and what follows.
+    Bypassed {
         rank: usize,
         text: String,
     },
-    /// A later life printed something else than an earlier one.
-    OutputDiffers {
-        rank: usize,
-        stream: Stream,
-        /// Bytes before the line that differs.
-        offset: u64,
-        /// It is passed on from there; otherwise what was printed first stands.
-        anew: bool,
-    },
-    /// A later life is live but has not printed so many bytes again.
-    OutputMissing {
-        rank: usize,
-        bytes: u64,
-    },
+    /// What a life of a rank has printed.
     #[serde(skip)]
     Output {
         rank: usize,
+        life: u64,
         stream: Stream,
+        /// It is counted with what is printed again, see [`OUTPUT_WINDOW`].
+        repeated: bool,
         bytes: Vec<u8>,
     },
-    /// All of a finished rank's output has been sent.
+    /// All output of a rank that does not run has been sent.
     OutputEnd {
         rank: usize,
+        /// The rank has finished.
+        finished: bool,
     },
-    /// The agent has room for more standard input.
-    StdinWanted,
+    /// This life of rank 0 has room for more standard input.
+    StdinWanted {
+        life: u64,
+    },
     /// Nothing of the job is running any more.
     Stopped {
         statistics: Vec<LifeStatistics>,
     },
 }
 
-/// Most bytes of output that an agent sends ahead of [`ToAgent::OutputTaken`].
+/// Most bytes of output that an agent sends ahead of [`ToAgent::OutputTaken`]; and as many more of streams that repeat what former
+/// lives printed. The dispatcher drops those at once, so that no replay waits for a slow reader.
 pub const OUTPUT_WINDOW: u64 = 4 << 20;
 
-/// Why a connection's bytes are no frames.
-#[derive(Debug, PartialEq, Eq)]
-pub enum FrameError {
-    TooLong(usize),
-    Malformed(String),
+/// The bits of the stream's byte in a frame of kind 1.
+const STREAM: u8 = 1;
+const REPEATED: u8 = 2;
+
+/// Takes rank and life off the front of a frame.
+fn of_life(frame: &[u8]) -> Option<(usize, u64, &[u8])> {
+    let (rank, rest) = frame.split_first_chunk::<4>()?;
+    let (life, rest) = rest.split_first_chunk::<8>()?;
+    Some((u32::from_le_bytes(*rank) as usize, u64::from_le_bytes(*life), rest))
 }
 
-impl std::fmt::Display for FrameError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            FrameError::TooLong(bytes) => write!(f, "a control frame of {bytes} bytes"),
-            FrameError::Malformed(why) => write!(f, "a malformed control frame: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for FrameError {}
-
-/// A message that can be put into a frame and taken out of one.
-pub trait Message: Sized {
-    /// Longest frame of this kind that is accepted, in bytes.
-    const LONGEST: usize = MAX_FRAME;
-
-    /// Appends the frame of `self` to `out`.
-    fn encode(&self, out: &mut Vec<u8>);
-    /// Reads what follows the length.
-    fn decode(frame: &[u8]) -> Result<Self, FrameError>;
-}
-
-fn frame(out: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
-    let length = 1 + parts.iter().map(|part| part.len()).sum::<usize>();
-    out.extend_from_slice(&(length as u32).to_le_bytes());
-    out.push(kind);
-    for part in parts {
-        out.extend_from_slice(part);
-    }
-}
-
-pub(crate) fn json<T: Serialize>(out: &mut Vec<u8>, message: &T) {
-    let text = match serde_json::to_vec(message) {
-        Ok(text) => text,
-        // Strings, numbers and paths given by this process; paths are kept as OsString or were UTF-8 on the command line.
-        Err(error) => unreachable!("a message of this process has no JSON: {error}"),
-    };
-    frame(out, 0, &[&text]);
-}
-
-pub(crate) fn from_json<T: for<'a> Deserialize<'a>>(frame: &[u8]) -> Result<T, FrameError> {
-    match frame.split_first() {
-        Some((0, text)) => serde_json::from_slice(text).map_err(|error| FrameError::Malformed(error.to_string())),
-        Some((kind, _)) => Err(FrameError::Malformed(format!("kind {kind}"))),
-        None => Err(FrameError::Malformed("no kind".to_string())),
-    }
+fn too_short() -> FrameError {
+    FrameError::Malformed("it is too short".to_string())
 }
 
 impl Message for ToAgent {
+    /// A job that is suspended may have much to say about itself.
+    const LONGEST: usize = u32::MAX as usize;
+
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            ToAgent::Stdin(bytes) => frame(out, 2, &[bytes]),
+            ToAgent::Stdin { life, bytes } => frame(out, 2, &[&life.to_le_bytes(), bytes]),
+            ToAgent::Answer { rank, life, lines } => {
+                frame(out, 3, &[&(*rank as u32).to_le_bytes(), &life.to_le_bytes(), lines]);
+            }
             other => json(out, other),
         }
     }
 
     fn decode(frame: &[u8]) -> Result<ToAgent, FrameError> {
         match frame.split_first() {
-            Some((2, bytes)) => Ok(ToAgent::Stdin(bytes.to_vec())),
+            Some((2, rest)) => {
+                let (life, bytes) = rest.split_first_chunk::<8>().ok_or_else(too_short)?;
+                Ok(ToAgent::Stdin {
+                    life: u64::from_le_bytes(*life),
+                    bytes: bytes.to_vec(),
+                })
+            }
+            Some((3, rest)) => {
+                let (rank, life, lines) = of_life(rest).ok_or_else(too_short)?;
+                Ok(ToAgent::Answer {
+                    rank,
+                    life,
+                    lines: lines.to_vec(),
+                })
+            }
             _ => from_json(frame),
         }
     }
@@ -673,57 +488,50 @@ impl Message for ToAgent {
 impl Message for ToDispatcher {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            ToDispatcher::Output { rank, stream, bytes } => {
-                frame(out, 1, &[&(*rank as u32).to_le_bytes(), &[*stream as u8], bytes]);
+            ToDispatcher::Output {
+                rank,
+                life,
+                stream,
+                repeated,
+                bytes,
+            } => {
+                let how = *stream as u8 | if *repeated { REPEATED } else { 0 };
+                frame(
+                    out,
+                    1,
+                    &[&(*rank as u32).to_le_bytes(), &life.to_le_bytes(), &[how], bytes],
+                );
+            }
+            ToDispatcher::Said { rank, life, lines } => {
+                frame(out, 3, &[&(*rank as u32).to_le_bytes(), &life.to_le_bytes(), lines]);
             }
             other => json(out, other),
         }
     }
 
     fn decode(frame: &[u8]) -> Result<ToDispatcher, FrameError> {
-        match frame {
-            [1, a, b, c, d, stream @ (0 | 1), bytes @ ..] => Ok(ToDispatcher::Output {
-                rank: u32::from_le_bytes([*a, *b, *c, *d]) as usize,
-                stream: Stream::ALL[*stream as usize],
-                bytes: bytes.to_vec(),
-            }),
+        match frame.split_first() {
+            Some((1, rest)) => {
+                let (rank, life, rest) = of_life(rest).ok_or_else(too_short)?;
+                let (how, bytes) = rest.split_first().ok_or_else(too_short)?;
+                Ok(ToDispatcher::Output {
+                    rank,
+                    life,
+                    stream: Stream::ALL[usize::from(how & STREAM)],
+                    repeated: how & REPEATED != 0,
+                    bytes: bytes.to_vec(),
+                })
+            }
+            Some((3, rest)) => {
+                let (rank, life, lines) = of_life(rest).ok_or_else(too_short)?;
+                Ok(ToDispatcher::Said {
+                    rank,
+                    life,
+                    lines: lines.to_vec(),
+                })
+            }
             _ => from_json(frame),
         }
-    }
-}
-
-/// Collects the bytes of a connection into messages.
-#[derive(Debug, Default)]
-pub struct FrameBuffer {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl FrameBuffer {
-    pub fn extend(&mut self, bytes: &[u8]) {
-        if self.start > 0 {
-            self.bytes.drain(..self.start);
-            self.start = 0;
-        }
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The next complete message, if there is one.
-    pub fn next_message<M: Message>(&mut self) -> Result<Option<M>, FrameError> {
-        let rest = &self.bytes[self.start..];
-        let Some((head, rest)) = rest.split_first_chunk::<4>() else {
-            return Ok(None);
-        };
-        let length = u32::from_le_bytes(*head) as usize;
-        if length > M::LONGEST {
-            return Err(FrameError::TooLong(length));
-        }
-        if rest.len() < length {
-            return Ok(None);
-        }
-        let message = M::decode(&rest[..length])?;
-        self.start += 4 + length;
-        Ok(Some(message))
     }
 }
 
@@ -745,12 +553,21 @@ mod tests {
             },
             ToDispatcher::Output {
                 rank: 70000,
+                life: 1 << 40,
                 stream: Stream::Stderr,
+                repeated: true,
                 bytes: vec![0, 255, 10],
+            },
+            ToDispatcher::Said {
+                rank: 1,
+                life: 2,
+                lines: b"cmd=init\n".to_vec(),
             },
             ToDispatcher::Output {
                 rank: 0,
+                life: 1,
                 stream: Stream::Stdout,
+                repeated: false,
                 bytes: Vec::new(),
             },
             ToDispatcher::Stopped {
@@ -776,15 +593,21 @@ mod tests {
     fn nonsense_is_refused() {
         let mut buffer = FrameBuffer::default();
         buffer.extend(&[255, 255, 255, 255, 0]);
-        assert!(matches!(buffer.next_message::<ToAgent>(), Err(FrameError::TooLong(_))));
+        let message = buffer.next_message::<ToDispatcher>();
+        assert!(matches!(message, Err(FrameError::TooLong(_))));
         let mut buffer = FrameBuffer::default();
         buffer.extend(&[3, 0, 0, 0, 0, b'{', b'x']);
         assert!(matches!(
             buffer.next_message::<ToAgent>(),
             Err(FrameError::Malformed(_))
         ));
-        let mut buffer = FrameBuffer::default();
-        buffer.extend(&[0, 0, 0, 0]);
-        assert!(buffer.next_message::<ToAgent>().is_err());
+        for frame in [&[0, 0, 0, 0][..], &[3, 0, 0, 0, 1, 0, 0], &[3, 0, 0, 0, 3, 0, 0]] {
+            let mut buffer = FrameBuffer::default();
+            buffer.extend(frame);
+            assert!(buffer.next_message::<ToDispatcher>().is_err(), "{frame:?}");
+            let mut buffer = FrameBuffer::default();
+            buffer.extend(frame);
+            assert!(buffer.next_message::<ToAgent>().is_err(), "{frame:?}");
+        }
     }
 }

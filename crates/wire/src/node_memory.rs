@@ -190,8 +190,8 @@ pub mod control {
         Rank Life HELD: u64 = 880;
         /// Number of the process that has opened the provider in this life, as it sees it; 0: none has.
         Rank Life ATTACHED: u64 = 888;
-        /// What the agent has forwarded of the rank's standard output in earlier lives and not yet seen again in this one,
-        /// in bytes: the rank makes no new delivery before it is 0.
+        /// 1 while the life has yet to print again some of the standard output that earlier lives printed, as the dispatcher says: the
+        /// rank makes no new delivery before it is 0.
         Agent Life OUTPUT_BEHIND: u64 = 896;
         /// Deliveries on which something depends that the agent has passed on (output, words to PMI): whoever has it knows
         /// them, whatever becomes of the rank. Where determinants are piggybacked.

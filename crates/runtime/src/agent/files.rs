@@ -11,7 +11,7 @@ use resurgo_protocol::Fact;
 use resurgo_wire::control::{End, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 
-use super::images::{Account, Images};
+use super::images::Images;
 use super::life::Filling;
 use super::{Agent, PATIENCE, Source, Work};
 
@@ -20,7 +20,6 @@ pub(super) struct ImageFile {
     pub number: u64,
     /// Of its cursors in the node memory.
     pub slot: usize,
-    pub account: Account,
     /// In the job's directory. Empty until it is complete.
     pub name: OsString,
     /// By which it is known again.
@@ -33,11 +32,10 @@ pub(super) struct ImageFile {
 }
 
 impl ImageFile {
-    pub fn new(number: u64, slot: usize, account: Account) -> ImageFile {
+    pub fn new(number: u64, slot: usize) -> ImageFile {
         ImageFile {
             number,
             slot,
-            account,
             name: OsString::new(),
             digest: String::new(),
             delivered: 0,
@@ -156,15 +154,13 @@ impl Agent {
             let reason = format!("it is in a {kind} namespace of its own, and a process that is rebuilt would not be");
             return self.not_written(rank, number, reason);
         }
-        let asked = store
-            .begin(rank, number, &work.job.name, &image.account)
-            .and_then(|file| {
-                let request = Datagram::new(Kind::Write, number, work.job.checkpoint_compress.unwrap_or(0).into(), 0);
-                image.socket.send(&request, &[file.as_fd()])
-            });
+        let asked = store.begin(rank, number, &work.job.name, &image.note).and_then(|file| {
+            let request = Datagram::new(Kind::Write, number, work.job.checkpoint_compress.unwrap_or(0).into(), 0);
+            image.socket.send(&request, &[file.as_fd()])
+        });
         match asked {
             Ok(()) => {
-                let mut file = ImageFile::new(number, image.slot, image.account.clone());
+                let mut file = ImageFile::new(number, image.slot);
                 file.delivered = image.delivered;
                 work.ranks[rank].images.writing = Some(file);
                 Ok(())

@@ -1,5 +1,5 @@
-//! Images of ranks: asking for them, accounting for what the rank had printed and said when one was taken, and lives that
-//! begin from one.
+//! Images of ranks: asking for them, having the dispatcher account for what the rank had printed and said when one was taken,
+//! and lives that begin from one.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,46 +11,30 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use resurgo_image::Socket;
-use resurgo_pmi::Position;
 use resurgo_protocol::Fact;
 use resurgo_protocol::coordinator::Former;
 use resurgo_protocol::group::Turn;
 use resurgo_wire::control::{Stream, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind, TRACKED};
 use resurgo_wire::node_memory::arena::IMAGE_SLOTS;
-use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::files::ImageFile;
 use super::life::Life;
 use super::ranks::Rank;
 use super::suspend::ImagesState;
-use super::taken::Printed;
 use super::{Agent, Source, Work};
 use crate::memory;
 
-/// What the agent must know to begin a life from an image: where the rank was in everything that the agent keeps for it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Account {
-    pub printed: [Printed; 2],
-    pub pmi: Position,
-    /// Bytes of standard input that had been read.
-    pub read: u64,
-}
-
-impl Account {
-    pub const BEGINNING: fn() -> Account = || Account {
-        printed: Default::default(),
-        pmi: Position::default(),
-        read: 0,
-    };
-}
+const IN_PMI: &str = "it is talking to the process manager";
 
 /// An image of a rank: a process that sleeps, or writes a file and ends.
 pub(super) struct Image {
     pub number: u64,
     /// Of the cursors in the node memory.
     pub slot: usize,
-    pub account: Account,
+    /// What its file says of the account.
+    pub note: Value,
     /// What had been delivered to the rank by then: about so many bytes of others' logs.
     pub delivered: u64,
     pub socket: Socket,
@@ -62,9 +46,11 @@ pub(super) struct Image {
 struct Taking {
     number: u64,
     slot: usize,
-    /// Once all threads stand still.
-    account: Option<Account>,
+    /// The dispatcher has accounted for it.
+    note: Option<Value>,
     delivered: u64,
+    /// The process has been copied.
+    copied: Option<(Datagram, Socket)>,
 }
 
 /// A life that is being rebuilt from a file and does not run yet.
@@ -155,10 +141,10 @@ impl Images {
         file.or(self.copy(number).map(|image| image.slot))
     }
 
-    /// Where the rank was at image `number`.
-    pub fn account_of(&self, number: u64) -> Option<&Account> {
-        let file = self.file(number).map(|file| &file.account);
-        file.or(self.copy(number).map(|image| &image.account))
+    /// The images that a life may still begin from.
+    fn kept(&self) -> Vec<u64> {
+        let files = self.files.iter().chain(&self.writing).map(|file| file.number);
+        files.chain(self.copies.iter().map(|image| image.number)).collect()
     }
 
     /// The next slot whose cursors nobody needs.
@@ -185,17 +171,20 @@ impl Images {
         self.taking = None;
     }
 
-    /// The image that has been taken, if it is accounted for.
-    fn complete(&mut self, taken: &Datagram, socket: Socket) -> Option<Image> {
-        let taking = self.taking.take_if(|taking| taking.number == taken.a)?;
-        Some(Image {
-            number: taken.a,
+    /// The image that is being taken, when the process has been copied and it is accounted for; and how long it stood still.
+    fn complete(&mut self) -> Option<(Image, Duration)> {
+        let is_complete = |taking: &mut Taking| taking.note.is_some() && taking.copied.is_some();
+        let taking = self.taking.take_if(is_complete)?;
+        let (said, socket) = taking.copied?;
+        let image = Image {
+            number: taking.number,
             slot: taking.slot,
-            account: taking.account?,
+            note: taking.note?,
             delivered: taking.delivered,
             socket,
-            sleeps: taken.kind == Kind::Taken,
-        })
+            sleeps: said.kind == Kind::Taken,
+        };
+        Some((image, Duration::from_nanos(said.c)))
     }
 
     /// The process sees the end of its socket, and exits.
@@ -231,8 +220,9 @@ impl Rank {
         self.images.taking = Some(Taking {
             number,
             slot,
-            account: None,
+            note: None,
             delivered: 0,
+            copied: None,
         });
         Ok(())
     }
@@ -334,12 +324,13 @@ impl Agent {
                 }
             }
             (Kind::Stopped, _) if self.work.ranks[rank].images.taking(number).is_some() => {
-                let account = self.account_for(rank)?;
+                self.mark_image(rank, number)?;
                 let delivered = self.work.memory.delivered_log(rank)?;
-                let accounted = account.is_some();
                 if let Some(taking) = self.work.ranks[rank].images.taking(number) {
-                    (taking.account, taking.delivered) = (account, delivered);
+                    taking.delivered = delivered;
                 }
+                // What is not accounted for is refused when the dispatcher says so.
+                let accounted = true;
                 self.coordinate(Fact::Stopped {
                     rank: of,
                     number,
@@ -352,50 +343,66 @@ impl Agent {
                 moved: said.b,
             }),
             (Kind::Taken | Kind::Copied, Some(socket)) => {
-                let Some(image) = self.work.ranks[rank].images.complete(&said, socket) else {
-                    return Ok(());
-                };
-                let event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Snapshot(rank).token());
-                self.epoll.add(&image.socket, event)?;
-                let sleeps = image.sleeps;
-                self.work.ranks[rank].images.copies.push(image);
-                self.coordinate(Fact::Copied {
-                    rank: of,
-                    number,
-                    sleeps,
-                    stood: Duration::from_nanos(said.c),
-                })
+                if let Some(taking) = self.work.ranks[rank].images.taking(number) {
+                    taking.copied = Some((said, socket));
+                }
+                self.mind_copied(rank)
             }
             (Kind::Refused, _) => self.refused(of, number, said.text()),
             _ => Ok(()),
         }
     }
 
-    /// Where a rank whose threads stand still is in its output, PMI and input; None: in the middle of a PMI command.
-    pub(super) fn account_for(&mut self, rank: usize) -> io::Result<Option<Account>> {
-        let before = self.work.server.position(rank);
+    /// The threads of a rank stand still. The dispatcher notes where it is in its output, PMI and input: all that it has printed and
+    /// said goes before the mark.
+    fn mark_image(&mut self, rank: usize, number: u64) -> io::Result<()> {
         self.pmi_event(rank)?;
         for stream in Stream::ALL {
             while self.read_output(rank, stream)?.is_some_and(|length| length > 0) {}
         }
-        let Some(pmi) = self.work.server.position(rank).filter(|now| Some(*now) == before) else {
-            return Ok(None);
-        };
         let work = &self.work;
         let this = &work.ranks[rank];
-        let whole = this
-            .life
-            .as_ref()
-            .is_some_and(|life| life.answers.is_empty() && life.lines.is_empty());
-        Ok(whole.then(|| Account {
-            printed: this.printed(),
-            pmi,
-            read: work
-                .spool
-                .as_ref()
-                .filter(|_| rank == 0)
-                .map_or(0, |spool| spool.read()),
-        }))
+        let mark = ToDispatcher::AtImage {
+            rank,
+            life: this.number,
+            image: number,
+            read: if rank == 0 { work.feed.read() } else { 0 },
+            heard: this.life.as_ref().and_then(Life::heard),
+            kept: this.images.kept(),
+        };
+        self.send(&mark)
+    }
+
+    /// The dispatcher has accounted for an image; without a note the rank was in the middle of a command to PMI.
+    pub(super) fn accounted(&mut self, rank: usize, number: u64, note: Option<Value>) -> io::Result<()> {
+        let images = &mut self.work.ranks[rank].images;
+        let Some(taking) = images.taking(number) else {
+            return Ok(());
+        };
+        if note.is_some() {
+            taking.note = note;
+            return self.mind_copied(rank);
+        }
+        // A copy that has been made ends by itself.
+        images.end_taking();
+        self.refused(rank as u32, number, IN_PMI)
+    }
+
+    /// An image is told of when the process has been copied and it is accounted for.
+    fn mind_copied(&mut self, rank: usize) -> io::Result<()> {
+        let Some((image, stood)) = self.work.ranks[rank].images.complete() else {
+            return Ok(());
+        };
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Snapshot(rank).token());
+        self.epoll.add(&image.socket, event)?;
+        let (number, sleeps) = (image.number, image.sleeps);
+        self.work.ranks[rank].images.copies.push(image);
+        self.coordinate(Fact::Copied {
+            rank: rank as u32,
+            number,
+            sleeps,
+            stood,
+        })
     }
 
     /// What the copies of a rank say, or that they have gone.

@@ -11,14 +11,14 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use resurgo_protocol::Coordinator;
-use resurgo_wire::control::{Job, OUTPUT_WINDOW, Stdin, ToAgent, ToDispatcher};
+use resurgo_wire::control::{Job, OUTPUT_WINDOW, ToAgent, ToDispatcher, appnums};
 
+use super::feed::Feed;
 use super::node::NodeMemory;
 use super::program_file::ProgramFile;
 use super::ranks::Rank;
-use super::spool::Spool;
 use super::store::Store;
-use super::{Agent, Source, Work, held, spawn, suspend, waves};
+use super::{Agent, Source, Work, held, suspend, waves};
 use crate::connection::Connection;
 use crate::sys::open_nameless;
 
@@ -74,7 +74,15 @@ impl Waiting {
                         let launched = Work::launch(*job).map_err(|reason| Box::new(ToDispatcher::Failed { reason }));
                         (launched, false)
                     }
-                    ToAgent::Resume { job, directory, id } => (Work::resume(*job, directory.as_ref(), &id), true),
+                    ToAgent::Resume {
+                        job,
+                        directory,
+                        id,
+                        input,
+                    } => {
+                        let resumed = Work::resume(*job, directory.as_ref(), &id, input.as_deref());
+                        (resumed, true)
+                    }
                     ToAgent::End { .. } => {
                         let statistics = Vec::new();
                         self.control.send(&ToDispatcher::Stopped { statistics })?;
@@ -121,7 +129,7 @@ impl Waiting {
 impl Work {
     /// All that a job needs on this node before its first process starts.
     fn launch(job: Job) -> Result<Work, String> {
-        let appnums = spawn::appnums(&job.programs);
+        let appnums = appnums(&job.programs);
         let size = appnums.len();
         let memory = NodeMemory::create(&job, size)
             .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
@@ -131,10 +139,6 @@ impl Work {
                     .map_err(|error| format!("cannot create a spill file in {}: {error}", directory.display()))?,
             ),
             None => None,
-        };
-        let spool = match job.stdin {
-            Stdin::Stream => Some(Spool::new().map_err(|error| format!("cannot keep standard input: {error}"))?),
-            _ => None,
         };
         let store = match &job.checkpoint_directory {
             Some(directory) => Some(
@@ -148,7 +152,6 @@ impl Work {
             None => None,
         };
         let coordinator = Coordinator::new(waves::plan(&job, size));
-        let server = resurgo_pmi::Server::new(&job.name, appnums.clone());
         let ranks = appnums.into_iter().map(|program| Rank::new(program as usize)).collect();
         let program_files = job.programs.iter().map(ProgramFile::hold).collect();
         Ok(Work {
@@ -156,9 +159,8 @@ impl Work {
             program_files,
             memory,
             spill,
-            server,
             ranks,
-            spool,
+            feed: Feed::default(),
             coordinator,
             began: Instant::now(),
             waves: waves::Waves::default(),
@@ -167,8 +169,7 @@ impl Work {
             halt: suspend::Halt::No,
             is_from_wave: false,
             recording: None,
-            spool_watched: false,
-            window: OUTPUT_WINDOW,
+            window: [OUTPUT_WINDOW; 2],
         })
     }
 }

@@ -14,7 +14,7 @@ use command_fds::{CommandFdExt, FdMapping};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use resurgo_image::Socket;
-use resurgo_pmi::{LineBuffer, Place};
+use resurgo_pmi::{Place, Progress};
 use resurgo_wire::control::{Job, Program, Stdin};
 use resurgo_wire::node_memory::{ENV_RANK, IMAGE_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD};
 
@@ -28,9 +28,13 @@ use crate::trampoline::IMAGE_FILE_FD;
 pub struct Life {
     pub pid: Pid,
     pub pmi: UnixStream,
-    pub lines: LineBuffer,
-    /// Answers that the socket has not taken yet.
+    /// What it has said to PMI of a line that has no end yet.
+    pub said: Vec<u8>,
+    /// How far it has come in that.
+    pub progress: Progress,
+    /// Answers that the socket has not taken yet, and bytes of those that it has.
     pub answers: Vec<u8>,
+    pub heard: u64,
     pub stdout: Option<PipeReader>,
     pub stderr: Option<PipeReader>,
     /// Where images are asked for, when there are any.
@@ -105,8 +109,10 @@ impl Life {
         let life = Life {
             pid: Pid::from_raw(0),
             pmi: ours,
-            lines: LineBuffer::default(),
+            said: Vec::new(),
+            progress: Progress::default(),
             answers: Vec::new(),
+            heard: 0,
             stdout: Some(stdout),
             stderr: Some(stderr),
             image,

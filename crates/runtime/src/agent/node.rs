@@ -141,13 +141,13 @@ impl NodeMemory {
         rank: usize,
         life: u64,
         fault_at_messages: u64,
-        output_behind: u64,
+        output_behind: bool,
         together: bool,
         repeats: bool,
     ) -> io::Result<()> {
         self.set_control(rank, control::INCARNATION, life)?;
         self.set_control(rank, control::FAULT_AT_MESSAGES, fault_at_messages)?;
-        self.set_control(rank, control::OUTPUT_BEHIND, output_behind)?;
+        self.set_control(rank, control::OUTPUT_BEHIND, u64::from(output_behind))?;
         self.set_control(rank, control::TOGETHER, u64::from(together))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.set_control(rank, control::BEGAN_NS, now.as_nanos() as u64)?;
@@ -169,9 +169,9 @@ impl NodeMemory {
         self.set_control(rank, control::IMAGE_AT_MESSAGES, messages)
     }
 
-    /// How many bytes of its output `rank` has yet to repeat.
-    pub fn set_output_behind(&self, rank: usize, bytes: u64) -> io::Result<()> {
-        self.set_control(rank, control::OUTPUT_BEHIND, bytes)
+    /// Whether `rank` has yet to repeat some of its output.
+    pub fn set_output_behind(&self, rank: usize, is_behind: bool) -> io::Result<()> {
+        self.set_control(rank, control::OUTPUT_BEHIND, u64::from(is_behind))
     }
 
     /// Whether `rank` would go on, but for that.
@@ -402,7 +402,7 @@ pub(super) mod tests {
         memory
             .write(&[0xee; nm::CONTROL_STRIDE], memory.layout.control(2))
             .unwrap();
-        memory.begin_life(2, 5, 3, 1234, false, false).unwrap();
+        memory.begin_life(2, 5, 3, true, false, false).unwrap();
         let mut bytes = [0; nm::CONTROL_STRIDE];
         memory.read(&mut bytes, memory.layout.control(2)).unwrap();
         let agents = [
@@ -411,7 +411,7 @@ pub(super) mod tests {
             control::OUTPUT_BEHIND,
             control::TOGETHER,
         ];
-        assert_eq!(agents.map(|field| memory.control(2, field).unwrap()), [5, 3, 1234, 0]);
+        assert_eq!(agents.map(|field| memory.control(2, field).unwrap()), [5, 3, 1, 0]);
         let agents = agents.map(|field| field.at);
         for field in control::ALL
             .iter()
@@ -439,7 +439,7 @@ pub(super) mod tests {
         let text = 1 | u64::from(b'x') << 32;
         memory.write_u64(deeds + nm::deeds::TEXT, text).unwrap();
         assert_eq!(memory.undone(2).unwrap().as_deref(), Some("x"));
-        memory.begin_life(2, 5, 0, 1234, false, false).unwrap();
+        memory.begin_life(2, 5, 0, true, false, false).unwrap();
         assert_eq!(memory.undone(2).unwrap(), None);
         let mut expected = LifeStatistics::default();
         expected.costs[held] = 99;

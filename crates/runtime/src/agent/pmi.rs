@@ -1,27 +1,64 @@
-//! What ranks say to PMI, and the answers.
+//! What ranks say to PMI, and the answers: the dispatcher's server hears and gives them; the agent hands lines on.
 
 use std::io::{self, Read, Write};
 
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpgid};
-use resurgo_pmi::{Command, LineError, Notice, Output};
-use resurgo_wire::control::{ToDispatcher, WantedProgram};
+use resurgo_pmi::MAX_LINE;
+use resurgo_wire::control::ToDispatcher;
 use resurgo_wire::node_memory::PHASE_REPLAY;
 
+use super::Agent;
+use super::life::Life;
 use super::program_file::Mapped;
-use super::{Agent, Work};
 
-impl Work {
-    /// The next command of `rank` that has arrived whole.
-    fn next_command(&mut self, rank: usize) -> Option<Result<Command, LineError>> {
-        self.ranks[rank].life.as_mut()?.lines.next_command()
+/// The command of a line, as far as an agent has to know it.
+fn command(line: &[u8]) -> &str {
+    let line = line.trim_ascii_start();
+    let name = line.strip_prefix(b"cmd=").unwrap_or_default();
+    let end = name.iter().position(|byte| byte.is_ascii_whitespace());
+    std::str::from_utf8(&name[..end.unwrap_or(name.len())]).unwrap_or_default()
+}
+
+impl Life {
+    /// The lines that have arrived whole; what has no end is let through when it is too long for any.
+    fn take_lines(&mut self) -> Vec<u8> {
+        let end = self.said.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let end = if end == 0 && self.said.len() > MAX_LINE {
+            self.said.len()
+        } else {
+            end
+        };
+        self.said.drain(..end).collect()
+    }
+
+    /// Bytes of answers that it has been given; none: it is in the middle of a line.
+    pub fn heard(&self) -> Option<u64> {
+        self.said.is_empty().then_some(self.heard)
+    }
+
+    /// Hands on what PMI answers.
+    pub fn answer(&mut self, lines: &[u8]) {
+        self.answers.extend_from_slice(lines);
+        // Clients wait for each answer, so the socket has room for it but for a client that misbehaves.
+        while !self.answers.is_empty() {
+            match self.pmi.write(&self.answers) {
+                Ok(written) => {
+                    self.heard += written as u64;
+                    self.answers.drain(..written);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => self.answers.clear(),
+            }
+        }
     }
 }
 
 impl Agent {
     /// A rank that calls MPI_Abort while it repeats a former life, which did not, does not repeat it. Where all can return together the
-    /// program has not failed yet: only that life is ended.
-    fn aborted(&mut self, rank: usize, code: i32) -> io::Result<()> {
+    /// program has not failed yet: only that life is ended. Otherwise true: the rank ends the job.
+    fn aborts(&mut self, rank: usize) -> io::Result<bool> {
         self.tell_undone(rank)?;
         let work = &mut self.work;
         if (work.job.protocol.can_return_together() || work.coordinator.may_begin_again())
@@ -32,12 +69,12 @@ impl Agent {
             if let Some(life) = &this.life {
                 life.signal(Signal::SIGKILL);
             }
-            return Ok(());
+            return Ok(false);
         }
-        self.send(&ToDispatcher::Aborted { rank, code })
+        Ok(true)
     }
 
-    /// Reads what `rank` has said to PMI and answers.
+    /// Reads what `rank` has said to PMI and hands it on.
     pub(super) fn pmi_event(&mut self, rank: usize) -> io::Result<()> {
         let mut buffer = [0u8; 16 << 10];
         loop {
@@ -46,7 +83,7 @@ impl Agent {
             };
             match life.pmi.read(&mut buffer) {
                 Ok(length) if length > 0 => {
-                    life.lines.extend(&buffer[..length]);
+                    life.said.extend_from_slice(&buffer[..length]);
                     if self.work.job.piggybacks() {
                         self.work.memory.passed_on(rank)?;
                     }
@@ -63,41 +100,40 @@ impl Agent {
         if !self.compare_code(rank)? {
             return Ok(());
         }
-        while let Some(command) = self.work.next_command(rank) {
-            let name = command.as_ref().map_or("", |command| &command.name);
+        let Some(life) = self.work.ranks[rank].life.as_mut() else {
+            return Ok(());
+        };
+        let mut lines = life.take_lines();
+        let mut end = 0;
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            let name = command(line);
             if ["barrier_in", "finalize"].contains(&name) {
                 self.mind_bypass(rank, name == "finalize")?;
             }
-            let work = &mut self.work;
-            let (answers, notice) = match command {
-                Ok(command) => work.server.command(rank, &command),
-                Err(error) => work.server.malformed(rank, &error),
-            };
-            for answer in answers {
-                self.answer(&answer);
+            if name == "abort" && !self.aborts(rank)? {
+                break;
             }
-            match notice {
-                Some(Notice::Abort { rank, code }) => self.aborted(rank, code)?,
-                Some(Notice::Malformed { rank, error }) => {
-                    self.send(&ToDispatcher::PmiTrouble {
-                        rank,
-                        text: format!("sent {error}"),
-                    })?;
-                }
-                Some(Notice::Spawn { rank, programs }) => {
-                    let wanted = programs.into_iter().map(|program| WantedProgram {
-                        ranks: program.ranks,
-                        name: program.name,
-                        arguments: program.arguments,
-                        info: program.info,
-                    });
-                    let programs = wanted.collect();
-                    self.send(&ToDispatcher::SpawnWanted { rank, programs })?;
-                }
-                None => {}
+            if let Some(life) = &mut self.work.ranks[rank].life {
+                life.progress.said(name);
             }
+            end += line.len();
+        }
+        lines.truncate(end);
+        if !lines.is_empty() {
+            let life = self.work.ranks[rank].number;
+            // Answers are soon waited for, but what else has happened goes with it.
+            self.control.queue(&ToDispatcher::Said { rank, life, lines });
         }
         Ok(())
+    }
+
+    /// PMI's answer to a life of `rank`, if that still runs.
+    pub(super) fn answer(&mut self, rank: usize, life: u64, lines: &[u8]) {
+        if let Some(this) = self.work.ranks.get_mut(rank).filter(|this| this.number == life)
+            && let Some(life) = &mut this.life
+        {
+            life.answer(lines);
+        }
     }
 
     /// Compares what the process of `rank` has its code from, once it has come to MPI, with what the first life had. A
@@ -128,20 +164,23 @@ impl Agent {
         self.send(&ToDispatcher::Failed { reason })?;
         Ok(false)
     }
+}
 
-    pub(super) fn answer(&mut self, answer: &Output) {
-        let Some(life) = &mut self.work.ranks[answer.rank].life else {
-            return;
-        };
-        life.answers.extend_from_slice(answer.line.as_bytes());
-        // Clients wait for each answer, so the socket has room for it but for a client that misbehaves.
-        while !life.answers.is_empty() {
-            match life.pmi.write(&life.answers) {
-                Ok(written) => drop(life.answers.drain(..written)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => life.answers.clear(),
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_of_a_line_is_known() {
+        for (line, name) in [
+            (&b"cmd=init pmi_version=1\n"[..], "init"),
+            (b"cmd=barrier_in\n", "barrier_in"),
+            (b" cmd=abort\r\n", "abort"),
+            (b"mcmd=spawn\n", ""),
+            (b"arg1=cmd=abort\n", ""),
+            (b"cmd=\xff\n", ""),
+        ] {
+            assert_eq!(command(line), name);
         }
     }
 }

@@ -273,6 +273,7 @@ mod tests {
                 environment: Vec::new(),
                 directory: self.0.clone().into_os_string(),
                 is_plain: false,
+                world: 0,
             })
         }
     }

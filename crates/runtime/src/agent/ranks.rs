@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::unistd::Pid;
-use resurgo_pmi::Place;
+use resurgo_pmi::{Place, Progress};
 use resurgo_protocol::Fact;
 use resurgo_protocol::coordinator::{Former, From};
-use resurgo_wire::control::{End, Ended, Stream, ToDispatcher};
+use resurgo_wire::control::{End, Ended, OUTPUT_WINDOW, Stream, ToDispatcher};
 use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 
-use super::images::{Account, Images, Restoring};
+use super::feed::Feed;
+use super::images::{Images, Restoring};
 use super::life::{Begin, Life, Surroundings};
 use super::program_file::Mapped;
 use super::suspend::RankState;
-use super::taken::{Accepted, Printed, Taken};
-use super::{Agent, PATIENCE, Source, Work};
+use super::{Agent, PATIENCE, Source, Work, spawn};
 use crate::{children, leftovers, monotonic_ns};
 
 /// How long a rank that is live again may take to repeat its output before it is no longer waited for.
@@ -40,7 +40,8 @@ pub(super) struct Rank {
     /// Pipes of a rank that has finished, while others hold their other ends.
     outputs: [Option<std::io::PipeReader>; 2],
     watched: [bool; 2],
-    taken: [Taken; 2],
+    /// Per stream, the present life has yet to print again what former ones printed, as far as is known.
+    behind: [bool; 2],
     /// A later life that has not caught up.
     replaying: bool,
     /// A life that makes no new delivery before it has printed again what the former ones printed.
@@ -86,7 +87,7 @@ impl Rank {
             life: None,
             outputs: [None, None],
             watched: [false; 2],
-            taken: [Taken::default(), Taken::default()],
+            behind: [false; 2],
             replaying: false,
             repeats_output: false,
             uses_provider: false,
@@ -106,7 +107,7 @@ impl Rank {
 
     /// It runs, and repeats nothing any more.
     pub fn is_up_to_date(&self) -> bool {
-        !self.repeats() && self.taken.iter().all(|taken| taken.behind() == 0)
+        !self.repeats() && self.behind == [false; 2]
     }
 
     /// It makes again what a former life has made.
@@ -119,15 +120,14 @@ impl Rank {
         self.life.as_ref().is_some_and(|life| life.filling.is_some())
     }
 
-    /// A life begins, from an image whose account says what had been printed by then.
-    fn begins(&mut self, life: u64, printed: [Printed; 2], repeats: bool) {
+    /// A life begins.
+    fn begins(&mut self, life: u64, repeats: bool) {
         self.number += 1;
         (self.life_asked, self.is_doomed) = (life, false);
         (self.killed_ns, self.asked_ns) = (0, monotonic_ns());
         (self.uses_provider, self.aborted, self.has_told_undone) = (false, false, false);
-        for (taken, printed) in self.taken.iter_mut().zip(printed) {
-            taken.restarted(printed, repeats);
-        }
+        // The dispatcher says soon whether that is so.
+        self.behind = [self.number > 1; 2];
         self.replaying = self.number > 1 && repeats;
         self.finished = false;
         self.quiet_since = None;
@@ -139,7 +139,6 @@ impl Rank {
         RankState {
             program: self.program,
             number: self.number,
-            taken: self.taken.clone(),
             finished: self.finished,
             ended_well: self.ended_well,
             images: self.images.state(former),
@@ -150,17 +149,11 @@ impl Rank {
     pub fn from_state(state: RankState) -> Rank {
         Rank {
             number: state.number,
-            taken: state.taken,
             finished: state.finished,
             ended_well: state.ended_well,
             images: Images::from_state(state.images),
             ..Rank::new(state.program)
         }
-    }
-
-    /// An earlier run has printed this.
-    pub fn take_printed(&mut self, stream: Stream, bytes: &[u8]) {
-        self.taken[index(stream)].take_printed(bytes);
     }
 
     /// What is told when a life begins.
@@ -184,10 +177,6 @@ impl Rank {
     pub fn has_ended_well(&self) -> bool {
         self.ended_well
     }
-
-    pub fn printed(&self) -> [Printed; 2] {
-        [self.taken[0].printed(), self.taken[1].printed()]
-    }
 }
 
 impl Work {
@@ -199,11 +188,9 @@ impl Work {
 
     /// The present life of `rank` reads no more.
     pub(super) fn end_input(&mut self, rank: usize) {
-        if rank == 0
-            && let Some(spool) = &mut self.spool
-        {
-            spool.end_life();
-            self.spool_watched = false;
+        if rank == 0 {
+            // Closing a pipe takes it out of the epoll set.
+            self.feed = Feed::default();
         }
     }
 }
@@ -215,14 +202,12 @@ impl Agent {
         if self.ending.is_some() || work.is_halting() {
             return Ok(());
         }
-        let place = work.server.place(rank);
+        let place = spawn::place(&work.job, rank);
         // Ranks that return to a wave repeat nothing that would have to be the same, unless others have gone on.
         let repeats = !together || work.is_hierarchical();
         let this = &mut work.ranks[rank];
-        let account = this.images.account_of(from.number()).cloned();
-        let account = account.unwrap_or_else(Account::BEGINNING);
-        this.begins(life, account.printed, repeats);
-        let behind = if repeats { this.taken[0].behind() } else { 0 };
+        this.begins(life, repeats);
+        let behind = repeats && this.behind[0];
         leftovers::remove(&place.kvs_name, place.rank);
         work.memory.begin_life(
             rank,
@@ -232,11 +217,17 @@ impl Agent {
             together,
             this.replaying,
         )?;
+        self.control.queue(&ToDispatcher::Began {
+            rank,
+            life: this.number,
+            image: from.number(),
+            repeats,
+        });
         let image_at = work.job.image_at_messages.iter().find(|at| at.0 == rank);
         work.memory.set_image_at(rank, image_at.map_or(0, |at| at.1))?;
-        work.server.restarted(rank, account.pmi);
         let input = if let From::Copy(number) = from {
-            let (life, theirs, input) = Life::connect(&work.job, rank)?;
+            let (mut life, theirs, input) = Life::connect(&work.job, rank)?;
+            life.progress = Progress::IN_MPI;
             if let Err(error) = this.images.wake(number, life, theirs) {
                 // It has just died.
                 self.copy_lost(rank, number, &error.to_string())?;
@@ -246,11 +237,8 @@ impl Agent {
         } else {
             self.start_process(rank, &place, from)?
         };
-        if let (Some(spool), Some(pipe)) = (self.work.spool.as_mut(), input) {
-            spool.begin_life(pipe, account.read);
-        }
         if rank == 0 {
-            self.work.spool_watched = false;
+            self.work.feed = Feed::begin_life(input);
             self.feed_stdin()?;
         }
         Ok(())
@@ -284,7 +272,10 @@ impl Agent {
             Some(image) => Begin::Image(image),
             None => Begin::Program(file.to_execute()),
         };
-        let (life, input) = Life::start(&around, rank, place, program, begin)?;
+        let (mut life, input) = Life::start(&around, rank, place, program, begin)?;
+        if image.is_some() {
+            life.progress = Progress::IN_MPI;
+        }
         let replaced = is_replaced.then(|| file.path());
         this.is_compared = image.is_some() || !work.job.protocol.has_images();
         this.images.restoring = image.is_some().then(|| Restoring::of(from.number()));
@@ -377,7 +368,8 @@ impl Agent {
         }
         let work = &mut self.work;
         let statistics = work.memory.statistics(rank)?;
-        let mut progress = work.server.progress(rank);
+        let life = work.ranks[rank].life.as_ref();
+        let mut progress = life.map(|life| life.progress).unwrap_or_default();
         // MPICH says "finalize" to PMI only when the process exits by way of its exit handlers: one that has been through
         // MPI_Finalize and leaves by _exit has finished as well.
         progress.finalised |= statistics.phase == PHASE_CLOSED;
@@ -461,48 +453,8 @@ impl Agent {
         if this.life.is_some() || this.outputs.iter().any(Option::is_some) {
             return Ok(());
         }
-        if this.finished || self.ending.is_some() {
-            self.end_taking(rank)?;
-        }
-        self.send(&ToDispatcher::OutputEnd { rank })
-    }
-
-    /// A rank has printed its last, and no life of it follows: what was held back is passed on.
-    fn end_taking(&mut self, rank: usize) -> io::Result<()> {
-        for stream in Stream::ALL {
-            let work = &mut self.work;
-            let accepted = work.ranks[rank].taken[index(stream)].end_life();
-            self.pass_on(rank, stream, accepted)?;
-        }
-        let work = &mut self.work;
-        let this = &mut work.ranks[rank];
-        let bytes = if this.finished { this.taken[0].behind() } else { 0 };
-        if bytes == 0 {
-            return Ok(());
-        }
-        this.taken[0].forgive();
-        self.send(&ToDispatcher::OutputMissing { rank, bytes })
-    }
-
-    fn pass_on(&mut self, rank: usize, stream: Stream, accepted: Accepted) -> io::Result<()> {
-        let Accepted { new, difference } = accepted;
-        if let Some(difference) = difference {
-            self.send(&ToDispatcher::OutputDiffers {
-                rank,
-                stream,
-                offset: difference.offset,
-                anew: difference.anew,
-            })?;
-        }
-        if new.is_empty() {
-            return Ok(());
-        }
-        self.work.window = self.work.window.saturating_sub(new.len() as u64);
-        self.send(&ToDispatcher::Output {
-            rank,
-            stream,
-            bytes: new,
-        })
+        let finished = this.finished;
+        self.send(&ToDispatcher::OutputEnd { rank, finished })
     }
 
     /// Takes what the pipes of a rank hold and closes them.
@@ -536,7 +488,7 @@ impl Agent {
         if self.read_output(rank, stream)? == Some(0) {
             self.close_output(rank, stream)?;
         }
-        if self.work.window == 0 {
+        if self.work.window.contains(&0) {
             return self.watch_outputs();
         }
         Ok(())
@@ -562,15 +514,47 @@ impl Agent {
         if work.job.piggybacks() {
             work.memory.passed_on(rank)?;
         }
-        let taken = &mut this.taken[index(stream)];
-        let was_behind = taken.behind() > 0;
-        let accepted = taken.accept(&buffer[..length]);
-        if stream == Stream::Stdout && was_behind && this.repeats_output {
-            work.memory.set_output_behind(rank, taken.behind())?;
-            this.quiet_since = (!this.replaying && taken.behind() > 0).then(Instant::now);
+        let repeated = this.behind[index(stream)];
+        if stream == Stream::Stdout && repeated && this.repeats_output {
+            this.quiet_since = (!this.replaying).then(Instant::now);
         }
-        self.pass_on(rank, stream, accepted)?;
+        let window = &mut work.window[usize::from(repeated)];
+        *window = window.saturating_sub(length as u64);
+        buffer.truncate(length);
+        self.control.queue(&ToDispatcher::Output {
+            rank,
+            life: this.number,
+            stream,
+            repeated,
+            bytes: buffer,
+        });
         Ok(Some(length))
+    }
+
+    /// Whether this life of `rank` has yet to print again what former ones printed.
+    pub(super) fn repeats(&mut self, rank: usize, life: u64, output: [bool; 2]) -> io::Result<()> {
+        let work = &mut self.work;
+        let Some(this) = work.ranks.get_mut(rank).filter(|this| this.number == life) else {
+            return Ok(());
+        };
+        this.behind = output;
+        if this.repeats_output {
+            work.memory.set_output_behind(rank, output[0])?;
+        }
+        self.watch_output(rank)
+    }
+
+    /// The dispatcher has taken so many bytes.
+    pub(super) fn output_taken(&mut self, bytes: [u64; 2]) -> io::Result<()> {
+        let window = &mut self.work.window;
+        let was_closed = window.contains(&0);
+        for (window, bytes) in window.iter_mut().zip(bytes) {
+            *window = (*window + bytes).min(OUTPUT_WINDOW);
+        }
+        match was_closed {
+            true => self.watch_outputs(),
+            false => Ok(()),
+        }
     }
 
     /// Puts the pipes that may be read now into the epoll set and takes the others out.
@@ -585,8 +569,8 @@ impl Agent {
         for stream in Stream::ALL {
             let i = index(stream);
             let Some(pipe) = &this.outputs[i] else { continue };
-            // What is only dropped is read even while the dispatcher takes nothing: a replay must not wait for it.
-            let watch = work.window > 0 || this.taken[i].behind() > 0;
+            // What is only dropped is counted for itself: a replay must not wait for those who read the output.
+            let watch = work.window[usize::from(this.behind[i])] > 0;
             if watch && !this.watched[i] {
                 let token = Source::Output(rank, stream).token();
                 self.epoll.add(pipe, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
@@ -601,29 +585,35 @@ impl Agent {
     /// Gives rank 0 the input there is and asks for more.
     pub(super) fn feed_stdin(&mut self) -> io::Result<()> {
         let work = &mut self.work;
-        let Some(spool) = &mut work.spool else {
-            return Ok(());
-        };
-        if spool.pipe().is_none() {
-            work.spool_watched = false;
-        }
-        let waiting = spool.feed()?;
-        if let Some(pipe) = spool.pipe() {
-            if waiting && !work.spool_watched {
+        let feed = &mut work.feed;
+        let waiting = feed.feed()?;
+        if let Some(pipe) = feed.pipe() {
+            if waiting && !feed.watched {
                 self.epoll
                     .add(pipe, EpollEvent::new(EpollFlags::EPOLLOUT, Source::Stdin.token()))?;
-            } else if !waiting && work.spool_watched {
+            } else if !waiting && feed.watched {
                 self.epoll.delete(pipe)?;
             }
-            work.spool_watched = waiting;
-        } else {
-            // Closing a pipe takes it out of the set.
-            work.spool_watched = false;
         }
-        if spool.wants_more() {
-            self.send(&ToDispatcher::StdinWanted)?;
+        // Closing a pipe takes it out of the set.
+        feed.watched = waiting;
+        if feed.wants_more() {
+            let life = work.ranks[0].number;
+            self.send(&ToDispatcher::StdinWanted { life })?;
         }
         Ok(())
+    }
+
+    /// More input, or its end, for this life of rank 0.
+    pub(super) fn take_stdin(&mut self, life: u64, bytes: Option<&[u8]>) -> io::Result<()> {
+        if self.work.ranks[0].number != life {
+            return Ok(());
+        }
+        match bytes {
+            Some(bytes) => self.work.feed.push(bytes),
+            None => self.work.feed.end(),
+        }
+        self.feed_stdin()
     }
 
     /// Looks after replaying ranks and the end of the job.
@@ -662,7 +652,7 @@ impl Agent {
         if !std::mem::take(&mut this.replaying) {
             return Ok(());
         }
-        if this.life.is_some() && this.taken[0].behind() > 0 {
+        if this.life.is_some() && this.behind[0] {
             this.quiet_since = Some(Instant::now());
         }
         let life = this.number;
@@ -673,8 +663,7 @@ impl Agent {
     fn mind_missing_output(&mut self, rank: usize) -> io::Result<()> {
         let work = &mut self.work;
         let this = &mut work.ranks[rank];
-        let bytes = this.taken[0].behind();
-        if bytes == 0 {
+        if !this.behind[0] {
             this.quiet_since = None;
             return Ok(());
         }
@@ -688,8 +677,7 @@ impl Agent {
             return Ok(());
         }
         this.quiet_since = None;
-        this.taken[0].forgive();
-        work.memory.set_output_behind(rank, 0)?;
-        self.send(&ToDispatcher::OutputMissing { rank, bytes })
+        let life = this.number;
+        self.send(&ToDispatcher::OutputAwaited { rank, life })
     }
 }

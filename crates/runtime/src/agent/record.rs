@@ -5,6 +5,8 @@
 //! A thread writes the file and brings it to the disk, since nothing in the agent waits for disks. Only then the file gets its name, and
 //! images that only the file before needed may go.
 
+use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, PipeReader};
 use std::thread::JoinHandle;
 
@@ -12,7 +14,6 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use resurgo_wire::control::{Job, ToDispatcher};
 use serde_json::Value;
 
-use super::spool::Spool;
 use super::wave_logs::all_but;
 use super::{Agent, Source, Work};
 use crate::suspended::{self, About, Header, Section, Writer};
@@ -92,7 +93,7 @@ impl Work {
         }
     }
 
-    /// All that a later run needs of the agent to begin from `wave`, as it is now: accounts, PMI, input so far, and the logs of the wave.
+    /// All that a later run needs of the agent to begin from `wave`, as it is now: what images there are, and the logs of the wave.
     fn gather(&self, wave: u64) -> io::Result<Gathered> {
         let mut state = self.state();
         let oldest = self.oldest_recorded(wave);
@@ -112,20 +113,20 @@ impl Work {
             memory.file = Some(file);
             state.logs = logs;
         }
-        let input = Section {
-            file: self.spool.as_ref().map(|spool| spool.file().try_clone()).transpose()?,
-            length: self.spool.as_ref().map(Spool::length),
-            ..Section::default()
-        };
         Ok(Gathered {
             job: self.lasting_job(),
             state: serde_json::to_value(state)?,
-            sections: vec![memory, Section::default(), input],
+            sections: vec![memory, Section::default()],
         })
     }
 
     /// A thread begins to write down what has been gathered, with the dispatcher's part.
-    fn write_down(&self, gathered: Gathered, about: Value) -> io::Result<InThread<u64>> {
+    fn write_down(
+        &self,
+        mut gathered: Gathered,
+        about: Value,
+        input: Option<(OsString, u64)>,
+    ) -> io::Result<InThread<u64>> {
         let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let about: About = serde_json::from_value(about)?;
         let header = Header {
@@ -134,6 +135,11 @@ impl Work {
             job: gathered.job,
             agent: gathered.state,
         };
+        gathered.sections.push(Section {
+            file: input.as_ref().map(|(path, _)| File::open(path)).transpose()?,
+            length: input.map(|(_, length)| length),
+            ..Section::default()
+        });
         let mut writer = Writer::begin(store.directory(), store.key(), &header, gathered.sections)?;
         InThread::start(move || {
             while writer.step()? {}
@@ -178,7 +184,7 @@ impl Agent {
     }
 
     /// The dispatcher has given its part.
-    pub(super) fn record(&mut self, about: Value) -> io::Result<()> {
+    pub(super) fn record(&mut self, about: Value, input: Option<(OsString, u64)>) -> io::Result<()> {
         let work = &mut self.work;
         let Some(Recording {
             wave,
@@ -187,7 +193,7 @@ impl Agent {
         else {
             return Ok(());
         };
-        match work.write_down(*gathered, about) {
+        match work.write_down(*gathered, about, input) {
             Ok(thread) => self.go_on_recording(wave, thread, Step::Writing),
             Err(error) => self.not_recorded(wave, &error),
         }

@@ -5,55 +5,102 @@
 
 use std::io;
 
+use resurgo_pmi::Place;
 use resurgo_protocol::Fact;
-use resurgo_wire::control::Program;
+use resurgo_wire::control::{Job, Program, appnums};
 
 use super::Agent;
 use super::program_file::ProgramFile;
 use super::ranks::Rank;
 
-/// Per rank, the number of its program.
-pub(super) fn appnums(programs: &[Program]) -> Vec<u32> {
-    let numbered = programs.iter().enumerate();
-    numbered
-        .flat_map(|(number, program)| std::iter::repeat_n(number as u32, program.ranks))
-        .collect()
+/// The world of `rank`, and which rank it is there.
+pub(super) fn place(job: &Job, rank: usize) -> Place {
+    let mut place = Place {
+        world: 0,
+        rank,
+        size: 0,
+        kvs_name: String::new(),
+    };
+    // The programs of a world follow one another.
+    let mut first = 0;
+    for program in &job.programs {
+        if program.world != place.world && first <= rank {
+            (place.world, place.rank, place.size) = (program.world, rank - first, 0);
+        }
+        if program.world == place.world {
+            place.size += program.ranks;
+        }
+        first += program.ranks;
+    }
+    place.kvs_name = resurgo_pmi::kvs_name(&job.name, place.world);
+    place
 }
 
 impl Agent {
-    /// Starts what rank `by` has asked for, and tells it.
-    pub(super) fn spawn(&mut self, by: usize, programs: Vec<Program>, faults: &[(usize, u64)]) -> io::Result<()> {
+    /// Starts what a rank has asked for. It hears of it behind this.
+    pub(super) fn spawn(&mut self, programs: Vec<Program>, faults: &[(usize, u64)]) -> io::Result<()> {
         let work = &mut self.work;
         let first = work.ranks.len();
         let first_program = work.job.programs.len();
-        let appnums = appnums(&programs);
-        let ranks = appnums
-            .iter()
-            .map(|program| Rank::new(first_program + *program as usize));
+        let ranks = appnums(&programs)
+            .into_iter()
+            .map(|program| Rank::new(first_program + program as usize));
         work.ranks.extend(ranks);
         work.program_files.extend(programs.iter().map(ProgramFile::hold));
         work.job.programs.extend(programs);
         let end = work.ranks.len();
         // Whoever sends to a new rank, or looks for what it has sent, must know of it first.
         work.memory.set_ranks(end)?;
-        let answer = work.server.spawned(by, appnums);
         for (rank, messages) in faults {
             work.ranks[*rank].fault_at_messages = *messages;
         }
         let ranks = end - first;
         self.coordinate_starts(Fact::Spawned { ranks })
-            .map_err(|(_, error)| error)?;
-        if let Some(answer) = answer {
-            self.answer(&answer);
-        }
-        Ok(())
+            .map_err(|(_, error)| error)
     }
+}
 
-    /// Tells rank `by` that what it has asked for is not started.
-    pub(super) fn refuse_spawn(&mut self, by: usize) {
-        let answer = self.work.server.not_spawned(by);
-        if let Some(answer) = answer {
-            self.answer(&answer);
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_have_their_places_in_the_worlds_of_their_programs() {
+        let program = |ranks: usize, world: usize| Program {
+            ranks,
+            path: "a".into(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            directory: "/".into(),
+            is_plain: false,
+            world,
+        };
+        let mut job = super::super::node::tests::job();
+        job.name = "j".to_string();
+        job.programs = vec![
+            program(2, 0),
+            program(1, 0),
+            program(1, 1),
+            program(2, 1),
+            program(1, 2),
+        ];
+        let places: Vec<_> = (0..7).map(|rank| place(&job, rank)).collect();
+        let short = |place: &Place| (place.world, place.rank, place.size);
+        assert_eq!(
+            places.iter().map(short).collect::<Vec<_>>(),
+            [
+                (0, 0, 3),
+                (0, 1, 3),
+                (0, 2, 3),
+                (1, 0, 3),
+                (1, 1, 3),
+                (1, 2, 3),
+                (2, 0, 1)
+            ]
+        );
+        assert_eq!(
+            (places[0].kvs_name.as_str(), places[6].kvs_name.as_str()),
+            ("j", "j_0002")
+        );
     }
 }

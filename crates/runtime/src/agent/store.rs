@@ -16,9 +16,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::images::Account;
 use crate::own_directory::Directory;
 use crate::suspended::{self, Key};
 
@@ -101,13 +100,12 @@ impl Store {
         Ok(self.directory.open_file(name, OFlag::O_RDONLY)?)
     }
 
-    /// Opens the file for the next image of a rank, and writes what only the agent knows.
-    pub fn begin(&self, rank: usize, number: u64, job: &str, account: &Account) -> io::Result<File> {
-        let note = json!({
-            "job": job, "rank": rank, "image": number,
-            "printed": [account.printed[0].bytes(), account.printed[1].bytes()],
-            "input": account.read, "pmi": format!("{:?}", account.pmi),
-        });
+    /// Opens the file for the next image of a rank, and writes what only the launcher knows: `account` is the dispatcher's part.
+    pub fn begin(&self, rank: usize, number: u64, job: &str, account: &Value) -> io::Result<File> {
+        let mut note = json!({ "job": job, "rank": rank, "image": number });
+        for (key, value) in account.as_object().into_iter().flatten() {
+            note[key] = value.clone();
+        }
         let page = resurgo_image::file::note_page(&note.to_string()).ok_or(io::ErrorKind::FileTooLarge)?;
         // One that is there already has its room on the disk, or in memory.
         let _ = self.directory.rename(spare(rank), temporary(rank));

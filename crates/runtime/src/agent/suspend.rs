@@ -1,12 +1,11 @@
 //! Suspending a job, and going on with one that was suspended or interrupted.
 //!
 //! All ranks are killed at one moment. With their image files, logs and records they can go on from there, exactly as if all had
-//! failed at once; so what is written down is what the agent holds for them: the node memory, the spill file, the standard input
-//! so far, and how far each rank has come in its output and in its conversation with PMI. See `record.rs` for what is written while
-//! they run.
+//! failed at once; so what is written down is what the agent holds for them: the node memory, the spill file and their image files;
+//! and the dispatcher's part, with its ledger and the standard input so far. See `record.rs` for what is written while they run.
 
-use std::ffi::OsString;
-use std::fs::File;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 use std::time::Instant;
@@ -17,18 +16,14 @@ use resurgo_wire::control::{Job, OUTPUT_WINDOW, Stdin, ToDispatcher};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::feed::Feed;
 use super::files::ImageFile;
-use super::images::Account;
 use super::node::NodeMemory;
 use super::program_file::ProgramFile;
 use super::ranks::Rank;
-use super::spool::Spool;
 use super::store::Store;
-use super::taken::Taken;
 use super::wave_logs::WaveLog;
 use super::{Agent, Work, waves};
-use crate::own_directory::Directory;
-use crate::printed::{self, Entry, Place};
 use crate::suspended::{self, About, Header, Reader, Section, Writer};
 
 /// How far the suspension of a job has come.
@@ -46,9 +41,6 @@ pub(super) enum Halt {
 #[derive(Serialize, Deserialize)]
 pub(super) struct State {
     pub ranks: Vec<RankState>,
-    pub server: resurgo_pmi::Server,
-    /// Nothing more of standard input will come.
-    pub input_ended: bool,
     /// What leads to the logs that a wave needs, where the node memory is not in the file as a whole.
     #[serde(default)]
     pub logs: Vec<WaveLog>,
@@ -59,7 +51,6 @@ pub(super) struct State {
 pub(super) struct RankState {
     pub program: usize,
     pub number: u64,
-    pub taken: [Taken; 2],
     pub finished: bool,
     pub ended_well: bool,
     pub images: ImagesState,
@@ -89,7 +80,6 @@ pub(super) struct ImagesState {
 pub(super) struct FileState {
     pub number: u64,
     pub slot: usize,
-    pub account: Account,
     /// In the job's directory.
     pub name: OsString,
     /// By which it is known again.
@@ -106,8 +96,6 @@ impl Work {
         let ranks = ranks.map(|(rank, this)| this.state(&self.coordinator.former(rank)));
         State {
             ranks: ranks.collect(),
-            server: self.server.clone(),
-            input_ended: self.spool.as_ref().is_some_and(Spool::has_ended),
             logs: Vec::new(),
         }
     }
@@ -133,7 +121,7 @@ impl Work {
         }
     }
 
-    fn begin_writing(&self, store: &Store, about: Value) -> io::Result<Writer> {
+    fn begin_writing(&self, store: &Store, about: Value, input: Option<&OsStr>) -> io::Result<Writer> {
         let about: About = serde_json::from_value(about)?;
         let header = Header {
             id: about.id(),
@@ -150,11 +138,8 @@ impl Work {
         // Without logs, images of a wave need nothing of it.
         let mut memory = whole(self.logs().then(|| self.memory.file()))?;
         memory.unneeded = self.memory.free_segments(self.ranks.len())?;
-        let sections = vec![
-            memory,
-            whole(self.spill.as_ref())?,
-            whole(self.spool.as_ref().map(Spool::file))?,
-        ];
+        let input = input.map(File::open).transpose()?;
+        let sections = vec![memory, whole(self.spill.as_ref())?, whole(input.as_ref())?];
         Writer::begin(store.directory(), store.key(), &header, sections)
     }
 }
@@ -182,14 +167,14 @@ impl Agent {
     }
 
     /// Writes the file from which the job can be resumed. If that cannot be, the ranks go on.
-    pub(super) fn suspend(&mut self, about: Value) -> io::Result<()> {
+    pub(super) fn suspend(&mut self, about: Value, input: Option<&OsStr>) -> io::Result<()> {
         self.give_up_recording();
         let work = &self.work;
         let Some(store) = &work.store else {
             return self.not_suspended("there is no directory for files".to_string());
         };
         let directory = store.directory().path().to_path_buf();
-        let written = self.write_state(about);
+        let written = self.write_state(about, input);
         if !matches!(written, Ok(Some(_)))
             && let Some(store) = self.work.store.as_ref()
         {
@@ -207,10 +192,10 @@ impl Agent {
     }
 
     /// None: somebody has ended the job meanwhile.
-    fn write_state(&mut self, about: Value) -> io::Result<Option<u64>> {
+    fn write_state(&mut self, about: Value, input: Option<&OsStr>) -> io::Result<Option<u64>> {
         let work = &self.work;
         let Some(store) = &work.store else { return Ok(None) };
-        let mut writer = work.begin_writing(store, about)?;
+        let mut writer = work.begin_writing(store, about, input)?;
         while writer.step()? {
             // This may take long, and the dispatcher may have something to say.
             if !self.control_event()? || self.ending.is_some() {
@@ -249,7 +234,12 @@ impl Agent {
 
 impl Work {
     /// What is known of the job that was suspended in `directory`, unless somebody else resumes it: then what the dispatcher is told.
-    pub(super) fn resume(job: Job, directory: &Path, id: &str) -> Result<Work, Box<ToDispatcher>> {
+    pub(super) fn resume(
+        job: Job,
+        directory: &Path,
+        id: &str,
+        input: Option<&OsStr>,
+    ) -> Result<Work, Box<ToDispatcher>> {
         let failed = |reason| Box::new(ToDispatcher::Failed { reason });
         let reader = Reader::open(directory, id).map_err(|error| match error {
             // It was there when we were told: another run has it, or has brought it to its end already.
@@ -260,7 +250,7 @@ impl Work {
             error => failed(error.to_string()),
         })?;
         let faults = job.message_faults.clone();
-        let mut work = load(job, directory, reader).map_err(failed)?;
+        let mut work = load(job, directory, reader, input).map_err(failed)?;
         for (rank, messages) in faults {
             work.ranks[rank].fault_at_messages = messages;
         }
@@ -268,20 +258,9 @@ impl Work {
     }
 }
 
-/// What was printed after the file was written has been printed, too.
-fn take_printed(ranks: &mut [Rank], directory: &Directory, printed: Place) -> io::Result<()> {
-    printed::read(directory, printed.journal, |entry| {
-        if let Entry::Printed { rank, stream, bytes } = entry
-            && let Some(rank) = ranks.get_mut(rank)
-        {
-            rank.take_printed(stream, &bytes);
-        }
-    })
-}
-
-fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> {
+fn load(job: Job, directory: &Path, mut reader: Reader, input: Option<&OsStr>) -> Result<Work, String> {
     let header = reader.header();
-    let (is_from_wave, printed) = (header.about.wave.is_some(), header.about.printed);
+    let is_from_wave = header.about.wave.is_some();
     let state: State = serde_json::from_value(header.agent.clone()).map_err(|error| {
         format!(
             "{}: another version of resurgo has written it: {error}",
@@ -299,10 +278,8 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
         ),
         None => None,
     };
-    let mut spool = match job.stdin {
-        Stdin::Stream => Some(Spool::new().map_err(|error| format!("cannot keep standard input: {error}"))?),
-        _ => None,
-    };
+    let spool = input.map(|path| OpenOptions::new().write(true).open(path)).transpose();
+    let spool = spool.map_err(|error| format!("cannot keep standard input: {error}"))?;
     let mut section = |file| reader.section(file).map_err(|error| error.to_string());
     section(Some(memory.file()))?;
     memory
@@ -310,18 +287,16 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
         .and_then(|()| memory.put_logs(&state.logs))
         .map_err(|error| format!("cannot use the node memory: {error}"))?;
     section(spill.as_ref())?;
-    let input = section(spool.as_ref().map(Spool::file))?;
-    if let Some(spool) = &mut spool {
-        spool.resume(input, state.input_ended);
+    let length = section(spool.as_ref())?;
+    if let Some(spool) = spool {
+        // The last of it may be zeros, which are in no file.
+        let is_whole = spool.set_len(length);
+        is_whole.map_err(|error| format!("cannot keep standard input: {error}"))?;
     }
     let (directory, key, locks) = reader.finish().map_err(|error| error.to_string())?;
     let store = Store::of(directory, key, locks.into(), job.checkpoint_keep);
     let formers = state.ranks.iter().map(RankState::former).collect();
-    let mut ranks: Vec<Rank> = state.ranks.into_iter().map(Rank::from_state).collect();
-    if let Some(printed) = printed {
-        take_printed(&mut ranks, store.directory(), printed)
-            .map_err(|error| format!("what was printed last: {error}"))?;
-    }
+    let ranks: Vec<Rank> = state.ranks.into_iter().map(Rank::from_state).collect();
     let numbers = ranks.iter().flat_map(|rank| &rank.images.files).map(|file| file.number);
     let transit: Vec<u64> = numbers.filter(|number| store.has_in_transit(*number)).collect();
     let coordinator = Coordinator::resume(waves::plan(&job, ranks.len()), formers, transit);
@@ -330,9 +305,8 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
         program_files,
         memory,
         spill,
-        server: state.server,
         ranks,
-        spool,
+        feed: Feed::default(),
         coordinator,
         began: Instant::now(),
         waves: waves::Waves::default(),
@@ -341,8 +315,7 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
         recording: None,
         halt: Halt::No,
         is_from_wave,
-        spool_watched: false,
-        window: OUTPUT_WINDOW,
+        window: [OUTPUT_WINDOW; 2],
     };
     // An interrupted run may have left some that are of no use.
     work.pin_files();
@@ -351,7 +324,7 @@ fn load(job: Job, directory: &Path, mut reader: Reader) -> Result<Work, String> 
 
 impl ImageFile {
     pub(super) fn from_state(state: FileState) -> ImageFile {
-        let mut file = ImageFile::new(state.number, state.slot, state.account);
+        let mut file = ImageFile::new(state.number, state.slot);
         (file.name, file.digest) = (state.name, state.digest);
         file
     }
@@ -360,7 +333,6 @@ impl ImageFile {
         FileState {
             number: self.number,
             slot: self.slot,
-            account: self.account.clone(),
             name: self.name.clone(),
             digest: self.digest.clone(),
         }

@@ -204,7 +204,7 @@ impl Agent {
                 Ok(())
             }
             Command::Reset => {
-                self.work.server.reset();
+                self.control.queue(&ToDispatcher::BeginAnew);
                 self.work.empty_logs()
             }
             Command::EmptyLogs => self.work.empty_logs(),

@@ -20,9 +20,7 @@ impl Dispatcher {
             | To::CaughtUp { .. }
             | To::Ended(_)
             | To::CannotRecoverAlone { .. }
-            | To::Returned { .. }
-            | To::Aborted { .. }
-            | To::SpawnWanted { .. } => self.heard_of_life(message),
+            | To::Returned { .. } => self.heard_of_life(message),
             To::Checkpointed { .. }
             | To::LogGrows { .. }
             | To::WaveComplete { .. }
@@ -33,18 +31,15 @@ impl Dispatcher {
             | To::ImageNotWritten { .. }
             | To::ImageLost { .. }
             | To::MemoryRead { .. } => self.heard_of_image(message),
-            To::Output { rank, stream, bytes } => {
-                self.owed += bytes.len() as u64;
-                self.output.take(rank, stream, &bytes, Instant::now());
-            }
-            To::OutputEnd { rank } => {
-                // A rank that failed will go on where its last life stopped, in the middle of a line if need be.
-                if self.pids[rank].is_none() && self.policy.has_finished(rank) {
-                    self.output.end(rank);
-                }
-            }
+            To::Began { .. }
+            | To::BeginAnew
+            | To::Said { .. }
+            | To::Output { .. }
+            | To::OutputAwaited { .. }
+            | To::OutputEnd { .. }
+            | To::AtImage { .. }
+            | To::StdinWanted { .. } => self.keep_books(message),
             To::WaveInFiles { .. } | To::Recorded { .. } | To::NotRecorded { .. } => self.heard_of_record(message),
-            To::StdinWanted => self.stdin_wanted = true,
             To::Failed { reason } => self.cannot_go_on(&reason),
             To::Resumed => self.resumed(),
             To::ResumedElsewhere { reason } => self.resumed_elsewhere(&reason),
@@ -57,19 +52,7 @@ impl Dispatcher {
                 self.bus.tell(Event::ProgramReplaced { rank, path });
             }
             To::Undone { rank, text } => self.bus.tell(Event::Undone { rank, text: &text }),
-            To::PmiTrouble { rank, text } => self.bus.tell(Event::PmiTrouble { rank, text: &text }),
-            To::OutputDiffers {
-                rank,
-                stream,
-                offset,
-                anew,
-            } => self.bus.tell(Event::OutputDiffers {
-                rank,
-                stream,
-                offset,
-                anew,
-            }),
-            To::OutputMissing { rank, bytes } => self.bus.tell(Event::OutputMissing { rank, bytes }),
+            To::Bypassed { rank, text } => self.bus.tell(Event::PmiTrouble { rank, text: &text }),
         }
     }
 
@@ -129,13 +112,6 @@ impl Dispatcher {
                     false => self.bus.returned(wave, Instant::now()),
                 }
             }
-            ToDispatcher::Aborted { rank, code } => {
-                self.bus.tell(Event::Aborted { rank, exit_code: code });
-                // An exit status has eight bits; one that would look like success must not.
-                let code = if code & 0xff == 0 { FAILURE } else { code & 0xff };
-                self.end_program(code);
-            }
-            ToDispatcher::SpawnWanted { rank, programs } => self.spawn(rank, &programs),
             _ => {}
         }
     }
@@ -364,7 +340,7 @@ impl Dispatcher {
     }
 
     /// Ranks cannot be started. What is told last must say why, also to those who have not been told of the image.
-    fn cannot_go_on(&mut self, reason: &str) {
+    pub(super) fn cannot_go_on(&mut self, reason: &str) {
         let image = self.images.unusable.values().next();
         let image = image.filter(|_| self.suspension.resumed_from.is_some());
         let text = image.map(|image| format!("{reason}; {image}"));

@@ -39,6 +39,16 @@ impl Node {
         let _ = self.connection.send(message);
     }
 
+    /// The same, to be sent together with others.
+    pub fn queue(&mut self, message: &ToAgent) {
+        self.connection.queue(message);
+    }
+
+    /// Sends what is queued as far as that goes. False: the connection is broken.
+    pub fn send_queued(&mut self) -> bool {
+        self.connection.flush().is_ok()
+    }
+
     /// What to wait for.
     pub fn descriptor(&self) -> PollFd<'_> {
         let mut flags = PollFlags::POLLIN;

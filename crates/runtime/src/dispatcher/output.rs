@@ -52,6 +52,15 @@ pub(super) struct Output {
     pub not_kept: Option<io::Error>,
 }
 
+/// Bytes of output that agents have not been told to be taken: of output that is new, and of what was counted as repeated.
+#[derive(Default)]
+pub(super) struct Owed {
+    /// What has been dropped.
+    pub now: [u64; 2],
+    /// What is passed on, until it is on its way.
+    pub later: [u64; 2],
+}
+
 /// What is to be known of it to go on with the job later.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Before {

@@ -1,5 +1,6 @@
 //! The dispatcher's part of what is written down of each wave: see `agent/record.rs`.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use resurgo_wire::control::{ToAgent, ToDispatcher};
@@ -29,6 +30,8 @@ impl Record {
 
 struct Waiting {
     about: Value,
+    /// Where the input so far is, and its length.
+    input: Option<(OsString, u64)>,
     /// For each of our streams, bytes that must have been written.
     printed: [u64; 2],
 }
@@ -57,7 +60,9 @@ impl Dispatcher {
         self.output.sync();
         let about = serde_json::to_value(self.about(Some(wave), place)).unwrap_or_default();
         let printed = self.output.progress().map(|(taken, _)| taken);
-        self.suspension.record.waiting = Some(Waiting { about, printed });
+        let input = self.ledger.input.as_ref();
+        let input = input.map(|input| (input.path().into(), input.length()));
+        self.suspension.record.waiting = Some(Waiting { about, input, printed });
     }
 
     /// Where output stands now that a file is to be written; from here on all that is printed is noted.
@@ -84,9 +89,12 @@ impl Dispatcher {
 
     /// The job that goes on is ours: what an interrupted run has printed is not printed again.
     pub(super) fn go_on_with_output(&mut self) {
-        if let (Some(directory), Some(place)) = (&self.suspension.resumed_from, self.suspension.record.place)
-            && let Err(error) = self.output.go_on(directory, place)
-        {
+        let (Some(directory), Some(place)) = (&self.suspension.resumed_from, self.suspension.record.place) else {
+            return;
+        };
+        if let Err(error) = self.ledger.go_on(directory, place) {
+            self.cannot_go_on(&format!("what was printed last: {error}"));
+        } else if let Err(error) = self.output.go_on(directory, place) {
             self.output.not_kept = Some(error);
         }
     }
@@ -100,8 +108,8 @@ impl Dispatcher {
         let progress = self.output.progress().map(|(_, written)| written);
         let record = &mut self.suspension.record;
         let is_written = |waiting: &mut Waiting| progress.iter().zip(waiting.printed).all(|(now, then)| *now >= then);
-        if let Some(Waiting { about, .. }) = record.waiting.take_if(is_written) {
-            self.tell(ToAgent::Record { about });
+        if let Some(Waiting { about, input, .. }) = record.waiting.take_if(is_written) {
+            self.tell(ToAgent::Record { about, input });
         }
     }
 

@@ -1,6 +1,6 @@
 //! What ranks spawn: found, numbered, and handed to the agent; or refused, and the rank lives on.
 
-use resurgo_wire::control::{Program, ToAgent, WantedProgram};
+use resurgo_wire::control::{Program, ToAgent, WantedProgram, appnums};
 use resurgo_wire::node_memory::MAX_RANKS;
 
 use super::Dispatcher;
@@ -20,14 +20,15 @@ impl Dispatcher {
             // Whoever asked is no more.
             return;
         }
-        let programs = match self.prepare_spawn(wanted) {
+        let mut programs = match self.prepare_spawn(wanted) {
             Ok(programs) => programs,
             Err(reason) => {
                 self.bus.tell(Event::SpawnFailed {
                     rank: by,
                     reason: &reason,
                 });
-                self.tell(ToAgent::SpawnRefused { by });
+                let answer = self.ledger.server.not_spawned(by);
+                answer.into_iter().for_each(|answer| self.answer(answer));
                 return;
             }
         };
@@ -37,6 +38,8 @@ impl Dispatcher {
         let first = self.pids.len();
         let ranks = first + programs.iter().map(|program| program.ranks).sum::<usize>();
         self.spawning.worlds.push(first);
+        let world = self.spawning.worlds.len();
+        programs.iter_mut().for_each(|program| program.world = world);
         self.output.spawned(first);
         self.pids.resize(ranks, None);
         self.policy.grow(ranks);
@@ -55,11 +58,15 @@ impl Dispatcher {
             .map(|rank| (rank, self.faults.next_life(rank, 0)))
             .filter(|(_, messages)| *messages > 0)
             .collect();
+        // Before any of them speaks.
+        self.ledger.grow(ranks);
+        let answer = self.ledger.server.spawned(by, appnums(&programs));
         self.tell(ToAgent::Spawn {
             by,
             programs,
             message_faults,
         });
+        answer.into_iter().for_each(|answer| self.answer(answer));
     }
 
     fn prepare_spawn(&self, wanted: &[WantedProgram]) -> Result<Vec<Program>, String> {

@@ -9,16 +9,17 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use nix::sys::prctl;
 use resurgo_protocol::Protocol;
 use resurgo_wire::console::LONGEST_COMMAND;
-use resurgo_wire::control::{Job, ToAgent};
+use resurgo_wire::control::{Job, Stdin, ToAgent, appnums};
 
 use super::bus::{Bus, Wanted};
 use super::checkpoints::Checkpoints;
 use super::console::Console;
 use super::events::Event;
+use super::ledger::{self, Ledger};
 use super::loggers::Loggers;
 use super::memories::Memories;
 use super::node::Node;
-use super::output::Output;
+use super::output::{Output, Owed};
 use super::policy::Policy;
 use super::refusals::Refusals;
 use super::signals::Signals;
@@ -47,6 +48,7 @@ impl Dispatcher {
         }
         let node = Node::start()?;
         let waves = Waves::of(job, size);
+        let ledger = Ledger::new(&job.name, appnums(&job.programs), job.stdin == Stdin::Stream);
         let mut dispatcher = Dispatcher {
             node,
             front: Front {
@@ -94,8 +96,8 @@ impl Dispatcher {
             timeout: settings.timeout,
             pids: vec![None; size],
             exit_codes: settings.print_exit_codes.then(BTreeMap::new),
-            stdin_wanted: false,
-            owed: 0,
+            ledger: ledger.map_err(cannot("keep standard input"))?,
+            owed: Owed::default(),
             verdict: None,
             interrupted: false,
             stopped: None,
@@ -109,9 +111,20 @@ impl Dispatcher {
     }
 
     /// Goes on where the job was when it was suspended.
-    fn resume(&mut self, job: Box<Job>, suspended: Suspended) -> Result<(), StartError> {
+    fn resume(&mut self, mut job: Box<Job>, suspended: Suspended) -> Result<(), StartError> {
         let about = suspended.header.about;
         let state: State = serde_json::from_value(about.dispatcher)?;
+        let ledger = match state.ledger {
+            Some(ledger) => ledger,
+            None => ledger::State::of_agent(suspended.header.agent)?,
+        };
+        self.ledger.resume(ledger);
+        let mut first = 0;
+        for program in &mut job.programs {
+            // The first versions did not write it down.
+            program.world = state.spawned_worlds.iter().filter(|world| **world <= first).count();
+            first += program.ranks;
+        }
         self.policy.resume(state.policy);
         self.spawning.worlds = state.spawned_worlds;
         for path in self.output.resume(state.output)? {
@@ -127,6 +140,7 @@ impl Dispatcher {
             job,
             directory: suspended.directory.into_os_string(),
             id: suspended.header.id,
+            input: self.ledger.input.as_ref().map(|input| input.path().into()),
         });
         Ok(())
     }

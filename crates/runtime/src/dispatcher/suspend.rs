@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoints::Outcome;
 use super::events::Event;
+use super::ledger;
 use super::output::Before;
 use super::policy::Policy;
 use super::record::Record;
@@ -116,6 +117,9 @@ pub(super) struct State {
     pub policy: Policy,
     pub spawned_worlds: Vec<usize>,
     pub output: Before,
+    /// None: the agent has written it down.
+    #[serde(default)]
+    pub ledger: Option<ledger::State>,
 }
 
 impl Suspension {
@@ -328,7 +332,10 @@ impl Dispatcher {
                 self.suspension.phase = Phase::Writing;
                 let printed = self.place_of_output();
                 match serde_json::to_value(self.about(None, printed)) {
-                    Ok(about) => self.tell(ToAgent::Suspend { about }),
+                    Ok(about) => {
+                        let input = self.ledger.input.as_ref().map(|input| input.path().into());
+                        self.tell(ToAgent::Suspend { about, input });
+                    }
                     Err(error) => self.suspension_failed(&error.to_string()),
                 }
             }
@@ -350,6 +357,7 @@ impl Dispatcher {
             policy: self.policy.clone(),
             spawned_worlds: self.spawning.worlds.clone(),
             output: self.output.before(),
+            ledger: Some(self.ledger.state()),
         };
         About {
             number: std::process::id(),
@@ -394,6 +402,9 @@ impl Dispatcher {
 
     /// The job that was suspended is ours: nobody else goes on with it.
     pub(super) fn resumed(&mut self) {
+        if let Err(error) = self.ledger.input_is_back() {
+            self.cannot_go_on(&format!("cannot keep standard input: {error}"));
+        }
         if let Some(directory) = &self.suspension.resumed_from {
             self.bus.tell(Event::Resumed {
                 directory,

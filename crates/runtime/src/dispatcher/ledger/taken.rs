@@ -178,6 +178,11 @@ impl Taken {
         self.life.clone().unwrap_or_else(|| self.end())
     }
 
+    /// The present life has not printed again all that was passed on, and is waited for.
+    pub fn repeats(&self) -> bool {
+        self.behind() > 0
+    }
+
     /// Bytes passed on that this life has not printed yet and is waited for; if it prints others, about so many, but 0 only if it is
     /// not behind.
     pub fn behind(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Lives of one stream, as the agent sees them.
+//! Lives of one stream, as the ledger sees them.
 
 use super::*;
 

@@ -1,0 +1,247 @@
+//! The ledger: what the job must know of its ranks whatever becomes of the node that they run on. How far each has come in its
+//! output, its conversation with PMI and its input, and where it was at each image that a life can begin from.
+//!
+//! Agents hand on what lives print and say, and mark in it where lives begin and images are taken. Connections keep the order: what
+//! the ledger holds at a mark is the *account* of that moment, and no agent waits for it.
+
+mod accounts;
+mod spool;
+mod taken;
+mod wording;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use resurgo_pmi::{Command, LineBuffer, LineError, Server};
+use resurgo_wire::control::Stream;
+use serde_json::{Value, json};
+
+use crate::own_directory::{Directory, Trust};
+use crate::printed::{self, Entry, Place};
+pub(super) use accounts::State;
+use accounts::{Account, RankState};
+pub(super) use spool::Part;
+use spool::Spool;
+pub(super) use taken::Accepted;
+use taken::{Printed, Taken};
+
+/// What must outlive nodes.
+pub(super) struct Ledger {
+    ranks: Vec<Rank>,
+    pub server: Server,
+    /// Standard input, if it is not a file that lives open themselves.
+    pub input: Option<Spool>,
+}
+
+/// One rank over all its lives.
+#[derive(Default)]
+struct Rank {
+    /// The present life, from 1.
+    life: u64,
+    taken: [Taken; 2],
+    /// What the agent knows of it: whether a stream has yet to be printed again.
+    repeats: [bool; 2],
+    /// What the life has said to PMI and is not complete.
+    lines: LineBuffer,
+    /// Bytes of PMI's answers to the life.
+    answered: u64,
+    /// By the number of the image.
+    accounts: BTreeMap<u64, Account>,
+}
+
+impl Ledger {
+    /// `appnums`: per rank, the number of its program.
+    pub fn new(job: &str, appnums: Vec<u32>, streams_input: bool) -> io::Result<Ledger> {
+        Ok(Ledger {
+            ranks: appnums.iter().map(|_| Rank::default()).collect(),
+            server: Server::new(job, appnums),
+            input: streams_input.then(Spool::new).transpose()?,
+        })
+    }
+
+    /// The rank, if this is its present life: what a former one has said before it ended has come before.
+    fn present(&mut self, rank: usize, life: u64) -> Option<&mut Rank> {
+        self.ranks.get_mut(rank).filter(|this| this.life == life)
+    }
+
+    pub fn is_present(&self, rank: usize, life: u64) -> bool {
+        self.ranks.get(rank).is_some_and(|this| this.life == life)
+    }
+
+    /// The present life of a rank.
+    pub fn life(&self, rank: usize) -> u64 {
+        self.ranks[rank].life
+    }
+
+    /// There are ranks up to `ranks`.
+    pub fn grow(&mut self, ranks: usize) {
+        self.ranks.resize_with(ranks, Rank::default);
+    }
+
+    /// A life begins from image `image`, 0: the beginning of its program. `replays`: it repeats messages as well. Returns whether it
+    /// repeats output; None: there is no account of the image.
+    pub fn began(&mut self, rank: usize, life: u64, image: u64, replays: bool) -> Option<[bool; 2]> {
+        let this = self.ranks.get_mut(rank)?;
+        let from = match image {
+            0 => Account::default(),
+            image => this.accounts.get(&image)?.clone(),
+        };
+        this.life = life;
+        for (taken, printed) in this.taken.iter_mut().zip(from.printed) {
+            taken.restarted(printed, replays);
+        }
+        this.repeats = this.taken.each_ref().map(Taken::repeats);
+        (this.lines, this.answered) = (LineBuffer::default(), 0);
+        self.server.restarted(rank, from.pmi);
+        if rank == 0
+            && let Some(input) = &mut self.input
+        {
+            input.begin_life(from.read);
+        }
+        Some(self.ranks[rank].repeats)
+    }
+
+    /// What the present life has printed next: what of it is new.
+    pub fn printed(&mut self, rank: usize, life: u64, stream: Stream, bytes: &[u8]) -> Accepted {
+        match self.present(rank, life) {
+            Some(this) => this.taken[stream as usize].accept(bytes),
+            None => Accepted::default(),
+        }
+    }
+
+    /// Whether the present life repeats output, if that is not what it did when it was asked last.
+    pub fn repeats_anew(&mut self, rank: usize) -> Option<(u64, [bool; 2])> {
+        let this = &mut self.ranks[rank];
+        let repeats = this.taken.each_ref().map(Taken::repeats);
+        let changes = std::mem::replace(&mut this.repeats, repeats) != repeats;
+        changes.then_some((this.life, repeats))
+    }
+
+    /// The present life is not waited for any longer to print again what former ones printed. Returns how much it has not.
+    pub fn forgive(&mut self, rank: usize, life: u64) -> u64 {
+        match self.is_present(rank, life) {
+            true => self.forgive_last(rank),
+            false => 0,
+        }
+    }
+
+    /// The same of the last life of the rank.
+    pub fn forgive_last(&mut self, rank: usize) -> u64 {
+        let taken = &mut self.ranks[rank].taken[0];
+        let bytes = taken.behind();
+        if bytes > 0 {
+            taken.forgive();
+        }
+        bytes
+    }
+
+    /// The rank has printed its last, and no life of it follows: what was held back of a stream.
+    pub fn end_output(&mut self, rank: usize, stream: Stream) -> Accepted {
+        self.ranks[rank].taken[stream as usize].end_life()
+    }
+
+    /// The present life has said this to PMI.
+    pub fn said(&mut self, rank: usize, life: u64, lines: &[u8]) {
+        if let Some(this) = self.present(rank, life) {
+            this.lines.extend(lines);
+        }
+    }
+
+    /// The next command of the present life that is complete.
+    pub fn next_command(&mut self, rank: usize) -> Option<Result<Command, LineError>> {
+        self.ranks.get_mut(rank)?.lines.next_command()
+    }
+
+    /// PMI answers the present life, whose number this is.
+    pub fn answered(&mut self, rank: usize, lines: &str) -> u64 {
+        let this = &mut self.ranks[rank];
+        this.answered += lines.len() as u64;
+        this.life
+    }
+
+    /// The present life of a rank stands still for image `image`, with all it has printed and said here; it has read so much of its
+    /// input and been given `heard` bytes of answers. Images that are not `kept` are gone. Returns what the image's file says of the
+    /// account; None: the rank is in the middle of a command, and no life can begin there.
+    pub fn note_account(
+        &mut self,
+        (rank, life): (usize, u64),
+        image: u64,
+        read: u64,
+        heard: Option<u64>,
+        kept: &[u64],
+    ) -> Option<Value> {
+        let pmi = self.server.position(rank);
+        let read = match &self.input {
+            Some(input) if rank == 0 => input.place(read),
+            _ => 0,
+        };
+        let this = self.present(rank, life)?;
+        this.accounts.retain(|number, _| kept.contains(number));
+        let is_between = this.lines.is_empty() && heard == Some(this.answered);
+        let account = Account {
+            printed: this.taken.each_ref().map(Taken::printed),
+            pmi: pmi.filter(|_| is_between)?,
+            read,
+        };
+        let printed = account.printed.each_ref().map(Printed::bytes);
+        let note = json!({"printed": printed, "input": read, "pmi": format!("{:?}", account.pmi)});
+        this.accounts.insert(image, account);
+        Some(note)
+    }
+
+    /// An interrupted run of the job, whose files are in `directory`, has printed more since its file was written.
+    pub fn go_on(&mut self, directory: &Path, place: Place) -> io::Result<()> {
+        let directory = Directory::open(directory, Trust::Groups)?;
+        printed::read(&directory, place.journal, |entry| {
+            if let Entry::Printed { rank, stream, bytes } = entry
+                && let Some(this) = self.ranks.get_mut(rank)
+            {
+                this.taken[stream as usize].take_printed(&bytes);
+            }
+        })
+    }
+
+    pub fn state(&self) -> State {
+        let ranks = self.ranks.iter().map(|rank| RankState {
+            taken: rank.taken.clone(),
+            accounts: rank
+                .accounts
+                .iter()
+                .map(|(number, account)| (*number, account.clone()))
+                .collect(),
+        });
+        State {
+            ranks: ranks.collect(),
+            server: self.server.clone(),
+            input_ended: self.input.as_ref().is_some_and(|input| input.has_ended()),
+        }
+    }
+
+    /// Goes on where the job was suspended. The input so far follows: see [`Ledger::input_is_back`].
+    pub fn resume(&mut self, state: State) {
+        let of = |state: RankState| Rank {
+            taken: state.taken,
+            accounts: BTreeMap::from_iter(state.accounts),
+            ..Rank::default()
+        };
+        self.ranks = state.ranks.into_iter().map(of).collect();
+        self.server = state.server;
+        if state.input_ended
+            && let Some(input) = &mut self.input
+        {
+            input.end();
+        }
+    }
+
+    /// The agent has put the input so far into its place.
+    pub fn input_is_back(&mut self) -> io::Result<()> {
+        match &mut self.input {
+            Some(input) => input.resume(),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
