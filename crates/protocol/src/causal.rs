@@ -1,16 +1,16 @@
 //! Causal sender-based message logging (Bouteiller 2005, §III), what one rank keeps of it.
 //!
-//! It stands beside a [`Pessimistic`](crate::Pessimistic) made with [`Tolerate::Process`](crate::Tolerate::Process), which
-//! counts, replays and never holds a send. Here is what makes that enough where nodes are lost: every message carries the
-//! determinants that its receiver may not know and that are not known to be stable, so that whoever depends on a delivery
-//! can tell the life that must repeat it.
+//! It stands beside a [`Pessimistic`](crate::Pessimistic) made with [`Tolerate::Process`](crate::Tolerate::Process),
+//! which counts, replays and never holds a send. This module makes that enough where nodes are lost. Every message
+//! carries the determinants that are not stable as far as its sender knows, and that its receiver may not know. So
+//! every rank that depends on a delivery can tell it to the life that must repeat it.
 //!
-//! An *event* is a determinant with its edge in the antecedence graph. What is known here is always closed: with an event,
-//! everything in its past is known too, or stable. *Stable* is what an event logger has acknowledged, which stores in
-//! causal order ([`EventLogger::log_events`](crate::EventLogger::log_events)), and what the older of its receiver's images
-//! covers.
+//! An *event* is a determinant with its edge in the antecedence graph. What a rank knows is always closed: with an
+//! event, it knows everything in the event's past that is not stable. An event is *stable* when an event logger has
+//! acknowledged it, or when the older of its receiver's images covers it. Event loggers store in causal order
+//! ([`EventLogger::log_events`](crate::EventLogger::log_events)).
 //!
-//! Lives that begin again collect what others know of them: [`Collection`].
+//! A later life collects what other ranks know of its former lives: [`Collection`].
 
 mod collection;
 mod gathering;

@@ -1,15 +1,18 @@
-//! Non-blocking coordinated checkpointing (Chandy and Lamport 1985; MPICH-V/CL in Bouteiller 2006, §III.E): every rank copies
-//! itself at a moment of its own, and nobody waits for anybody. On a failure all ranks return to the last complete wave.
+//! Non-blocking coordinated checkpointing (Chandy and Lamport 1985; MPICH-V/CL in Bouteiller 2006, §III.E). Every rank
+//! copies itself at a moment of its own, and nobody waits for anybody. On a failure all ranks return to the last
+//! complete wave.
 //!
-//! The coordinator asks every rank for its copy and counts them ([`crate::Wave::non_blocking`]). [`Cut`] is a rank's side. The moment at
-//! which it stands still for its copy is its *cut*: it notes how far it has sent and read each of its channels. The
-//! note is the marker of the channels that it sends on: there is no marker message, but every message carries the number of
-//! the wave that its sender has cut last, so that a receiver knows on which side of the marker a message lies (Lai and Yang 1987).
-//! It takes none from behind the marker before its own cut.
+//! The coordinator asks every rank for its copy and counts them ([`crate::Wave::non_blocking`]). [`Cut`] is a rank's
+//! side. A rank stands still for its copy; that moment is its *cut*. It notes how far it has sent and read each of its
+//! channels.
 //!
-//! Channels are logs, so what was in transit need not be gathered by the receiver as it arrives: it is the part of the log between
-//! the receiver's place at its cut and the sender's at its. [`Place::is_needed`] says what of a log must stay until the coordinator
-//! has all copies, and has taken that part to the wave.
+//! The note is the marker of the channels that the rank sends on; there is no marker message (Lai and Yang 1987). Every
+//! message carries the number of its sender's last cut, so a receiver knows on which side of the marker the message
+//! lies. Before its own cut, a receiver takes no message from behind the marker.
+//!
+//! Channels are logs, so a receiver need not gather the messages in transit as they arrive. They are the part of the
+//! log between the receiver's place at its cut and the sender's place at its own. [`Place::is_needed`] says which part
+//! of a log must stay until the coordinator has all copies and has taken that part to the wave.
 
 /// How far waves have come, as the coordinator tells all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,9 +68,9 @@ pub struct Place {
 }
 
 impl Place {
-    /// Whether a segment that this receiver has read to its end must stay as it is, because of what was in transit: the receiver
-    /// has read it behind its cut, and the sender has written in it before its own. `over`: [`Waves::over`]. The receiver's place is
-    /// to be read after how far it has come since.
+    /// Whether a segment that this receiver has read to its end must stay as it is, because it holds messages in transit.
+    /// The receiver read it behind its cut, and the sender wrote in it before its own. `over`: [`Waves::over`].
+    /// The caller reads the receiver's place after it has read how far the receiver has come since.
     pub fn is_needed(self, segment: u64, sender: Place, over: u64) -> bool {
         self.wave > over && segment >= self.segment && (sender.wave < self.wave || segment <= sender.segment)
     }

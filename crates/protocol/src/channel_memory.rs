@@ -1,18 +1,18 @@
-//! Channel memories (MPICH-V1; Bouteiller 2006, §III.B): a stable process holds every message to a rank, in the order in which
-//! the rank is to deliver them, and serves them again when the rank has failed.
+//! Channel memories (MPICH-V1; Bouteiller 2006, §III.B). A stable process holds every message to a rank, in the order
+//! in which the rank is to deliver them. It serves them again when the rank has failed.
 //!
-//! The order in which messages arrive is the order in which they are delivered, so what is left to chance, and must be told by the
-//! receiver, is only in which completion-queue read it makes each delivery: its *report*. It is stable when its own channel memory
-//! has it. What leaves the rank after a delivery must not be seen before that: on the connection to the own memory it comes
-//! behind the report anyway, to other memories it waits ([`Departures`]).
+//! Messages are delivered in the order in which they arrive. Chance decides only in which completion-queue read the
+//! rank makes each delivery. The rank tells its own channel memory: this is the *report*, stable once the memory has
+//! it. Nobody may see what leaves the rank after a delivery before the report is stable. On the connection to the own
+//! memory it comes behind the report anyway; to other memories it waits ([`Departures`]).
 //!
-//! A life that begins from an image of the process connects like any other, says how many deliveries it has made, and is served what
-//! comes after them. What the oldest image that may still be begun from covers is given up ([`ChannelMemory::forget`]). Before an image
-//! is taken the memories must have all that the rank has said: what is on its way may be lost with the process, and what an image has
-//! behind it is not said again.
+//! A life that begins from an image connects like any other and says how many deliveries it has made. The memory serves
+//! it the messages after them. The memory forgets what the oldest usable image covers ([`ChannelMemory::forget`]).
+//! Before an image is taken, the memories must have everything that the rank has said. What is on its way may be lost
+//! with the process, and a life from the image does not say it again.
 //!
-//! A [`crate::Pessimistic`] made with [`crate::Tolerate::Process`] counts, replays and holds nothing; beside it stands [`Departures`],
-//! and at the other ends of the rank's connections a [`ChannelMemory`] each.
+//! A [`crate::Pessimistic`] made with [`crate::Tolerate::Process`] counts, replays and holds nothing. Beside it stands
+//! [`Departures`]; at the other end of each of the rank's connections stands a [`ChannelMemory`].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -188,9 +188,9 @@ impl<C> ChannelMemory<C> {
         }
     }
 
-    /// A life of `rank` connects. From here on nothing of its earlier lives is taken, so that the answer stays true; and it
-    /// is served what comes after its first `delivered` deliveries, which are in the image that it begins from (0 where its
-    /// messages are in another memory). A life connects to each memory once.
+    /// A life of `rank` connects; it does so once for each memory. From here on the memory takes nothing of earlier lives,
+    /// so that its answer stays true. It serves the messages after the first `delivered` deliveries, which are in the
+    /// image that the life begins from (0 where its messages are in another memory).
     pub fn admit(&mut self, rank: Rank, incarnation: u64, delivered: u64) -> Result<Admission, Error> {
         self.may_admit(rank, incarnation)?;
         let (forgotten, reported) = (self.forgotten(rank), self.reported(rank));

@@ -1,5 +1,6 @@
-//! The coordinator: what follows from what happens to ranks and to their images. It decides when a wave begins, goes on and is dropped,
-//! what a life begins from, how all ranks of a unit return, which images stay, and what may be forgotten.
+//! The coordinator: it hears what happens to ranks and to their images, and decides what follows. It begins waves, carries
+//! them on and drops them. It chooses what a life begins from, and how all ranks of a unit return. It says which images
+//! stay, and what others may forget.
 //!
 //! It has three kinds of methods, to be called in this order:
 //!
@@ -10,7 +11,7 @@
 //!
 //! The ranks that have their waves together are a *unit*: all ranks of the job, or each group for itself. Without waves every rank has
 //! its images alone. An image is a *copy* of the rank's process, which sleeps, or a *file*, or both. The last [`KEPT`] complete files
-//! stay, and what may be forgotten follows the oldest of them, so that a life can begin from it when the newer one cannot be used.
+//! stay. What others may forget follows the oldest of them: a life begins from it when the newer one cannot be used.
 //!
 //! Each life has a number: the n-th process that has been asked for its rank. What is told of another life than the present one is
 //! old news, and changes nothing.

@@ -1,14 +1,16 @@
-//! Group-based coordinated checkpointing (Gao 2007): the ranks of one group after the other stop, drain their channels and copy
-//! themselves, as in [`crate::Wave::new`], and those of the others compute on. On a failure all return to the last complete wave.
+//! Group-based coordinated checkpointing (Gao 2007). One group after the other stops, drains its channels and copies
+//! its ranks, as in [`crate::Wave::new`]; the other groups compute on. On a failure all return to the last complete
+//! wave.
 //!
-//! Between a group that has been copied for a wave and one that has not, nothing passes ([`Turn::passes`]): sends are deferred
-//! until both have been or neither is about to be. So no channel holds anything when the ranks at both its ends have been
-//! copied, and nothing is logged. A small message is copied into the sender's buffer, and its send is over (message buffering); a
-//! large one stays with the caller, and its send is not over (request buffering): [`Buffer`]. (§3.2, §4.3.)
+//! Nothing passes between a group that is copied for a wave and one that is not ([`Turn::passes`]). The sender defers
+//! such a message until both groups are copied, or neither is about to be. So a channel is empty when the ranks at both
+//! its ends are copied, and nothing is logged. A small message is copied into the sender's buffer, and its send is over
+//! (message buffering). A large one stays with the caller, and its send is not over (request buffering): [`Buffer`].
+//! (§3.2, §4.3.)
 //!
-//! A rank outside of the group whose turn it is (*passive coordination*, §4.4) says when it has seen that. From then on it sends
-//! nothing to that group, which can drain its channels then. A rank that computes is made to look: the coordinator waits for its
-//! answer, and no rank for its computation.
+//! A rank outside of the group whose turn it is (*passive coordination*, §4.4) says when it has seen that. From then on
+//! it sends nothing to that group, which can drain its channels then. A rank that computes is made to look: the
+//! coordinator waits for its answer, and no rank for its computation.
 //!
 //! [`formation`] has the ways to form groups (§4.1), [`Writing`] the order in which they write their images.
 
@@ -87,8 +89,8 @@ impl Turn {
         }
     }
 
-    /// Whether messages may pass between these two groups now: both have been copied, neither has and it is the turn of neither,
-    /// or they are the same.
+    /// Whether messages may pass between these two groups now. They may inside one group, between two that are copied,
+    /// and between two whose turn is still to come.
     #[inline]
     pub fn passes(self, one: u32, other: u32) -> bool {
         self.group == 0 || one.cmp(&self.group) == other.cmp(&self.group)

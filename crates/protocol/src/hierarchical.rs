@@ -1,17 +1,19 @@
-//! Hierarchical fault tolerance (the preview of MPICH-V3): coordinated checkpointing inside a group of ranks, message logging between
-//! groups. Only the group of a failed rank rolls back.
+//! Hierarchical fault tolerance (the preview of MPICH-V3): coordinated checkpointing inside a group of ranks, message
+//! logging between groups. Only the group of a failed rank rolls back.
 //!
-//! The ranks of a group copy themselves at one moment (a wave of the group, [`crate::Wave`]), and all of them return to their last
-//! complete wave when one fails. Every delivery is in its receiver's record, and [`crate::Pessimistic`] replays it, whoever has
-//! sent the message: so the whole group makes again what it has made, and no other rank has to.
+//! The ranks of a group copy themselves at one moment (a wave of the group, [`crate::Wave`]). When one fails, all of
+//! them return to the group's last complete wave. Every delivery is in its receiver's record, and
+//! [`crate::Pessimistic`] replays it, whichever rank sent the message. So the whole group repeats what it did, and no
+//! other rank has to.
 //!
-//! The groups differ in what is kept of a channel. *Between* groups it is a log as under pessimistic logging. *Inside* a group the
-//! sender of a message returns with its receiver, and sends it again. So its log needs to hold what has not been read, and
-//! what was in transit across a wave: sent before the sender's copy, and read after the receiver's. [`Kept`] says so.
+//! What a channel's log keeps depends on its two ends. *Between* groups it keeps what pessimistic logging keeps.
+//! *Inside* a group the sender returns with the receiver and sends its messages again. There the log keeps the unread
+//! messages, and those in transit across a wave: sent before the sender's copy, and read after the receiver's. [`Kept`]
+//! says so.
 //!
-//! A return cuts each log inside the group off where its sender's copy was. What the sender's former lives have sent is
-//! `sent_before` of the next one all the same: the receiver may have delivered it, and its record says so. Therefore
-//! the number must outlive the log.
+//! A return cuts each log inside the group off where its sender's copy was. The next life's `sent_before` still counts
+//! what former lives sent: the receiver may have delivered it, and its record says so. Therefore the number must
+//! outlive the log.
 
 use std::collections::VecDeque;
 

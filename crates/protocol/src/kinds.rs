@@ -1,5 +1,5 @@
-//! The fault-tolerance protocols: what each is, one line each. Where the rest has to do different things, it asks for one of these
-//! properties and not for a protocol, so that a new one that combines them in another way is a new line here.
+//! The fault-tolerance protocols: what each is, one line each. Code that depends on the protocol asks for one of these
+//! properties, not for a protocol. So a new protocol that combines the properties in another way is one new line here.
 
 /// Where messages are kept for a receiver that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

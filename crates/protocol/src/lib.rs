@@ -1,7 +1,7 @@
 //! The fault-tolerance protocols as pure state machines: no I/O, no clock, no thread, no randomness.
 //!
-//! Every input is a method call, every output a return value, so the same code runs inside the libfabric
-//! provider and, a million schedules a minute, inside the simulator.
+//! Every input is a method call, every output a return value. So the same code runs inside the libfabric
+//! provider and inside the simulator, there a million schedules a minute.
 
 mod blocking;
 pub mod causal;

@@ -4,9 +4,12 @@
 //! reports what it did with [`Pessimistic::deliver`] and [`Pessimistic::send`]. Payloads, the record of
 //! deliveries and the connections belong to the caller; this type only counts.
 //!
-//! A life that recovers passes through three states: it repeats the record; then, with the record used up, it
-//! delivers nothing until it has redone every send that a former life made visible (that life made no
-//! delivery there, and its later messages may depend on how many reads found nothing); then it is live.
+//! A life that recovers passes through three states:
+//!
+//! 1. It repeats the record.
+//! 2. The record is used up. It delivers nothing until it has redone every send that a former life made visible. That
+//!    life made no delivery there, and its later messages may depend on how many reads found nothing.
+//! 3. It is live.
 //!
 //! A process image holds this value as plain memory of the process. The process that wakes up from it calls
 //! [`Pessimistic::restored`]; a life without an image is one restored from its beginning.

@@ -1,11 +1,10 @@
 //! The setting `auto`: message logging as in `process`, with images in waves. A rank that fails begins again alone, as under
-//! logging; now and then all ranks return to the last complete wave, as they do when a replay has turned out to be
-//! something else.
+//! logging. Now and then all ranks return to the last complete wave, as they do when a replay differs from the record.
 //!
 //! A wave stops every rank at a step of its own. When all stand still each is copied at a moment of its own, and goes on while
 //! others have yet to be copied. Nothing is drained: what is on its way when all stand still lies in the logs, between the
-//! receiver's copy and the sender's. A return cuts logs and records off where the
-//! wave was, before anybody reads them; then every rank begins from its image like any other that has failed.
+//! receiver's copy and the sender's. A return cuts logs and records off where the wave was,
+//! before anybody reads them. Then every rank begins from its image, like any rank that has failed.
 //!
 //! The real [`Coordinator`](resurgo_protocol::Coordinator) decides all of that; here it is carried out. Groups of ranks have waves of
 //! their own in the setting `hierarchical` ([`crate::hierarchical`]); here all ranks are one.

@@ -1,7 +1,7 @@
 //! What must always hold, checked after every event from a view of the whole system that no rank has.
 //!
 //! The checkers share no code with the protocol: they count reads, deliveries and sends themselves. Per rank they
-//! keep its *history*, the deliveries and sends that count: those of the current life, and, while it replays,
+//! keep its *history*, the deliveries and sends that count. These are those of the current life and, while it replays,
 //! those of former lives that it must repeat. Every send carries the vector clock of its sender's deliveries, so
 //! that the past of every state is known.
 

@@ -1,5 +1,5 @@
-//! The effective delay of a checkpoint whose ranks stand still, group after group, until their images are in a store that all share
-//! (Gao 2007, §5 and Figures 3 to 6): model programs around the real [`Wave`], [`Turn`] and [`Buffer`].
+//! The effective delay of a checkpoint (Gao 2007, §5 and Figures 3 to 6): model programs around the real [`Wave`],
+//! [`Turn`] and [`Buffer`]. Ranks stand still, group after group, until their images are in a store that all share.
 //!
 //! No failures, no checkers, and nothing is saved. Time on the network, in the programs and in the store is modelled.
 

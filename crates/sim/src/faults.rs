@@ -1,5 +1,5 @@
-//! How faults slow a job down whose images all go to one server, and at which rate it makes no more progress (Bouteiller 2006,
-//! §IV.C.2 and Figure 9): a model program around the real [`Pessimistic`], [`Wave`] and [`Cut`].
+//! How faults slow down a job whose images all go to one server, and at which rate it makes no more progress.
+//! It is a model program around the real [`Pessimistic`], [`Wave`] and [`Cut`] (Bouteiller 2006, §IV.C.2 and Figure 9).
 //!
 //! A fault takes a node with its process, its disk and what was on its way to and from it; another takes its place at once.
 //! No checkers. Time on the network, in the program and in the store is modelled.

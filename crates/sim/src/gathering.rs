@@ -1,5 +1,6 @@
-//! Causal logging where what has been sent lies in memory that outlives its sender: a new life looks for itself at what the
-//! others know and at what they have not taken in, one thing after the other, while they go on ([`Gathering`]).
+//! Causal logging where sent messages lie in memory that outlives their sender. A new life looks for itself at what the
+//! others know, and at the messages that they have not taken in ([`Gathering`]). It looks at one thing after the other,
+//! while the others go on.
 //!
 //! This is how ranks of one machine recover. What the former life had recorded and known counts as lost, as it would be with
 //! the memory of a node.
@@ -192,8 +193,8 @@ impl World {
         self.schedule(pause, world::Event::Look { rank, incarnation });
     }
 
-    /// What `rank` finds. Not what a former life of it knew (but for what it has sent to itself, which is there), and of others that have not
-    /// begun again only what their images know.
+    /// What `rank` finds. It does not find what its former lives knew, except what they sent to themselves. Of ranks that
+    /// have not begun again it finds only what their images know.
     fn seen(&self, rank: Rank, look: &Look, lives: &[Standing]) -> Result<Vec<Event>, Violation> {
         let is_known = |of: Rank| of != rank && lives[of as usize].has_told;
         match *look {

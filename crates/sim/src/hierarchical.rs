@@ -1,8 +1,8 @@
 //! The setting `hierarchical`: message logging between groups of ranks, and waves inside each. A rank that fails takes its group with
 //! it: all return to the group's last complete wave and repeat what their records say. Other groups go on.
 //!
-//! Everything is as in `process`, with the waves of `auto`, but for the channels inside a group: of those the log keeps what
-//! [`Kept`](resurgo_protocol::hierarchical::Kept) says, and a return cuts it off where the wave was. Records are not cut.
+//! Everything is as in `process`, with the waves of `auto`, except the channels inside a group. Their logs keep what
+//! [`Kept`](resurgo_protocol::hierarchical::Kept) says, and a return cuts them off where the wave was. It cuts no record.
 
 use resurgo_protocol::group::Groups;
 use resurgo_protocol::{Fact, Rank};

@@ -1,7 +1,7 @@
 //! Process images: when they are taken, which are kept, and what that lets others drop.
 //!
-//! A rank takes images alone. An image counts from the moment it is complete, which may be after the end of its
-//! life but not after the beginning of the next: that one may do something else where nothing was dictated. For the
+//! A rank takes images alone. An image counts from the moment it is complete. That may be after the end of its
+//! life, but not after the beginning of the next: the next may do something else where nothing was dictated. For the
 //! same reason an image that a recovery passes over is gone for good.
 //!
 //! The last two are kept, and a recovery may find the newer one destroyed. So everything up to the older one is

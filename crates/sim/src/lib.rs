@@ -1,5 +1,5 @@
-//! A deterministic simulator of a whole job: ranks that run random programs, a network that delays and loses,
-//! an event logger, and crashes of all of them, around the state machines of `resurgo-protocol`.
+//! A deterministic simulator of a whole job, around the state machines of `resurgo-protocol`. Ranks run random
+//! programs, the network delays and loses, and ranks, event loggers and wires fail.
 //!
 //! Everything follows from one seed. [`checkers`] watch what must always hold and share no code with the
 //! protocol; [`subject`] breaks the protocol on purpose to show that they see it.

@@ -3,14 +3,15 @@
 //! Where node memory survives, a channel is the sender's log and news of an entry comes late (`revealed`). Where
 //! it does not, packets travel on wires that keep the order per channel, and:
 //!
-//! - a packet names the lives of sender and receiver; one of a replaced sender, or for another life of the
-//!   receiver, is dropped;
-//! - a new life, its record known, sends `Connect` to everyone: serve me from here. The answer `Seen` says how
-//!   many messages of the asker are visible (delivered, waiting, or in the record) and how many are here;
-//! - `Covered`, also in the other two, says how many messages of the channel are covered by the checkpoints of
-//!   their receiver: their sender may drop them;
-//! - a wire may break without a crash: what was on it is lost and both ends connect again;
-//! - the network may be parted for a time: what is sent from one part to the other arrives when that is over.
+//! - A packet names the lives of sender and receiver. One of a replaced sender, or for another life of the receiver,
+//!   is dropped.
+//! - A new life that knows its record sends `Connect` to everyone: serve me from here.
+//! - The answer `Seen` says how many messages of the asker are visible (delivered, waiting, or in the record). It also
+//!   says how many are here.
+//! - `Covered`, also in the other two, says how many messages of the channel the receiver's checkpoints cover. The sender
+//!   may drop them.
+//! - A wire may break without a crash: its packets are lost, and both ends connect again.
+//! - The network may be parted for a time. Packets between the parts arrive when that is over.
 
 use resurgo_protocol::Rank;
 use resurgo_protocol::causal::Answer;

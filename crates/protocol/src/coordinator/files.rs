@@ -189,8 +189,8 @@ impl Coordinator {
         }
     }
 
-    /// Without local copies: a copy ends when it has been written, those of a wave when all have written theirs, since a wave of
-    /// which one cannot be written is none in files.
+    /// Without local copies, a copy ends when its file is written. Copies of a wave end together, when all files are
+    /// written: a wave that lacks a file is of no use.
     pub(super) fn end_copies_in_files(&mut self, rank: Rank) {
         if self.plan.local_copies {
             return;

@@ -137,7 +137,8 @@ impl Coordinator {
         }
     }
 
-    /// The newest wave of a unit of which every rank has its image, asleep or in a file, and what was in transit is known or in one.
+    /// The newest wave that a unit can return to. Every rank has its image of it, asleep or in a file; the messages in
+    /// transit are known, or in a file.
     fn newest_wave(&self, unit: usize) -> Option<u64> {
         let members = &self.units[unit].members;
         let all_have = |number: &u64| {
@@ -150,8 +151,8 @@ impl Coordinator {
         numbers.filter(all_have).max()
     }
 
-    /// Chooses the wave that all ranks of a unit begin from: the last one, of which those begin from their files whose copies do not
-    /// sleep any more; without one, the beginning. What was in transit may have to be read first.
+    /// Chooses the wave that all ranks of a unit begin from: the newest one, or the beginning where there is none. A rank
+    /// whose copy is gone begins from its file. The messages in transit may have to be read first.
     pub(super) fn choose_wave(&mut self, unit: usize) {
         let wave = self.newest_wave(unit).unwrap_or(0);
         if wave > 0 && self.is_passing() && !self.transit.contains(&wave) {
