@@ -2,11 +2,11 @@
 //! drained, every rank copies itself, all go on. On a failure every rank returns to the last complete wave.
 //!
 //! [`Wave`] is the coordinator's side of one wave. A rank that stands still announces how many messages it has sent on each
-//! of its channels, and drains its own until it has taken as many as were announced. Taking a message may send another (an
+//! of its channels. It drains its own until it has taken as many as their senders announced. Taking a message may send another (an
 //! answer to a remote read), so the ranks drain in rounds until a round has moved nothing. [`Return`] is its side of the way
 //! back.
 //!
-//! In groups that have their turns one after the other ([`crate::group`]) only the ranks of one group at a time do so, and the
+//! Where groups have their turns one after the other ([`crate::group`]), only the ranks of one group at a time do so. The
 //! others hold back what must not pass.
 
 use crate::Rank;

@@ -5,7 +5,7 @@
 //!
 //! **Loss.** A logger that replaces a lost one starts empty, in a later epoch. Every live rank then sends all it
 //! has once more, after having told what its images cover ([`EventLogger::forget`]). Until a rank has refilled what
-//! lost loggers had acknowledged to it, its history here is not whole and [`EventLogger::query`] refuses it: others
+//! lost loggers had acknowledged to it, its history here is not whole. [`EventLogger::query`] refuses it then: others
 //! may depend on deliveries that are not here.
 //!
 //! **Causal order.** Where sends do not wait ([`crate::causal`]), a delivery may come here before others that it depends

@@ -50,8 +50,8 @@ impl Determinant {
     }
 }
 
-/// One recorded delivery as a rank's own record keeps it: the receiver owns the record, its rclock is the
-/// place in it, and its ssn is the number of earlier entries of the same source plus one.
+/// One recorded delivery as a rank's own record keeps it. The receiver owns the record; the delivery's rclock is
+/// its place in it. Its ssn is the number of earlier entries of the same source plus one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Recorded {
     /// Rank that sent the message.

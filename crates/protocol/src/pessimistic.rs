@@ -45,9 +45,9 @@ pub enum Sending {
         /// Its number on the channel, from 1.
         ssn: u64,
     },
-    /// A former life made this send visible: compare with the log where it is kept, append where it is lost,
-    /// and do not hand it to a receiver that has seen it. Where the receiver's checkpoint covers it, it may have
-    /// been dropped from the log: then there is nothing to compare, and nothing to append.
+    /// A former life made this send visible: compare with the log where it is kept, append where it is lost.
+    /// Do not hand it to a receiver that has seen it. Where the receiver's checkpoint covers it, the log may have
+    /// dropped it: then there is nothing to compare, and nothing to append.
     Redo {
         /// Its number on the channel, from 1.
         ssn: u64,

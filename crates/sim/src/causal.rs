@@ -1,8 +1,8 @@
-//! Causal message logging in the run: piggybacks on the wires, lives that collect what others know of them, and stable
-//! clocks that travel between event loggers and ranks.
+//! Causal message logging in the run. Wires carry piggybacks, new lives collect what others know of them, and stable
+//! clocks travel between event loggers and ranks.
 //!
-//! A piggyback is computed when its frame leaves, also when it leaves again; it is encoded and decoded as in a real job,
-//! and taken in when the frame arrives. A new life asks everybody at once ([`Collection`]).
+//! The sender computes a piggyback when its frame leaves, also when it leaves again. The receiver takes it in when the
+//! frame arrives. It is encoded and decoded as in a real job. A new life asks everybody at once ([`Collection`]).
 
 use resurgo_protocol::causal::{Answer, Collection, Error, Piggyback, Reduction};
 use resurgo_protocol::{Causal, Rank};

@@ -1,5 +1,5 @@
 //! The setting `channel-memory`: ranks that talk only to channel memories, over connections of their own making. A crash takes away
-//! everything of the rank but its images; what it had said and is still on its way arrives, from its beginning on, or does not.
+//! everything of the rank but its images. On each connection, what is on its way arrives up to some moment.
 //!
 //! Connections keep order, and are as fast as they like, each for itself. Channel memories do not fail: with one the job ends.
 

@@ -3,13 +3,12 @@
 //! It asks every rank, and its event logger if it has one. Asking fences: from its answer on, a rank takes nothing more
 //! that a former life has sent. Others may be collecting too, so answers come in two kinds:
 //!
-//! - at once, by everybody who is there: what it knows now ([`Answer::complete`] is false while it is collecting itself);
-//! - *complete*, by ranks whose life has begun, and by those that have been answered at once by everybody and by their
-//!   event logger. Only then nothing more can escape from their former lives: whoever has taken in what they sent has told
-//!   them.
+//! - At once: every rank that is there says what it knows now. [`Answer::complete`] is false while it collects itself.
+//! - *Complete*: a rank gives it when its life has begun, or when every rank and its event logger have answered it at
+//!   once. Only then nothing more can escape from its former lives: all ranks that took in their messages have told it.
 //!
-//! A collection is over with a complete answer of every rank, each from a life that is as late as any that the others have
-//! heard of. Nobody who is alive, or will be, then depends on a delivery of this rank that is not among what was collected.
+//! A collection is over with a complete answer of every rank. Each must come from the latest life that the others have
+//! heard of. Then no rank, alive or later, depends on a delivery of this rank that the collection lacks.
 //! With less, a message of a dead life that is still on its way can make an orphan.
 
 use super::{Causal, Error, Event, Piggyback};

@@ -1,8 +1,8 @@
-//! What is known anywhere, put together: for a life that can read what others know without asking them, because what has been
-//! sent lies where it can see it. Nothing of its former lives can escape then, and one look is a whole [`Collection`].
+//! What is known anywhere, put together. A life does this where sent messages lie where it can see them: it reads what
+//! others know without asking them. Nothing of its former lives can escape then, and one look is a whole [`Collection`].
 //!
-//! Events may be added in any order. Only all of them together are closed, and only together they may be taken in: what is
-//! missing from a part would be taken for stable.
+//! Events may be added in any order. Only all of them together are closed, so the life takes them in together: it would
+//! take for stable what a part lacks.
 
 use std::collections::BTreeMap;
 
