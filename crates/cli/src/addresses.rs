@@ -50,10 +50,10 @@ pub fn decided_by() -> Result<(u64, bool), Refusal> {
 pub fn as_before(job: &Job) -> Result<(), Refusal> {
     let (stack, legacy) = decided_by()?;
     let refused = |error: nix::Error, what: &str| Refusal::new(1, format!("{what}: {error}"));
-    if stack != job.stack_limit {
+    if stack != job.addresses.stack_limit {
         let (_, hard) =
             getrlimit(Resource::RLIMIT_STACK).map_err(|error| refused(error, "cannot read the limit of the stack"))?;
-        if job.stack_limit > hard {
+        if job.addresses.stack_limit > hard {
             let shown = |limit| match limit {
                 RLIM_INFINITY => "unlimited".to_string(),
                 limit => readable_size(limit),
@@ -63,16 +63,16 @@ pub fn as_before(job: &Job) -> Result<(), Refusal> {
                 format!(
                     "the job was started with a stack of {} (ulimit -s), and may have {} here: raise the hard limit (ulimit -Hs), or \
                      resume it where that is higher",
-                    shown(job.stack_limit),
+                    shown(job.addresses.stack_limit),
                     shown(hard)
                 ),
             ));
         }
-        setrlimit(Resource::RLIMIT_STACK, job.stack_limit, hard)
+        setrlimit(Resource::RLIMIT_STACK, job.addresses.stack_limit, hard)
             .map_err(|error| refused(error, "cannot set the limit of the stack that the job was started with"))?;
     }
-    if legacy != job.legacy_layout {
-        set_legacy_layout(job.legacy_layout).map_err(|error| {
+    if legacy != job.addresses.legacy_layout {
+        set_legacy_layout(job.addresses.legacy_layout).map_err(|error| {
             refused(
                 error,
                 "cannot have the memory layout that the job was started with (setarch -L)",

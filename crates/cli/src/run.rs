@@ -8,7 +8,7 @@ use resurgo_protocol::Protocol;
 use resurgo_runtime::dispatcher::{self, Limits, Listeners, Places, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
-use resurgo_wire::control::{Job, Program, Stdin};
+use resurgo_wire::control::{Addresses, ImageFiles, Job, Program, Services, Stdin};
 use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, SEGMENT};
 
 use crate::addresses;
@@ -119,8 +119,8 @@ pub fn resume(options: Options, suspended: Suspended) -> Result<Settings, Refusa
     if let Some(warning) = warning.filter(|_| !options.output.quiet) {
         eprintln!("resurgo: warning: {warning}");
     }
-    job.fixed_addresses = check::fixed_addresses(job.protocol)?;
-    job.checkpoint_keep = options.images.keep;
+    job.addresses.are_fixed = check::fixed_addresses(job.protocol)?;
+    job.image_files.keep = options.images.keep;
     // This machine may have others than the one on which the job was suspended.
     job.cpus = binding::of(options.binding.to.as_ref(), options.binding.by.as_ref())?;
     job.image_at_messages = images_at(&options, about.launched)?;
@@ -221,27 +221,29 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         prefault_segments: (log_prefault / SEGMENT as u64).min(log_segments as u64) as u32,
         spin_ns: spin_ns(&options, binding::processors(&cpus, size)),
         spill_directory: options.log.spill_directory.clone().map(PathBuf::into_os_string),
-        event_logger_ports: Vec::new(),
         reduction: options.loggers.reduction,
         clock_spread: options.loggers.clock_spread,
-        event_logger_address: 0,
-        channel_memory_ports: Vec::new(),
-        channel_memory_address: 0,
+        // They are started after this.
+        services: Services::default(),
         key: [0; 32],
         stdin: Stdin::Nothing,
         images: options.has_images(),
         groups: options::groups::grouping(&options, size).map_err(|error| Refusal::new(2, error))?,
         groups_at_once: options.groups.at_once,
-        checkpoint_directory: checkpoint_directory.map(PathBuf::into_os_string),
-        checkpoint_compress: options.images.compress,
-        checkpoint_keep: options.images.keep,
-        local_copies: options.images.local_copies,
+        image_files: ImageFiles {
+            directory: checkpoint_directory.map(PathBuf::into_os_string),
+            compress: options.images.compress,
+            keep: options.images.keep,
+            local_copies: options.images.local_copies,
+        },
         cpus,
         open_files,
-        fixed_addresses: check::fixed_addresses(options.protocol)?,
-        place,
-        stack_limit,
-        legacy_layout,
+        addresses: Addresses {
+            are_fixed: check::fixed_addresses(options.protocol)?,
+            place,
+            stack_limit,
+            legacy_layout,
+        },
         message_faults: Vec::new(),
         image_at_messages: images_at(&options, size)?,
     };

@@ -130,10 +130,9 @@ fn not_mapped(place: usize, bytes: usize) -> AttachError {
     ))
 }
 
-impl Node {
-    /// Maps the node memory inherited as [`nm::NODE_MEMORY_FD`].
-    pub fn attach() -> Result<Node, AttachError> {
-        let rank = own_rank()?;
+impl HeaderPage {
+    /// The first page of the memory that the rank was started with.
+    fn read() -> Result<HeaderPage, AttachError> {
         let mut page = [0u8; header::BYTES];
         // SAFETY: reads at most one page into one page.
         let got = unsafe { libc::pread(nm::NODE_MEMORY_FD, page.as_mut_ptr().cast(), page.len(), 0) };
@@ -146,6 +145,34 @@ impl Node {
                 "the node memory was made by another version of resurgo".into(),
             ));
         }
+        Ok(page)
+    }
+}
+
+/// Maps the node memory at `place`, to be read.
+fn map(layout: &Layout, place: usize) -> Result<*mut u8, AttachError> {
+    // SAFETY: maps address space nobody has (NOREPLACE); the memfd is as long as the layout says.
+    let base = unsafe {
+        libc::mmap(
+            place as *mut _,
+            layout.total(),
+            libc::PROT_READ,
+            libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+            nm::NODE_MEMORY_FD,
+            0,
+        )
+    };
+    if base as usize != place {
+        return Err(not_mapped(place, layout.total()));
+    }
+    Ok(base.cast::<u8>())
+}
+
+impl Node {
+    /// Maps the node memory inherited as [`nm::NODE_MEMORY_FD`].
+    pub fn attach() -> Result<Node, AttachError> {
+        let rank = own_rank()?;
+        let page = HeaderPage::read()?;
         let protocol = Protocol::numbered(page.get(header::PROTOCOL))
             .ok_or_else(|| AttachError("the node memory names no protocol that there is".into()))?;
         let size = page.get(header::SIZE) as usize;
@@ -161,22 +188,7 @@ impl Node {
         {
             return Err(AttachError("the node memory does not fit this rank".into()));
         }
-        let place = page.get(header::PLACE) as usize;
-        // SAFETY: maps address space nobody has (NOREPLACE); the memfd is as long as the layout says.
-        let base = unsafe {
-            libc::mmap(
-                place as *mut _,
-                layout.total(),
-                libc::PROT_READ,
-                libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
-                nm::NODE_MEMORY_FD,
-                0,
-            )
-        };
-        if base as usize != place {
-            return Err(not_mapped(place, layout.total()));
-        }
-        let base = base.cast::<u8>();
+        let base = map(&layout, page.get(header::PLACE) as usize)?;
         // SAFETY: aligned words inside the mapping, which the agent has written before this rank was started.
         let group = |of: usize| unsafe { *base.add(layout.control(of) + control::GROUP.at).cast::<u64>() };
         let waves = protocol.waves();

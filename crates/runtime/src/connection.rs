@@ -7,10 +7,15 @@ use std::os::unix::net::UnixStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_wire::control::{FrameBuffer, Message};
 
+/// Bytes that are read at a time.
+const READ: usize = 256 << 10;
+
 /// One end of the control connection.
 pub struct Connection {
     socket: UnixStream,
     incoming: FrameBuffer,
+    /// What a read fills: kept, as new memory of this size costs more than what it is for.
+    buffer: Vec<u8>,
     outgoing: Vec<u8>,
     sent: usize,
 }
@@ -29,6 +34,7 @@ impl Connection {
         Ok(Connection {
             socket,
             incoming: FrameBuffer::default(),
+            buffer: vec![0; READ],
             outgoing: Vec::new(),
             sent: 0,
         })
@@ -87,16 +93,15 @@ impl Connection {
             messages: Vec::new(),
             closed: false,
         };
-        let mut buffer = vec![0u8; 256 << 10];
         loop {
-            match self.socket.read(&mut buffer) {
+            match self.socket.read(&mut self.buffer) {
                 Ok(0) => {
                     received.closed = true;
                     break;
                 }
                 Ok(length) => {
-                    self.incoming.extend(&buffer[..length]);
-                    if length < buffer.len() {
+                    self.incoming.extend(&self.buffer[..length]);
+                    if length < self.buffer.len() {
                         break;
                     }
                 }

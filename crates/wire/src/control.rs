@@ -14,7 +14,9 @@ use crate::counters::{Cost, Costs, Sizes};
 use frames::frame;
 pub use frames::{FrameBuffer, FrameError, MAX_FRAME, Message};
 pub(crate) use frames::{from_json, json};
-pub use job::{Grouping, Job, Program, Stdin, WantedProgram, appnums, protocol_number};
+pub use job::{
+    Addresses, Grouping, ImageFiles, Job, Program, Services, Stdin, WantedProgram, appnums, protocol_number,
+};
 
 /// Which of a rank's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -155,7 +155,12 @@ impl Agent {
             return self.not_written(rank, number, reason);
         }
         let asked = store.begin(rank, number, &work.job.name, &image.note).and_then(|file| {
-            let request = Datagram::new(Kind::Write, number, work.job.checkpoint_compress.unwrap_or(0).into(), 0);
+            let request = Datagram::new(
+                Kind::Write,
+                number,
+                work.job.image_files.compress.unwrap_or(0).into(),
+                0,
+            );
             image.socket.send(&request, &[file.as_fd()])
         });
         match asked {

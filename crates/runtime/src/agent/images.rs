@@ -231,7 +231,7 @@ impl Rank {
 impl Work {
     /// Images will be written to files in which what has not changed stays: not to compressed ones.
     pub(super) fn bit_for_files(&self) -> u64 {
-        if self.store.is_some() && self.job.checkpoint_compress.is_none() {
+        if self.store.is_some() && self.job.image_files.compress.is_none() {
             TRACKED
         } else {
             0

@@ -140,9 +140,9 @@ impl Work {
             ),
             None => None,
         };
-        let store = match &job.checkpoint_directory {
+        let store = match &job.image_files.directory {
             Some(directory) => Some(
-                Store::create(directory.as_ref(), &job.name, job.checkpoint_keep).map_err(|error| {
+                Store::create(directory.as_ref(), &job.name, job.image_files.keep).map_err(|error| {
                     format!(
                         "cannot make a directory for image files in {}: {error}",
                         directory.display()

@@ -138,16 +138,6 @@ impl Life {
         begin: Begin,
     ) -> io::Result<(Life, Option<PipeWriter>)> {
         let (mut life, theirs, input) = Life::connect(around.job, rank)?;
-        let stdin = match (theirs.stdin, &around.job.stdin) {
-            (Some(pipe), _) => Stdio::from(pipe),
-            (None, Stdin::File(path, offset)) if rank == 0 => {
-                let mut file = File::open(path)?;
-                file.seek(SeekFrom::Start(*offset))?;
-                Stdio::from(file)
-            }
-            _ => Stdio::from(OpenOptions::new().read(true).open("/dev/null")?),
-        };
-
         // What cannot be opened is as good as damaged: the process says so.
         let (saved, unusable) = match (&begin, around.store) {
             (Begin::Image(image), Some(store)) => match store.image(&image.name) {
@@ -156,42 +146,9 @@ impl Life {
             },
             _ => (None, String::new()),
         };
-        let mut command = Command::new("/proc/self/exe");
-        let agent = std::process::id().to_string();
-        let files = format!("{}:{}", around.job.open_files.0, around.job.open_files.1);
-        let cpus = around.job.cpus_of(rank).unwrap_or_default();
-        let addresses = if around.job.fixed_addresses { "fixed" } else { "random" };
-        match begin {
-            Begin::Image(image) => command
-                .arg(crate::trampoline::RESTORE_VERB)
-                .args([
-                    &agent,
-                    addresses,
-                    &files,
-                    &cpus,
-                    &around.job.name,
-                    &image.digest,
-                    &unusable,
-                ])
-                .arg(around.shown(image))
-                .env_clear()
-                // By this the process knows itself, and its copies, among those that have a file open.
-                .env(ENV_RANK, rank.to_string()),
-            Begin::Program(file) => command
-                .arg(crate::trampoline::VERB)
-                .arg(agent)
-                .arg(addresses)
-                .arg(files)
-                .arg(cpus)
-                .arg(if file.is_some() { "held" } else { "path" })
-                .arg(&program.directory)
-                .arg(&program.path)
-                .args(&program.arguments)
-                .env_clear()
-                .envs(environment(program, rank, place)),
-        };
+        let mut command = command(around, rank, place, program, &begin, &unusable);
         command
-            .stdin(stdin)
+            .stdin(standard_input(theirs.stdin, around.job, rank)?)
             .stdout(theirs.stdout)
             .stderr(theirs.stderr)
             .process_group(0);
@@ -288,4 +245,67 @@ fn environment(program: &Program, rank: usize, place: &Place) -> Vec<(OsString, 
         set("SLURM_LOCALID", own);
     }
     all
+}
+
+/// What `rank` reads from: its end of the pipe for input, the file that the user names, or nothing.
+fn standard_input(pipe: Option<PipeReader>, job: &Job, rank: usize) -> io::Result<Stdio> {
+    Ok(match (pipe, &job.stdin) {
+        (Some(pipe), _) => Stdio::from(pipe),
+        (None, Stdin::File(path, offset)) if rank == 0 => {
+            let mut file = File::open(path)?;
+            file.seek(SeekFrom::Start(*offset))?;
+            Stdio::from(file)
+        }
+        _ => Stdio::from(OpenOptions::new().read(true).open("/dev/null")?),
+    })
+}
+
+/// The trampoline that becomes the program, or rebuilds it from its image. `unusable`: why the image cannot be opened.
+fn command(
+    around: &Surroundings,
+    rank: usize,
+    place: &Place,
+    program: &Program,
+    begin: &Begin,
+    unusable: &str,
+) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    let agent = std::process::id().to_string();
+    let files = format!("{}:{}", around.job.open_files.0, around.job.open_files.1);
+    let cpus = around.job.cpus_of(rank).unwrap_or_default();
+    let addresses = if around.job.addresses.are_fixed {
+        "fixed"
+    } else {
+        "random"
+    };
+    match begin {
+        Begin::Image(image) => command
+            .arg(crate::trampoline::RESTORE_VERB)
+            .args([
+                &agent,
+                addresses,
+                &files,
+                &cpus,
+                &around.job.name,
+                &image.digest,
+                &unusable,
+            ])
+            .arg(around.shown(image))
+            .env_clear()
+            // By this the process knows itself, and its copies, among those that have a file open.
+            .env(ENV_RANK, rank.to_string()),
+        Begin::Program(file) => command
+            .arg(crate::trampoline::VERB)
+            .arg(agent)
+            .arg(addresses)
+            .arg(files)
+            .arg(cpus)
+            .arg(if file.is_some() { "held" } else { "path" })
+            .arg(&program.directory)
+            .arg(&program.path)
+            .args(&program.arguments)
+            .env_clear()
+            .envs(environment(program, rank, place)),
+    };
+    command
 }

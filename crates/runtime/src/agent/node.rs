@@ -104,24 +104,24 @@ impl NodeMemory {
         self.set_header(header::TOLERATE_NODE, u32::from(job.tolerate_node))?;
         self.set_header(header::ARENA_BASE, layout.arena_base() as u64)?;
         self.set_header(header::ARENA_STRIDE, layout.arena_stride() as u64)?;
-        self.set_header(header::PLACE, job.place as u64)?;
+        self.set_header(header::PLACE, job.addresses.place as u64)?;
         self.set_header(header::LOG_SEGMENTS, job.log_segments as u64)?;
         self.set_header(header::SPILL, u32::from(job.spill_directory.is_some()))?;
         self.set_header(header::PREFAULT_SEGMENTS, job.prefault_segments)?;
         self.set_header(header::SPIN_NS, job.spin_ns)?;
         self.set_header(header::SPILL_NEXT, 0)?;
-        self.set_header(header::EVENT_LOGGERS, job.event_logger_ports.len() as u32)?;
-        for (logger, port) in job.event_logger_ports.iter().enumerate() {
+        self.set_header(header::EVENT_LOGGERS, job.services.event_logger_ports.len() as u32)?;
+        for (logger, port) in job.services.event_logger_ports.iter().enumerate() {
             self.set_header(header::EVENT_LOGGER_PORTS.item(logger), u32::from(*port))?;
         }
         self.set_header(header::REDUCTION, job.reduction)?;
         self.set_header(header::CLOCK_SPREAD, job.clock_spread)?;
-        self.set_header(header::EVENT_LOGGER_ADDRESS, job.event_logger_address)?;
-        self.set_header(header::CHANNEL_MEMORIES, job.channel_memory_ports.len() as u32)?;
-        for (number, port) in job.channel_memory_ports.iter().enumerate() {
+        self.set_header(header::EVENT_LOGGER_ADDRESS, job.services.event_logger_address)?;
+        self.set_header(header::CHANNEL_MEMORIES, job.services.channel_memory_ports.len() as u32)?;
+        for (number, port) in job.services.channel_memory_ports.iter().enumerate() {
             self.set_header(header::CHANNEL_MEMORY_PORTS.item(number), u32::from(*port))?;
         }
-        self.set_header(header::CHANNEL_MEMORY_ADDRESS, job.channel_memory_address)?;
+        self.set_header(header::CHANNEL_MEMORY_ADDRESS, job.services.channel_memory_address)?;
         self.write(&job.key, header::JOB_KEY.at)
     }
 
@@ -356,7 +356,7 @@ impl NodeMemory {
 pub(super) mod tests {
     use super::*;
     use resurgo_protocol::Protocol;
-    use resurgo_wire::control::Stdin;
+    use resurgo_wire::control::{Addresses, ImageFiles, Services, Stdin};
     use resurgo_wire::counters::Cost;
 
     pub fn job() -> Job {
@@ -370,25 +370,26 @@ pub(super) mod tests {
             prefault_segments: 4,
             spin_ns: 1000,
             spill_directory: None,
-            event_logger_ports: Vec::new(),
             reduction: 0,
             clock_spread: 0,
-            event_logger_address: 0,
-            channel_memory_ports: Vec::new(),
-            channel_memory_address: 0,
+            services: Services::default(),
             key: [7; 32],
             stdin: Stdin::Nothing,
             images: false,
-            checkpoint_directory: None,
-            checkpoint_compress: None,
-            checkpoint_keep: false,
-            local_copies: true,
+            image_files: ImageFiles {
+                directory: None,
+                compress: None,
+                keep: false,
+                local_copies: true,
+            },
             cpus: Vec::new(),
             open_files: (1024, 1024),
-            fixed_addresses: true,
-            place: 1 << 44,
-            stack_limit: 8 << 20,
-            legacy_layout: false,
+            addresses: Addresses {
+                are_fixed: true,
+                place: 1 << 44,
+                stack_limit: 8 << 20,
+                legacy_layout: false,
+            },
             message_faults: Vec::new(),
             image_at_messages: Vec::new(),
             groups: resurgo_wire::control::Grouping::One,

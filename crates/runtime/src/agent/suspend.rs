@@ -294,7 +294,7 @@ fn load(job: Job, directory: &Path, mut reader: Reader, input: Option<&OsStr>) -
         is_whole.map_err(|error| format!("cannot keep standard input: {error}"))?;
     }
     let (directory, key, locks) = reader.finish().map_err(|error| error.to_string())?;
-    let store = Store::of(directory, key, locks.into(), job.checkpoint_keep);
+    let store = Store::of(directory, key, locks.into(), job.image_files.keep);
     let formers = state.ranks.iter().map(RankState::former).collect();
     let ranks: Vec<Rank> = state.ranks.into_iter().map(Rank::from_state).collect();
     let numbers = ranks.iter().flat_map(|rank| &rank.images.files).map(|file| file.number);

@@ -39,8 +39,8 @@ pub(super) fn plan(job: &Job, ranks: usize) -> Plan {
     Plan {
         protocol: job.protocol,
         units: job.units(ranks),
-        files: job.checkpoint_directory.is_some(),
-        local_copies: job.local_copies,
+        files: job.image_files.directory.is_some(),
+        local_copies: job.image_files.local_copies,
         groups_at_once: job.groups_at_once,
     }
 }

@@ -56,15 +56,17 @@ impl Loggers {
         }
         let reached = wanted.reached();
         let failed = cannot("start an event logger");
-        job.event_logger_address = reached.to_bits();
-        job.event_logger_ports.clear();
+        job.services.event_logger_address = reached.to_bits();
+        job.services.event_logger_ports.clear();
         for logger in &loggers.0 {
-            job.event_logger_ports
+            job.services
+                .event_logger_ports
                 .push(logger.process.address().map_err(&failed)?.port());
         }
         for (number, logger) in loggers.0.iter_mut().enumerate() {
             if job.clock_spread == SPREAD_MULTICAST {
                 let others = job
+                    .services
                     .event_logger_ports
                     .iter()
                     .enumerate()

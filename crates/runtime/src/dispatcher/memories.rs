@@ -20,7 +20,7 @@ impl Memories {
     /// Starts them, for a job of `ranks` ranks, and tells the job where they are.
     pub fn start(job: &mut Job, wanted: &Listeners, ranks: usize) -> Result<Memories, StartError> {
         let mut memories = Memories::default();
-        job.channel_memory_ports.clear();
+        job.services.channel_memory_ports.clear();
         for number in 0..wanted.count {
             let served = ranks.div_ceil(wanted.count) as u64;
             let settings = Settings {
@@ -34,12 +34,13 @@ impl Memories {
             let bind = wanted.bind(number).into();
             let mut process = channel_memory::make(settings, bind, job.spill_directory.as_deref())?;
             let failed = cannot("start a channel memory");
-            job.channel_memory_ports
+            job.services
+                .channel_memory_ports
                 .push(process.address().map_err(&failed)?.port());
             process.start().map_err(&failed)?;
             memories.0.push(process);
         }
-        job.channel_memory_address = wanted.reached().to_bits();
+        job.services.channel_memory_address = wanted.reached().to_bits();
         Ok(memories)
     }
 

@@ -85,7 +85,8 @@ impl Dispatcher {
             suspension: Suspension::new(
                 settings.origin,
                 settings.registry,
-                job.checkpoint_directory
+                job.image_files
+                    .directory
                     .as_ref()
                     .map(|directory| PathBuf::from(directory).join(&job.name))
                     .unwrap_or_default(),
@@ -163,7 +164,7 @@ impl Images {
     fn of(job: &Job, size: usize) -> Images {
         Images {
             without: suspend::without_images(job),
-            are_written: job.checkpoint_directory.is_some(),
+            are_written: job.image_files.directory.is_some(),
             refusals: Refusals::new(size),
             unusable: BTreeMap::new(),
         }

@@ -73,7 +73,7 @@ pub(super) fn obstacle(job: &Job) -> Option<&'static str> {
         );
     }
     let without = "image files have no place; start it with --checkpoint-dir DIR to be able to suspend it";
-    job.checkpoint_directory.is_none().then_some(without)
+    job.image_files.directory.is_none().then_some(without)
 }
 
 /// Suspensions of the job.

@@ -26,37 +26,20 @@ pub struct Job {
     pub spin_ns: u64,
     /// Directory where full segments go when the log memory is used up; nowhere when absent.
     pub spill_directory: Option<OsString>,
-    /// TCP ports of the event loggers; none where there are none.
-    #[serde(default)]
-    pub event_logger_ports: Vec<u16>,
     /// How piggybacks are kept small (causal): [`crate::node_memory::REDUCTIONS`] by number.
     #[serde(default)]
     pub reduction: u32,
     /// How stable clocks spread where there are several event loggers: [`crate::node_memory::CLOCK_SPREADS`] by number.
     #[serde(default)]
     pub clock_spread: u32,
-    /// IPv4 address of the event loggers as ranks reach it, first number in the high byte.
-    pub event_logger_address: u32,
-    /// TCP ports of the channel memories; none where there are none.
-    #[serde(default)]
-    pub channel_memory_ports: Vec<u16>,
-    /// IPv4 address of the channel memories as ranks reach it, first number in the high byte.
-    #[serde(default)]
-    pub channel_memory_address: u32,
+    #[serde(flatten)]
+    pub services: Services,
     pub key: [u8; 32],
     pub stdin: Stdin,
     /// Images of ranks may be asked for.
     pub images: bool,
-    /// Directory below which image files are written; nowhere when absent.
-    pub checkpoint_directory: Option<OsString>,
-    /// Level of zstd at which image files are compressed; absent: they are not.
-    pub checkpoint_compress: Option<u8>,
-    /// Image files stay when the job has ended well.
-    pub checkpoint_keep: bool,
-    /// Images stay in memory beside their files, so that only a rank that has lost its own reads one (MPICH-V/CL's copies on
-    /// local disks; Bouteiller 2006, §III.E). Without files they always do.
-    #[serde(default = "yes")]
-    pub local_copies: bool,
+    #[serde(flatten)]
+    pub image_files: ImageFiles,
     /// The processors of ranks, which take them in turn; none: ranks run where this process may.
     #[serde(default)]
     pub cpus: Vec<Vec<u32>>,
@@ -68,19 +51,61 @@ pub struct Job {
     /// Most groups that write their images at the same time.
     #[serde(default)]
     pub groups_at_once: u32,
+    #[serde(flatten)]
+    pub addresses: Addresses,
+    /// (rank, messages): the rank's first life kills itself after so many sends and deliveries.
+    pub message_faults: Vec<(usize, u64)>,
+    /// (rank, messages): an image of the rank is taken after so many sends and deliveries.
+    pub image_at_messages: Vec<(usize, u64)>,
+}
+
+/// Where ranks reach the servers of the job.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Services {
+    /// TCP ports of the event loggers; none where there are none.
+    #[serde(default)]
+    pub event_logger_ports: Vec<u16>,
+    /// IPv4 address of the event loggers as ranks reach it, first number in the high byte.
+    pub event_logger_address: u32,
+    /// TCP ports of the channel memories; none where there are none.
+    #[serde(default)]
+    pub channel_memory_ports: Vec<u16>,
+    /// IPv4 address of the channel memories as ranks reach it, first number in the high byte.
+    #[serde(default)]
+    pub channel_memory_address: u32,
+}
+
+/// Where and how images are written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ImageFiles {
+    /// Directory below which image files are written; nowhere when absent.
+    #[serde(rename = "checkpoint_directory")]
+    pub directory: Option<OsString>,
+    /// Level of zstd at which image files are compressed; absent: they are not.
+    #[serde(rename = "checkpoint_compress")]
+    pub compress: Option<u8>,
+    /// Image files stay when the job has ended well.
+    #[serde(rename = "checkpoint_keep")]
+    pub keep: bool,
+    /// Images stay in memory beside their files, so that only a rank that has lost its own reads one (MPICH-V/CL's copies on
+    /// local disks; Bouteiller 2006, §III.E). Without files they always do.
+    #[serde(default = "yes")]
+    pub local_copies: bool,
+}
+
+/// Where the memory of ranks lies.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Addresses {
     /// Switch address randomisation off, so that a new life has the memory layout of the last. Under coordinated protocols, where
     /// all begin anew together, it is a courtesy.
-    pub fixed_addresses: bool,
+    #[serde(rename = "fixed_addresses")]
+    pub are_fixed: bool,
     /// Where ranks map the node memory.
     pub place: usize,
     /// Soft limit of the stack (`u64::MAX`: none), and whether the legacy layout is asked for. Both decide where the kernel places a
     /// program's memory, so a job that goes on has them as they were.
     pub stack_limit: u64,
     pub legacy_layout: bool,
-    /// (rank, messages): the rank's first life kills itself after so many sends and deliveries.
-    pub message_faults: Vec<(usize, u64)>,
-    /// (rank, messages): an image of the rank is taken after so many sends and deliveries.
-    pub image_at_messages: Vec<(usize, u64)>,
 }
 
 fn yes() -> bool {
