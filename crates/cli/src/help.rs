@@ -138,8 +138,8 @@ Exit status: 0; 1 with the reason when it cannot be done, and the job goes on; 2
 const RESUME: &str = "\
 resurgo resume [options] JOB
 
-Goes on with a job that was suspended, or whose launcher was lost after a wave: JOB is its number, its directory, or the one that was given to --checkpoint-dir.
-Output, events and exit status are those of resurgo run.
+Goes on with a job that was suspended, or whose launcher was lost after a wave. JOB is its number, its directory, or
+the one that was given to --checkpoint-dir. Output, events and exit status are those of resurgo run.
 
 Everything is as the job was started, but for these options of resurgo run, which can be given anew:
 ";
