@@ -288,7 +288,7 @@ fn command(
                 &cpus,
                 &around.job.name,
                 &image.digest,
-                &unusable,
+                unusable,
             ])
             .arg(around.shown(image))
             .env_clear()
