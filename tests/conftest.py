@@ -61,6 +61,12 @@ def built():
     assert made.returncode == 0, made.stdout + made.stderr
 
 
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    """Jobs that can be resumed are not listed among the user's own, nor among those of other tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def jobs(tmp_path, request):
     """A launcher; nothing may be left of its jobs when the test is over. The mark `protocol` names the protocol of jobs that are

@@ -87,6 +87,7 @@ def test_a_place_that_cannot_be_written_to(jobs):
     assert result.code == 1 and "--out" in result.errors, result.describe()
 
 
+@pytest.mark.slow
 def test_a_figure_of_real_processes(jobs, tmp_path):
     result = bench(jobs, "paper", "mpich-v-8", "--quick", "--protocols", "none,blocking", "--ranks", "2", "--out", tmp_path / "out")
     rows, text = outcome(tmp_path / "out", "mpich-v-8")

@@ -68,7 +68,7 @@ def test_kills_while_images_are_taken(jobs, program, rng, kills, name, count):
     assert result.of("checkpointed"), result.describe()
 
 
-@pytest.mark.parametrize("policy", ["round-robin", slow("most-log"), "daly"])
+@pytest.mark.parametrize("policy", ["round-robin", slow("most-log"), slow("daly")])
 def test_policies(jobs, program, rng, kills, policy):
     entry, command = of_catalogue(program, "master_worker")
     expected = undisturbed(jobs, command, entry, 4)

@@ -8,7 +8,7 @@ import pytest
 
 import container
 import harness
-from harness import MANY, storm
+from harness import MANY, slow, storm
 from survival import every
 from test_image_files import ROOT_ONLY, from_files, kill_with_snapshots, start, until_written
 from test_suspend import chain, ready  # noqa: F401
@@ -38,7 +38,7 @@ def test_auto_has_waves_alone(inside, program, rng, kills):
     assert result.of("wave_complete"), result.describe()
 
 
-@pytest.mark.parametrize("protocol", ["chandy-lamport", "group", "blocking"])
+@pytest.mark.parametrize("protocol", ["chandy-lamport", slow("group"), slow("blocking")])
 def test_waves_are_read_from_files(inside, program, tmp_path, protocol):
     calm = inside.calm(2, *program("heat"), *HEAT)
     job = start(inside, tmp_path / "images", 2, *program("heat"), *HEAT, every="50ms", protocol=protocol)

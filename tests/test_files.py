@@ -173,7 +173,7 @@ print("rank", world.rank, [number for (number,) in struct.iter_unpack("q", own.r
         ("pessimistic", "in memory"),
         ("blocking", "in memory"),
         ("blocking", "in files"),
-        ("auto", "in files"),
+        slow("auto", "in files"),
         slow("pessimistic", "in files"),
         slow("chandy-lamport", "in memory"),
         slow("chandy-lamport", "in files"),

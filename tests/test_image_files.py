@@ -153,8 +153,8 @@ def survives_by_files(jobs, program, tmp_path, name, options):
 @pytest.mark.parametrize(
     "name, options",
     [
-        *((name, ()) for name in ("master_worker", "messages")),
-        *(slow(name, ()) for name in ("heat", "comm_churn", "pickles.py", "numpy_cg.py", "cg", "transpose", "heat_f08")),
+        ("master_worker", ()),
+        *(slow(name, ()) for name in ("messages", "heat", "comm_churn", "pickles.py", "numpy_cg.py", "cg", "transpose", "heat_f08")),
         ("numpy_cg.py", ZSTD),
         *(slow(name, ZSTD) for name in ("heat", "messages", "cg", "pickles.py")),
     ],

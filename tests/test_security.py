@@ -225,7 +225,7 @@ def free_port():
     "options",
     [
         ["--protocol", "pessimistic", "--tolerate", "node", "--event-logger"],
-        ["--protocol", "channel-memory", "--channel-memory"],
+        slow(["--protocol", "channel-memory", "--channel-memory"]),
         slow(["--protocol", "causal", "--tolerate", "node", "--event-logger"]),
     ],
     ids=lambda options: options[1],
