@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -344,6 +344,12 @@ impl Directory {
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut self.open_file(name, OFlag::O_RDONLY)?, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// A process has a lock on the file `name`. On file systems without locks nobody has one.
+    pub fn is_locked(&self, name: impl AsRef<OsStr>) -> bool {
+        let file = self.open_file(name, OFlag::O_RDWR);
+        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
     /// There is something called `name`.

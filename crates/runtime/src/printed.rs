@@ -22,7 +22,7 @@
 //! 64   identity of the running kernel
 //! ```
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -263,8 +263,7 @@ pub fn count(directory: &Directory, out: Option<Regular>, before: u64, written: 
 
 /// A launcher lives that counts what it writes: the job runs, and is not what a killed launcher has left.
 pub fn is_counted(directory: &Directory) -> bool {
-    let file = directory.open_file(WRITTEN, OFlag::O_RDWR);
-    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    directory.is_locked(WRITTEN)
 }
 
 /// How much all runs before have written to each stream, at least `printed`. `out`: what standard output leads to now.

@@ -161,6 +161,8 @@ pub struct Suspended {
     pub header: Header,
     /// It runs: it has never stopped, or somebody has resumed it.
     pub is_running: bool,
+    /// The launcher of that run lives: it is not what a kill has left.
+    has_launcher: bool,
 }
 
 /// Why a job cannot be resumed from a directory.
@@ -198,13 +200,8 @@ pub fn make_key(directory: &Directory) -> io::Result<(Key, File)> {
 
 /// Whether the job whose files are in `directory` runs.
 pub fn runs(directory: &Directory) -> bool {
-    let holds = |name: &str| {
-        let file = directory.open_file(name, OFlag::O_RDWR);
-        // Some file systems have no locks.
-        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
-    };
     // The agents of some versions hold one on the other file.
-    holds(KEY) || holds(FILE)
+    directory.is_locked(KEY) || directory.is_locked(FILE)
 }
 
 /// Keeps others from resuming the job in `directory`; none: it runs.
@@ -307,11 +304,11 @@ impl Suspended {
     /// Reads what the file in `directory` says of the job; its sections are not looked at.
     pub fn find(directory: &Path) -> Result<Suspended, Error> {
         let opened = open(directory)?;
-        let is_running = runs(&opened.directory);
         Ok(Suspended {
             directory: directory.to_path_buf(),
             header: opened.header,
-            is_running,
+            is_running: runs(&opened.directory),
+            has_launcher: printed::is_counted(&opened.directory),
         })
     }
 
@@ -325,8 +322,7 @@ impl Suspended {
     pub fn unless_running(self) -> Result<Suspended, Error> {
         let (begun, mut job) = (Instant::now(), self);
         while job.is_running {
-            let is_alive = Directory::open(&job.directory, Trust::Groups).is_ok_and(|own| printed::is_counted(&own));
-            if is_alive || begun.elapsed() > AFTER_A_KILL {
+            if job.has_launcher || begun.elapsed() > AFTER_A_KILL {
                 return Err(Error::InUse(job.directory));
             }
             std::thread::sleep(Duration::from_millis(10));

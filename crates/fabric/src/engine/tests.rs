@@ -59,6 +59,18 @@ fn complete(engine: &mut Engine) -> Completion {
     panic!("nothing has come to rank {}", engine.node.rank);
 }
 
+/// Reads as `receiver` until an operation has finished, while the sender reads all the time.
+fn complete_beside(sender: &mut Engine, receiver: &mut Engine) -> Completion {
+    for _ in 0..1000 {
+        sender.poll();
+        if receiver.calls.completions.is_empty() {
+            receiver.poll();
+        }
+    }
+    let completion = receiver.calls.completions.pop_front();
+    completion.unwrap_or_else(|| panic!("nothing has come to rank {}", receiver.node.rank))
+}
+
 fn receive(engine: &mut Engine, source: u32, tag: u64) -> u64 {
     let word = [0u8; 8];
     post(engine, source, tag, &word);
@@ -123,16 +135,7 @@ fn a_message_longer_than_a_window_passes_as_its_receiver_reads() {
             if early {
                 post(&mut two, 0, 5, &room);
             }
-            for _ in 0..1000 {
-                one.poll();
-                if two.calls.completions.is_empty() {
-                    two.poll();
-                }
-            }
-            assert_eq!(
-                two.calls.completions.pop_front().map(|done| done.entry.len),
-                Some(LARGE)
-            );
+            assert_eq!(complete_beside(&mut one, &mut two).entry.len, LARGE);
             assert!(room == sent);
             let behind = [0u8; 100];
             post(&mut two, 0, 6, &behind);
@@ -383,16 +386,7 @@ fn ranks_that_return_to_a_wave_find_what_was_under_way_and_nothing_that_came_lat
     assert_eq!(receive(&mut one, 1, 2), 8);
     let room = vec![0u8; LARGE];
     post(&mut two, 0, 3, &room);
-    for _ in 0..1000 {
-        one.poll();
-        if two.calls.completions.is_empty() {
-            two.poll();
-        }
-    }
-    assert_eq!(
-        two.calls.completions.pop_front().map(|done| done.entry.len),
-        Some(LARGE)
-    );
+    assert_eq!(complete_beside(&mut one, &mut two).entry.len, LARGE);
     assert!(room == sent);
     assert!(is_quiet(&mut one) && is_quiet(&mut two));
 }

@@ -127,10 +127,26 @@ impl Waiting {
 }
 
 impl Work {
-    /// All that a job needs on this node before its first process starts.
+    /// All that a job that begins needs on this node before its first process starts.
     fn launch(job: Job) -> Result<Work, String> {
         let appnums = appnums(&job.programs);
-        let size = appnums.len();
+        let mut work = Work::without_ranks(job, appnums.len())?;
+        let files = &work.job.image_files;
+        if let Some(directory) = &files.directory {
+            let store = Store::create(directory.as_ref(), &work.job.name, files.keep).map_err(|error| {
+                format!(
+                    "cannot make a directory for image files in {}: {error}",
+                    directory.display()
+                )
+            })?;
+            work.store = Some(store);
+        }
+        work.ranks = appnums.into_iter().map(|program| Rank::new(program as usize)).collect();
+        Ok(work)
+    }
+
+    /// What a job of `size` ranks needs, whether it begins or goes on: nothing is known of the ranks, and there is no place for files.
+    pub(super) fn without_ranks(job: Job, size: usize) -> Result<Work, String> {
         let memory = NodeMemory::create(&job, size)
             .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
         let spill = match &job.spill_directory {
@@ -140,32 +156,18 @@ impl Work {
             ),
             None => None,
         };
-        let store = match &job.image_files.directory {
-            Some(directory) => Some(
-                Store::create(directory.as_ref(), &job.name, job.image_files.keep).map_err(|error| {
-                    format!(
-                        "cannot make a directory for image files in {}: {error}",
-                        directory.display()
-                    )
-                })?,
-            ),
-            None => None,
-        };
-        let coordinator = Coordinator::new(waves::plan(&job, size));
-        let ranks = appnums.into_iter().map(|program| Rank::new(program as usize)).collect();
-        let program_files = job.programs.iter().map(ProgramFile::hold).collect();
         Ok(Work {
-            job,
-            program_files,
+            program_files: job.programs.iter().map(ProgramFile::hold).collect(),
             memory,
             spill,
-            ranks,
+            ranks: Vec::new(),
             feed: Feed::default(),
-            coordinator,
+            coordinator: Coordinator::new(waves::plan(&job, size)),
+            job,
             began: Instant::now(),
             waves: waves::Waves::default(),
             held: held::Held::new(),
-            store,
+            store: None,
             halt: suspend::Halt::No,
             is_from_wave: false,
             recording: None,

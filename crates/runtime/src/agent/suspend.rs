@@ -8,18 +8,14 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
-use std::time::Instant;
 
 use resurgo_protocol::coordinator::Former;
 use resurgo_protocol::{Coordinator, Fact};
-use resurgo_wire::control::{Job, OUTPUT_WINDOW, Stdin, ToDispatcher};
+use resurgo_wire::control::{Job, Stdin, ToDispatcher};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::feed::Feed;
 use super::files::ImageFile;
-use super::node::NodeMemory;
-use super::program_file::ProgramFile;
 use super::ranks::Rank;
 use super::store::Store;
 use super::wave_logs::WaveLog;
@@ -267,26 +263,17 @@ fn load(job: Job, directory: &Path, mut reader: Reader, input: Option<&OsStr>) -
             directory.display()
         )
     })?;
-    // Ranks of a resumed job begin from images, but those which they spawn do not.
-    let program_files = job.programs.iter().map(ProgramFile::hold).collect();
-    let memory = NodeMemory::create(&job, state.ranks.len())
-        .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
-    let spill = match &job.spill_directory {
-        Some(directory) => Some(
-            crate::sys::open_nameless(directory)
-                .map_err(|error| format!("cannot create a spill file in {}: {error}", directory.display()))?,
-        ),
-        None => None,
-    };
+    // Ranks of a resumed job begin from images, but those which they spawn need the program files.
+    let mut work = Work::without_ranks(job, state.ranks.len())?;
     let spool = input.map(|path| OpenOptions::new().write(true).open(path)).transpose();
     let spool = spool.map_err(|error| format!("cannot keep standard input: {error}"))?;
     let mut section = |file| reader.section(file).map_err(|error| error.to_string());
-    section(Some(memory.file()))?;
-    memory
+    section(Some(work.memory.file()))?;
+    work.memory
         .forget_costs(state.ranks.len())
-        .and_then(|()| memory.put_logs(&state.logs))
+        .and_then(|()| work.memory.put_logs(&state.logs))
         .map_err(|error| format!("cannot use the node memory: {error}"))?;
-    section(spill.as_ref())?;
+    section(work.spill.as_ref())?;
     let length = section(spool.as_ref())?;
     if let Some(spool) = spool {
         // The last of it may be zeros, which are in no file.
@@ -294,29 +281,18 @@ fn load(job: Job, directory: &Path, mut reader: Reader, input: Option<&OsStr>) -
         is_whole.map_err(|error| format!("cannot keep standard input: {error}"))?;
     }
     let (directory, key, locks) = reader.finish().map_err(|error| error.to_string())?;
-    let store = Store::of(directory, key, locks.into(), job.image_files.keep);
+    let store = Store::of(directory, key, locks.into(), work.job.image_files.keep);
     let formers = state.ranks.iter().map(RankState::former).collect();
-    let ranks: Vec<Rank> = state.ranks.into_iter().map(Rank::from_state).collect();
-    let numbers = ranks.iter().flat_map(|rank| &rank.images.files).map(|file| file.number);
+    work.ranks = state.ranks.into_iter().map(Rank::from_state).collect();
+    let numbers = work
+        .ranks
+        .iter()
+        .flat_map(|rank| &rank.images.files)
+        .map(|file| file.number);
     let transit: Vec<u64> = numbers.filter(|number| store.has_in_transit(*number)).collect();
-    let coordinator = Coordinator::resume(waves::plan(&job, ranks.len()), formers, transit);
-    let mut work = Work {
-        job,
-        program_files,
-        memory,
-        spill,
-        ranks,
-        feed: Feed::default(),
-        coordinator,
-        began: Instant::now(),
-        waves: waves::Waves::default(),
-        held: super::held::Held::new(),
-        store: Some(store),
-        recording: None,
-        halt: Halt::No,
-        is_from_wave,
-        window: [OUTPUT_WINDOW; 2],
-    };
+    work.coordinator = Coordinator::resume(waves::plan(&work.job, work.ranks.len()), formers, transit);
+    work.store = Some(store);
+    work.is_from_wave = is_from_wave;
     // An interrupted run may have left some that are of no use.
     work.pin_files();
     Ok(work)
