@@ -246,6 +246,7 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         },
         message_faults: Vec::new(),
         image_at_messages: images_at(&options, size)?,
+        nodes: None,
     };
     settings(options, job, size, origin, None)
 }

@@ -5,6 +5,7 @@
 
 mod frames;
 mod job;
+mod nodes;
 
 use std::ffi::OsString;
 
@@ -17,6 +18,7 @@ pub(crate) use frames::{from_json, json};
 pub use job::{
     Addresses, Grouping, ImageFiles, Job, Program, Services, Stdin, WantedProgram, appnums, protocol_number,
 };
+pub use nodes::Nodes;
 
 /// Which of a rank's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

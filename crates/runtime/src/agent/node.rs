@@ -394,6 +394,7 @@ pub(super) mod tests {
             image_at_messages: Vec::new(),
             groups: resurgo_wire::control::Grouping::One,
             groups_at_once: 0,
+            nodes: None,
         }
     }
 

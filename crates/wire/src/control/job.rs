@@ -6,6 +6,7 @@ use resurgo_protocol::group::Groups;
 use resurgo_protocol::{Protocol, kinds};
 use serde::{Deserialize, Serialize};
 
+use super::Nodes;
 use crate::node_memory;
 
 /// Everything an agent has to know about a job.
@@ -57,6 +58,9 @@ pub struct Job {
     pub message_faults: Vec<(usize, u64)>,
     /// (rank, messages): an image of the rank is taken after so many sends and deliveries.
     pub image_at_messages: Vec<(usize, u64)>,
+    /// Who is where; absent: all ranks run on one node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Nodes>,
 }
 
 /// Where ranks reach the servers of the job.

@@ -1,0 +1,50 @@
+//! The nodes of a job as each agent is told of them: which one it is, and where the others are.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// The plan of a job on several nodes. A job on one node has none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nodes {
+    /// The node that is told, from 0.
+    pub own: u32,
+    /// Grows with each command that empties logs on all nodes: frames between agents say to which they belong.
+    pub epoch: u64,
+    /// Per node: where its agent listens for those of other nodes, the address that is tried first before the others.
+    pub mesh: Vec<Vec<SocketAddr>>,
+    /// Per rank: the node that it runs on.
+    pub of_rank: Vec<u32>,
+}
+
+impl Nodes {
+    /// The rank runs on the node that is told. Ranks that the plan does not name do: those without a plan have one node.
+    pub fn is_here(&self, rank: usize) -> bool {
+        self.of_rank.get(rank).is_none_or(|node| *node == self.own)
+    }
+
+    /// The ranks of a node, in ascending order.
+    pub fn ranks_of(&self, node: u32) -> impl Iterator<Item = usize> {
+        let of_rank = self.of_rank.iter().enumerate();
+        of_rank.filter(move |(_, of)| **of == node).map(|(rank, _)| rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_says_who_is_where() {
+        let plan = Nodes {
+            own: 1,
+            epoch: 0,
+            mesh: vec![vec!["127.0.0.1:1".parse().unwrap()], vec!["[::1]:2".parse().unwrap()]],
+            of_rank: vec![0, 1, 0, 1],
+        };
+        assert_eq!((0..4).filter(|rank| plan.is_here(*rank)).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(plan.ranks_of(0).collect::<Vec<_>>(), [0, 2]);
+        let text = serde_json::to_string(&plan).unwrap();
+        assert_eq!(serde_json::from_str::<Nodes>(&text).unwrap(), plan);
+    }
+}
