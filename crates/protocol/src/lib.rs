@@ -12,6 +12,7 @@ pub mod event_logger;
 pub mod group;
 pub mod hierarchical;
 pub mod kinds;
+pub mod membership;
 pub mod pessimistic;
 
 pub use blocking::{Return, Step, Turn, Wave};
@@ -20,6 +21,7 @@ pub use channel_memory::ChannelMemory;
 pub use coordinator::{Command, Coordinator, Fact};
 pub use event_logger::EventLogger;
 pub use kinds::Protocol;
+pub use membership::{Lease, Membership, Node};
 pub use pessimistic::{Arrival, Next, Pessimistic, Sending};
 
 /// Number of an MPI process in its job, from 0.

@@ -1,0 +1,378 @@
+use std::ops::Range;
+
+use super::*;
+
+/// One step of the world below, in ms.
+const STEP: u64 = 10;
+
+fn ms(time: u64) -> Duration {
+    Duration::from_millis(time)
+}
+
+/// A clock: what it shows first, in ms, and how much faster than true time it runs, in thousandths.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    first: u64,
+    faster: i64,
+}
+
+const TRUE: Clock = Clock { first: 0, faster: 0 };
+
+impl Clock {
+    fn shows(self, at: u64) -> Duration {
+        ms(self.first + (at as i64 * (1000 + self.faster) / 1000) as u64)
+    }
+}
+
+/// When something is the case, in ms of true time.
+type Times = Vec<Range<u64>>;
+
+fn once(times: Range<u64>) -> Times {
+    Times::from([times])
+}
+
+fn at(times: &Times, now: u64) -> bool {
+    times.iter().any(|times| times.contains(&now))
+}
+
+/// A dispatcher and one agent, with clocks and a link of their own.
+#[derive(Debug, Clone)]
+struct World {
+    dispatcher: Clock,
+    agent: Clock,
+    /// One way, in ms.
+    latency: u64,
+    /// When the link loses what is sent, to the dispatcher and from it. What is not lost stays in order, and comes at the end of a
+    /// time in which the link holds it back.
+    up_cut: Times,
+    down_cut: Times,
+    held: Times,
+    /// The agent stands still, and the dispatcher.
+    stopped: Times,
+    paused: Times,
+}
+
+impl Default for World {
+    fn default() -> World {
+        World {
+            dispatcher: TRUE,
+            agent: TRUE,
+            latency: 10,
+            up_cut: Times::new(),
+            down_cut: Times::new(),
+            held: Times::new(),
+            stopped: Times::new(),
+            paused: Times::new(),
+        }
+    }
+}
+
+/// What has come of it, in ms of true time.
+#[derive(Debug, Default)]
+struct Story {
+    suspected: Vec<u64>,
+    back: Vec<u64>,
+    dead: Option<u64>,
+    /// The agent has ended its ranks.
+    ended: Option<u64>,
+}
+
+impl World {
+    /// Runs for so many ms.
+    fn run(&self, length: u64) -> Story {
+        let timing = Timing::default();
+        let mut membership = Membership::new(timing);
+        let epoch = membership.join(0, self.dispatcher.shows(0)).expect("it is the first");
+        let mut lease = Lease::new(timing, self.agent.shows(0));
+        let (mut up, mut down) = (VecDeque::new(), VecDeque::new());
+        let mut story = Story::default();
+        for now in (0..length).step_by(STEP as usize) {
+            let arrives =
+                |link: &VecDeque<(u64, u64)>| !at(&self.held, now) && link.front().is_some_and(|(at, _)| *at <= now);
+            if !at(&self.stopped, now) && story.ended.is_none() {
+                let clock = self.agent.shows(now);
+                while arrives(&down) {
+                    down.pop_front()
+                        .into_iter()
+                        .for_each(|(_, number)| lease.answered(number, clock));
+                }
+                match lease.poll(clock) {
+                    Some(Duty::End) => story.ended = Some(now),
+                    Some(Duty::Beat { number }) if !at(&self.up_cut, now) => up.push_back((now + self.latency, number)),
+                    _ => {}
+                }
+            }
+            if at(&self.paused, now) {
+                continue;
+            }
+            let clock = self.dispatcher.shows(now);
+            while arrives(&up) {
+                let number = up.pop_front().map_or(0, |(_, number)| number);
+                if membership.heard(0, epoch, clock).is_ok() && !at(&self.down_cut, now) {
+                    down.push_back((now + self.latency, number));
+                }
+            }
+            membership.pass(clock);
+            while let Some(change) = membership.poll() {
+                match change {
+                    Change::Suspected { .. } => story.suspected.push(now),
+                    Change::Back { .. } => story.back.push(now),
+                    Change::Dead { .. } => {
+                        story.dead = Some(now);
+                        // The ranks of an agent that stands still look at this themselves.
+                        let agent = self.agent.shows(now);
+                        assert!(lease.until() <= agent, "dead at {now}, and its lease lasts: {self:?}");
+                    }
+                }
+            }
+        }
+        story
+    }
+}
+
+#[test]
+fn a_node_that_is_heard_of_stays() {
+    let story = World::default().run(20_000);
+    assert!(story.suspected.is_empty() && story.dead.is_none() && story.ended.is_none());
+}
+
+#[test]
+fn an_agent_that_stands_still_for_two_seconds_lives() {
+    let world = World {
+        stopped: once(5_000..7_000),
+        ..World::default()
+    };
+    let story = world.run(20_000);
+    assert_eq!((story.suspected.len(), story.back.len()), (1, 1));
+    assert!((5_900..6_100).contains(&story.suspected[0]) && (7_000..7_100).contains(&story.back[0]));
+    assert!(story.dead.is_none() && story.ended.is_none());
+}
+
+#[test]
+fn an_agent_that_stands_still_for_four_seconds_ends_its_ranks_when_it_goes_on() {
+    let world = World {
+        stopped: once(5_000..9_100),
+        ..World::default()
+    };
+    let story = world.run(20_000);
+    assert_eq!(story.ended, Some(9_100));
+    assert!(story.dead.is_some_and(|dead| (8_900..9_100).contains(&dead)));
+}
+
+#[test]
+fn a_link_that_is_cut_both_ways_ends_the_ranks_before_the_node_is_dead() {
+    let cut = once(5_000..u64::MAX);
+    let world = World {
+        up_cut: cut.clone(),
+        down_cut: cut,
+        ..World::default()
+    };
+    let story = world.run(20_000);
+    let (ended, dead) = (
+        story.ended.expect("the lease runs out"),
+        story.dead.expect("it is silent"),
+    );
+    assert!((7_800..8_000).contains(&ended), "{ended}");
+    assert!((8_800..9_000).contains(&dead), "{dead}");
+    assert!(story.back.is_empty());
+}
+
+#[test]
+fn a_node_that_is_not_heard_any_more_hears_no_answers_either() {
+    let world = World {
+        up_cut: once(5_000..u64::MAX),
+        ..World::default()
+    };
+    let story = world.run(20_000);
+    assert!(story.ended.is_some_and(|ended| ended < 8_000) && story.dead.is_some_and(|dead| dead > 8_800));
+}
+
+#[test]
+fn a_node_that_does_not_hear_ends_its_ranks_and_is_dead_a_lease_later() {
+    let world = World {
+        down_cut: once(5_000..u64::MAX),
+        ..World::default()
+    };
+    let story = world.run(20_000);
+    let ended = story.ended.expect("no answer comes");
+    assert!((7_800..8_000).contains(&ended), "{ended}");
+    assert!(
+        story
+            .dead
+            .is_some_and(|dead| (ended + 3_800..ended + 4_100).contains(&dead))
+    );
+}
+
+#[test]
+fn a_link_that_flaps_costs_nobody_his_life() {
+    let flaps = vec![1_000..2_900, 3_500..5_400, 6_000..8_500];
+    let world = World {
+        up_cut: flaps.clone(),
+        down_cut: flaps,
+        ..World::default()
+    };
+    let story = world.run(20_000);
+    assert!(story.dead.is_none() && story.ended.is_none());
+    assert_eq!((story.suspected.len(), story.back.len()), (3, 3));
+}
+
+#[test]
+fn an_answer_that_comes_late_is_worth_what_its_heartbeat_was() {
+    // Everything arrives, 2.5 s late; each answer leaves half a second.
+    let world = World {
+        latency: 1_250,
+        ..World::default()
+    };
+    assert!(world.run(20_000).ended.is_none());
+    let world = World {
+        latency: 1_600,
+        ..World::default()
+    };
+    let story = world.run(20_000);
+    assert_eq!(story.ended, Some(3_000), "all answers are worth nothing");
+    assert!(story.dead.is_some_and(|dead| dead > 7_000));
+}
+
+#[test]
+fn a_dispatcher_that_pauses_for_longer_than_a_lease_has_no_nodes() {
+    let world = World {
+        paused: once(5_000..7_000),
+        ..World::default()
+    };
+    let story = world.run(20_000);
+    assert!(story.dead.is_none() && story.ended.is_none());
+    let world = World {
+        paused: once(5_000..9_500),
+        ..World::default()
+    };
+    let story = world.run(20_000);
+    assert!(story.ended.is_some_and(|ended| ended < 8_000));
+    assert_eq!(story.dead, Some(9_500), "what waits in its sockets is too old");
+}
+
+/// Numbers that look random, the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    fn clock(&mut self) -> Clock {
+        Clock {
+            first: self.below(1_000_000),
+            faster: self.below(201) as i64 - 100,
+        }
+    }
+
+    fn times(&mut self) -> Times {
+        let times = (0..self.below(2)).map(|_| {
+            let first = self.below(10_000);
+            first..first + self.below(5_000)
+        });
+        times.collect()
+    }
+}
+
+/// Whatever fails, and with clocks that differ by up to a fifth: [`World::run`] asserts that no dead node has a lease.
+#[test]
+fn no_dead_node_has_a_lease() {
+    let (mut died, mut lived) = (0, 0);
+    for seed in 0..600 {
+        let mut numbers = Numbers(seed);
+        let world = World {
+            dispatcher: numbers.clock(),
+            agent: numbers.clock(),
+            latency: STEP * (1 + numbers.below(40)),
+            up_cut: numbers.times(),
+            down_cut: numbers.times(),
+            held: numbers.times(),
+            stopped: numbers.times(),
+            paused: numbers.times(),
+        };
+        let story = world.run(25_000);
+        match story.dead {
+            Some(_) => died += 1,
+            None => {
+                lived += 1;
+                assert_eq!(story.ended, None, "its ranks are gone, and nobody knows: {world:?}");
+            }
+        }
+    }
+    assert!(died > 100 && lived > 100, "{died} died, {lived} lived");
+}
+
+#[test]
+fn what_an_older_epoch_says_is_refused_and_changes_nothing() {
+    let mut membership = Membership::new(Timing::default());
+    assert_eq!(membership.join(2, ms(0)), Ok(1));
+    assert_eq!(membership.standing(0), Standing::Absent, "nobody has come as node 0");
+    membership.ended(2, 1);
+    let dead = Change::Dead {
+        node: 2,
+        epoch: 1,
+        why: Death::Ended,
+    };
+    assert_eq!((membership.poll(), membership.due()), (Some(dead), None));
+    assert_eq!(membership.heard(2, 1, ms(10)), Err(Refused { node: 2, epoch: 1 }));
+    assert_eq!(membership.join(2, ms(20)), Ok(2));
+    assert_eq!(membership.heard(2, 1, ms(30)), Err(Refused { node: 2, epoch: 1 }));
+    membership.broken(2, 1);
+    membership.ended(2, 1);
+    assert_eq!((membership.poll(), membership.standing(2)), (None, Standing::Up));
+    assert!(membership.accepts(2, 2) && !membership.accepts(2, 1) && !membership.accepts(2, 3));
+}
+
+#[test]
+fn there_is_no_new_life_before_the_old_one_has_ended() {
+    let mut membership = Membership::new(Timing::default());
+    assert_eq!(membership.join(0, ms(0)), Ok(1));
+    membership.broken(0, 1);
+    assert_eq!(membership.standing(0), Standing::Suspected);
+    let not_fenced = NotFenced { node: 0, epoch: 1 };
+    assert_eq!(membership.join(0, ms(3_990)), Err(not_fenced));
+    assert_eq!(membership.due(), Some(ms(4_000)));
+    assert_eq!(membership.join(0, ms(4_000)), Ok(2));
+}
+
+#[test]
+fn a_broken_connection_is_suspect_at_once_and_may_be_made_again() {
+    let mut membership = Membership::new(Timing::default());
+    assert_eq!(membership.join(0, ms(0)), Ok(1));
+    assert_eq!(membership.due(), Some(ms(1_000)));
+    membership.broken(0, 1);
+    membership.broken(0, 1);
+    assert_eq!(membership.poll(), Some(Change::Suspected { node: 0, epoch: 1 }));
+    assert_eq!(membership.heard(0, 1, ms(500)), Ok(()));
+    assert_eq!(membership.poll(), Some(Change::Back { node: 0, epoch: 1 }));
+    assert_eq!(membership.poll(), None);
+}
+
+#[test]
+fn an_agent_that_is_refused_ends_at_once_and_for_ever() {
+    let timing = Timing::default();
+    let mut lease = Lease::new(timing, ms(0));
+    assert_eq!((lease.poll(ms(50)), lease.due()), (None, ms(100)));
+    assert_eq!(lease.poll(ms(100)), Some(Duty::Beat { number: 1 }));
+    lease.refused();
+    assert_eq!((lease.poll(ms(110)), lease.until()), (Some(Duty::End), Duration::ZERO));
+    lease.answered(1, ms(120));
+    assert_eq!(lease.poll(ms(300)), Some(Duty::End));
+}
+
+#[test]
+fn an_answer_to_what_was_never_sent_is_worth_nothing() {
+    let mut lease = Lease::new(Timing::default(), ms(0));
+    lease.answered(1, ms(10));
+    assert_eq!(lease.poll(ms(100)), Some(Duty::Beat { number: 1 }));
+    lease.answered(u64::MAX, ms(110));
+    assert_eq!(lease.until(), ms(3_000));
+    lease.answered(1, ms(120));
+    lease.answered(1, ms(130));
+    assert_eq!(lease.until(), ms(3_100));
+    assert_eq!(lease.poll(ms(200)), Some(Duty::Beat { number: 2 }));
+}
