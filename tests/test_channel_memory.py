@@ -70,6 +70,20 @@ def test_the_job_ends_with_its_channel_memory(jobs, program):
     assert "channel memory 1 was lost (killed by SIGKILL)" in result.errors, result.describe()
 
 
+LOGGERS = ["--protocol", "causal", "--tolerate", "node", "--event-loggers", "2", "--event-logger"]
+
+
+@pytest.mark.parametrize("listens", ["[::1]:0", slow("[::]:0"), "0.0.0.0:0"])
+@pytest.mark.parametrize("servers", [[*memories(2), "--channel-memory"], LOGGERS], ids=["memories", "loggers"])
+def test_servers_listen_on_any_address(jobs, program, rng, servers, listens):
+    """IPv6 too; those that listen on every address are reached by the loopback."""
+    if "::" in listens and not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    entry, command = BY_NAME["master_worker"], program("master_worker")
+    expected = undisturbed(jobs, command, entry, 4)
+    survive(jobs, rng, command, entry, 4, 1, expected, [*servers, listens])
+
+
 def test_a_rank_needs_no_other_to_come_back(jobs, program):
     job = jobs.start(3, *program("crash"), "99", "kill", "0", "always", "100000000", options=[*MANY, *memories(2)])
     job.until(lambda: len(job.lives()) == 3)

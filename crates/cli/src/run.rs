@@ -8,8 +8,9 @@ use resurgo_protocol::Protocol;
 use resurgo_runtime::dispatcher::{self, Limits, Listeners, Places, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
-use resurgo_wire::control::{Addresses, ImageFiles, Job, Program, Services, Stdin};
+use resurgo_wire::control::{Addresses, ImageFiles, Job, Program, Stdin};
 use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, SEGMENT};
+use resurgo_wire::services::Services;
 
 use crate::addresses;
 use crate::check::{self, Refusal};

@@ -25,6 +25,7 @@ use resurgo_wire::handshake::Word;
 use resurgo_wire::node_memory::control;
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 /// A channel memory that does not answer for so long to a rank that begins is lost.
@@ -68,11 +69,11 @@ struct Link {
 }
 
 impl Link {
-    fn connect(node: &Node, port: u16) -> io::Result<Link> {
+    fn connect(to: SocketAddr) -> io::Result<Link> {
         // Where the limit of open files is that low, any number must do.
-        let socket = Socket::new()?.out_of_the_way().unwrap_or_else(|low| low);
+        let socket = Socket::connect(to)?.out_of_the_way().unwrap_or_else(|low| low);
         Ok(Link {
-            socket: socket.connect(node.channel_memory_address, port)?,
+            socket,
             input: Input::default(),
             output: Output::default(),
             unanswered: 0,
@@ -130,12 +131,12 @@ impl ChannelMemories {
     /// Connects to all channel memories and hears what they have of former lives. `delivered`: deliveries in the image that the life
     /// begins from.
     pub fn join(node: &Node, delivered: u64) -> Joined {
-        let own = memory_of(node.rank as Rank, node.channel_memory_ports.len());
+        let own = memory_of(node.rank as Rank, node.channel_memories.len());
         let (mut reported, mut sent_before) = (0, vec![0; node.size]);
         let mut links = Vec::new();
-        for (number, port) in node.channel_memory_ports.iter().enumerate() {
+        for (number, address) in node.channel_memories.iter().enumerate() {
             let delivered = if number == own { delivered } else { 0 };
-            let greeted = greet(node, *port, delivered);
+            let greeted = greet(node, *address, delivered);
             let (link, admission) = greeted.unwrap_or_else(|reason| lost(node, number, &reason));
             for (destination, received) in admission.received {
                 sent_before[destination as usize] = received;
@@ -430,14 +431,13 @@ fn from_wire(envelope: wire::Envelope) -> Envelope {
 }
 
 /// Connects and proves itself; answers why not.
-fn greet(node: &Node, port: u16, delivered: u64) -> Result<(Link, Admission), String> {
-    let address = node.channel_memory_address;
+fn greet(node: &Node, address: SocketAddr, delivered: u64) -> Result<(Link, Admission), String> {
     let mut nonce = [0u8; 32];
     // SAFETY: fills the array.
     if unsafe { libc::getrandom(nonce.as_mut_ptr().cast(), nonce.len(), 0) } != nonce.len() as isize {
         return Err(io::Error::last_os_error().to_string());
     }
-    let mut link = Link::connect(node, port).map_err(|error| format!("{address}:{port}: {error}"))?;
+    let mut link = Link::connect(address).map_err(|error| format!("{address}: {error}"))?;
     let identity = Identity {
         rank: node.rank as Rank,
         size: node.size as u32,
@@ -460,7 +460,7 @@ fn greet(node: &Node, port: u16, delivered: u64) -> Result<(Link, Admission), St
             link.socket.wait(100_000_000, !sent);
         }
         if monotonic_ns() - since > PATIENCE_NS {
-            return Err(format!("{address}:{port}: no answer for 30 seconds"));
+            return Err(format!("{address}: no answer for 30 seconds"));
         }
     }
 }

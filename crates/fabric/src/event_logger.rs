@@ -12,6 +12,7 @@ use resurgo_wire::counters::Cost;
 use resurgo_wire::event_logger::{Client, ClientEvent, Delivery, Error, Identity};
 use resurgo_wire::node_memory::{self as nm, control};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 /// An event logger that says nothing for so long to a rank that waits for it is lost for good.
@@ -56,7 +57,7 @@ struct Link {
 }
 
 impl Link {
-    fn connect(node: &Node, port: u16, acknowledged: Option<u64>, epoch: u64) -> std::io::Result<Link> {
+    fn connect(node: &Node, to: SocketAddr, acknowledged: Option<u64>, epoch: u64) -> std::io::Result<Link> {
         let mut nonce = [0u8; 32];
         // SAFETY: fills the array.
         if unsafe { libc::getrandom(nonce.as_mut_ptr().cast(), nonce.len(), 0) } != nonce.len() as isize {
@@ -71,8 +72,7 @@ impl Link {
             acknowledged,
             epoch,
         });
-        let socket = Socket::new()?.out_of_the_way().map_err(|_| last_error())?;
-        let socket = socket.connect(node.event_logger_address, port)?;
+        let socket = Socket::connect(to)?.out_of_the_way().map_err(|_| last_error())?;
         Ok(Link { socket, client })
     }
 
@@ -113,7 +113,7 @@ pub struct Found {
 /// The connections of one life.
 pub struct EventLogger {
     /// The own logger first, then those that tell their clocks too.
-    ports: Vec<u16>,
+    addresses: Vec<SocketAddr>,
     links: Vec<Option<Link>>,
     again_at_ns: u64,
     /// Of the own logger; 0: not known yet.
@@ -139,17 +139,17 @@ impl EventLogger {
     /// `made`: deliveries that this life has a record of already; they are logged when the logger says that it misses them.
     /// `found`: what the logger had of former lives, where that was asked for.
     pub fn new(node: &Node, made: u64, found: Option<&Found>) -> EventLogger {
-        let count = node.event_logger_ports.len();
+        let count = node.event_loggers.len();
         let own = node.rank % count;
         let others = (0..count).filter(|logger| *logger != own && node.clock_spread == nm::SPREAD_BROADCAST);
-        let ports: Vec<u16> = [own]
+        let addresses: Vec<SocketAddr> = [own]
             .into_iter()
             .chain(others)
-            .map(|logger| node.event_logger_ports[logger])
+            .map(|logger| node.event_loggers[logger])
             .collect();
         EventLogger {
-            links: ports.iter().map(|_| None).collect(),
-            ports,
+            links: addresses.iter().map(|_| None).collect(),
+            addresses,
             again_at_ns: 0,
             epoch: found.map_or(0, |found| found.epoch),
             pending: Vec::new(),
@@ -176,23 +176,24 @@ impl EventLogger {
 
     /// What the logger has of former lives of this rank, after its first `above` deliveries; ends the job when that is lost.
     pub fn recover(node: &Node, above: u64) -> (Found, Vec<Recorded>) {
-        let port = node.event_logger_ports[node.rank % node.event_logger_ports.len()];
+        let own = node.event_loggers[node.rank % node.event_loggers.len()];
         let since = monotonic_ns();
         loop {
-            match Self::ask(node, port, above) {
+            match Self::ask(node, own, above) {
                 Ok(found) => return found,
-                Err(Broken::Gone(reason)) if monotonic_ns() - since > PATIENCE_NS => lost(node, port, &reason),
+                Err(Broken::Gone(reason)) if monotonic_ns() - since > PATIENCE_NS => lost(node, own, &reason),
                 Err(Broken::Gone(_)) => {
                     // SAFETY: sleeps.
                     unsafe { libc::usleep(20_000) };
                 }
-                Err(Broken::Refused(reason)) => lost(node, port, &reason),
+                Err(Broken::Refused(reason)) => lost(node, own, &reason),
             }
         }
     }
 
-    fn ask(node: &Node, port: u16, above: u64) -> Result<(Found, Vec<Recorded>), Broken> {
-        let link = Link::connect(node, port, None, 0).map_err(|error| Broken::Gone(format!("cannot connect: {error}")));
+    fn ask(node: &Node, logger: SocketAddr, above: u64) -> Result<(Found, Vec<Recorded>), Broken> {
+        let link =
+            Link::connect(node, logger, None, 0).map_err(|error| Broken::Gone(format!("cannot connect: {error}")));
         let mut link = link?;
         let (mut records, mut of) = (Vec::new(), 0);
         let since = monotonic_ns();
@@ -276,7 +277,7 @@ impl EventLogger {
                 self.links[at] = None;
                 self.again_at_ns = monotonic_ns() + AGAIN_NS;
                 if let Broken::Refused(reason) = broken {
-                    lost(node, self.ports[at], &reason);
+                    lost(node, self.addresses[at], &reason);
                 }
             }
         }
@@ -305,7 +306,7 @@ impl EventLogger {
     fn connect(&mut self, node: &Node, at: usize) -> Result<(), Broken> {
         let acknowledged = Some(if at == 0 { self.said } else { 0 });
         let epoch = if at == 0 { self.epoch } else { 0 };
-        let link = Link::connect(node, self.ports[at], acknowledged, epoch);
+        let link = Link::connect(node, self.addresses[at], acknowledged, epoch);
         self.links[at] = Some(link.map_err(|error| Broken::Gone(error.to_string()))?);
         if at == 0 {
             self.forgets = 0;
@@ -376,10 +377,10 @@ impl EventLogger {
     }
 }
 
-fn lost(node: &Node, port: u16, what: &str) -> ! {
+fn lost(node: &Node, logger: SocketAddr, what: &str) -> ! {
     node.report(&format!(
-        "rank {} has lost the event logger on {}:{port}: {what}. What it had of this rank cannot be had elsewhere, so the job \
+        "rank {} has lost the event logger on {logger}: {what}. What it had of this rank cannot be had elsewhere, so the job \
          ends",
-        node.rank, node.event_logger_address
+        node.rank
     ));
 }

@@ -4,9 +4,12 @@ use resurgo_protocol::chandy_lamport::{Place, Waves};
 use resurgo_protocol::group::Turn;
 use resurgo_protocol::{Protocol, kinds};
 use resurgo_wire::counters::Cost;
+use resurgo_wire::handshake::Server;
 use resurgo_wire::node_memory::{
     self as nm, Arena, BLOCK, Control, CutTable, Field, Header, Layout, SEGMENT, Text, Word, arena, control, header,
 };
+use resurgo_wire::services::{Service, Services};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Whether large pages are at hand. Where they were not, some small ones are taken before the next, twice as many each time.
@@ -63,12 +66,10 @@ pub struct Node {
     pub spill: bool,
     pub spin_ns: u64,
     pub prefault_segments: usize,
-    /// TCP ports of the event loggers.
-    pub event_logger_ports: Vec<u16>,
-    pub event_logger_address: std::net::Ipv4Addr,
-    /// TCP ports of the channel memories, through which all messages go if there are any.
-    pub channel_memory_ports: Vec<u16>,
-    pub channel_memory_address: std::net::Ipv4Addr,
+    /// Where the event loggers are.
+    pub event_loggers: Vec<SocketAddr>,
+    /// Where the channel memories are, through which all messages go if there are any.
+    pub channel_memories: Vec<SocketAddr>,
     pub job_key: [u8; 32],
 }
 
@@ -84,6 +85,12 @@ impl HeaderPage {
         let mut word = [0; 8];
         word[..size_of::<T>()].copy_from_slice(&self.0[field.at..field.at + size_of::<T>()]);
         T::from_u64(u64::from_le_bytes(word))
+    }
+
+    fn services(&self) -> Services {
+        let word = |at| self.get(header::SERVICES.item(at));
+        let places = (0..nm::MAX_SERVICES).map(|place| std::array::from_fn(|at| word(place * Service::WORDS + at)));
+        places.map_while(Service::from_words).collect()
     }
 }
 
@@ -210,6 +217,7 @@ impl Node {
                 .cast::<AtomicU64>()
         };
         crate::claim::take(attached).map_err(AttachError)?;
+        let services = page.services();
         // A core dump is about the program, and this mapping is sparse and enormous.
         // SAFETY: the mapping made above.
         unsafe { libc::madvise(base.cast(), layout.total(), libc::MADV_DONTDUMP) };
@@ -231,14 +239,8 @@ impl Node {
             spill: layout.spills,
             spin_ns: page.get(header::SPIN_NS),
             prefault_segments: page.get(header::PREFAULT_SEGMENTS) as usize,
-            event_logger_ports: (0..(page.get(header::EVENT_LOGGERS) as usize).min(nm::MAX_EVENT_LOGGERS))
-                .map(|logger| page.get(header::EVENT_LOGGER_PORTS.item(logger)) as u16)
-                .collect(),
-            event_logger_address: page.get(header::EVENT_LOGGER_ADDRESS).into(),
-            channel_memory_ports: (0..(page.get(header::CHANNEL_MEMORIES) as usize).min(nm::MAX_CHANNEL_MEMORIES))
-                .map(|number| page.get(header::CHANNEL_MEMORY_PORTS.item(number)) as u16)
-                .collect(),
-            channel_memory_address: page.get(header::CHANNEL_MEMORY_ADDRESS).into(),
+            event_loggers: services.of(Server::EventLogger),
+            channel_memories: services.of(Server::ChannelMemory),
             job_key: page.bytes(header::JOB_KEY),
         })
     }
@@ -259,7 +261,7 @@ impl Node {
 
     /// A later life repeats what former ones did.
     pub fn replays(&self) -> bool {
-        self.logs || !self.channel_memory_ports.is_empty()
+        self.logs || !self.channel_memories.is_empty()
     }
 
     /// Ranks that the job has had so far. Those beyond have sent nothing and been sent nothing, and their parts of the
@@ -659,10 +661,8 @@ pub mod tests {
             spill: false,
             spin_ns: 0,
             prefault_segments: 0,
-            event_logger_ports: Vec::new(),
-            event_logger_address: std::net::Ipv4Addr::LOCALHOST,
-            channel_memory_ports: Vec::new(),
-            channel_memory_address: std::net::Ipv4Addr::LOCALHOST,
+            event_loggers: Vec::new(),
+            channel_memories: Vec::new(),
             job_key: [0; 32],
         };
         let (first, second) = (seen_by(0), seen_by(1));

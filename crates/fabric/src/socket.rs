@@ -1,7 +1,8 @@
 //! A connection of this rank to a server of the job.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::IntoRawFd;
 
 /// File descriptors from here on are used, so that the program's own numbers do not depend on how many there are.
 const LOWEST_FD: i32 = 64;
@@ -31,13 +32,11 @@ impl Socket {
         std::mem::forget(self);
     }
 
-    /// Under any number.
-    pub fn new() -> io::Result<Socket> {
-        // SAFETY: makes a descriptor.
-        match unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) } {
-            socket if socket < 0 => Err(io::Error::last_os_error()),
-            socket => Ok(Socket(socket)),
-        }
+    /// To a server, under any number. It listens as long as the job lasts, so this does not wait.
+    pub fn connect(to: SocketAddr) -> io::Result<Socket> {
+        let stream = TcpStream::connect(to)?;
+        stream.set_nodelay(true)?;
+        Ok(Socket(stream.into_raw_fd()))
     }
 
     /// The same under a number that is out of the program's way; itself where the limit of open files is too low for that.
@@ -47,24 +46,6 @@ impl Socket {
             socket if socket < 0 => Err(self),
             socket => Ok(Socket(socket)),
         }
-    }
-
-    /// The server listens as long as the job lasts, so this does not wait.
-    pub fn connect(self, address: Ipv4Addr, port: u16) -> io::Result<Socket> {
-        // SAFETY: plain socket calls with structures on the stack.
-        unsafe {
-            let mut to: libc::sockaddr_in = std::mem::zeroed();
-            to.sin_family = libc::AF_INET as u16;
-            to.sin_port = port.to_be();
-            to.sin_addr.s_addr = u32::from_ne_bytes(address.octets());
-            let bytes = std::mem::size_of_val(&to) as u32;
-            if libc::connect(self.0, (&raw const to).cast(), bytes) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            let yes: i32 = 1;
-            libc::setsockopt(self.0, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const yes).cast(), 4);
-        }
-        Ok(self)
     }
 
     /// Hands bytes to the kernel; how many it took. None: none now.

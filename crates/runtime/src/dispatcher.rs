@@ -12,6 +12,7 @@ mod input;
 mod kept;
 mod ledger;
 mod lines;
+mod listeners;
 mod loggers;
 mod memories;
 mod node;
@@ -29,7 +30,6 @@ mod writer;
 
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, Read};
-use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -52,6 +52,7 @@ pub use checkpoints::{Order, Period};
 use console::Console;
 use events::Event;
 use ledger::Ledger;
+pub use listeners::Listeners;
 use loggers::Loggers;
 use memories::Memories;
 use node::Node;
@@ -108,32 +109,6 @@ pub struct Settings {
     pub time_limit: Option<Duration>,
     /// Where links to suspended jobs are kept.
     pub registry: Option<PathBuf>,
-}
-
-/// Servers of one kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listeners {
-    pub count: usize,
-    /// Where the first listens; the others are on the same address, at any port.
-    pub first: SocketAddrV4,
-}
-
-impl Listeners {
-    /// Where one of them listens.
-    fn bind(&self, number: usize) -> SocketAddrV4 {
-        match number {
-            0 => self.first,
-            _ => SocketAddrV4::new(*self.first.ip(), 0),
-        }
-    }
-
-    /// The address at which others reach them: those that listen on every one are reached through this.
-    fn reached(&self) -> Ipv4Addr {
-        match self.first.ip() {
-            ip if ip.is_unspecified() => Ipv4Addr::LOCALHOST,
-            ip => *ip,
-        }
-    }
 }
 
 /// Exit status when the launcher itself fails.

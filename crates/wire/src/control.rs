@@ -15,9 +15,7 @@ use crate::counters::{Cost, Costs, Sizes};
 use frames::frame;
 pub use frames::{FrameBuffer, FrameError, MAX_FRAME, Message};
 pub(crate) use frames::{from_json, json};
-pub use job::{
-    Addresses, Grouping, ImageFiles, Job, Program, Services, Stdin, WantedProgram, appnums, protocol_number,
-};
+pub use job::{Addresses, Grouping, ImageFiles, Job, Program, Stdin, WantedProgram, appnums, protocol_number};
 pub use nodes::Nodes;
 
 /// Which of a rank's streams.

@@ -32,12 +32,24 @@ pub const LOGGER: Rank = 1 << 31;
 
 /// Which servers there are. A proof is good for one kind only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "control", derive(serde::Serialize, serde::Deserialize))]
 pub enum Server {
     EventLogger,
     ChannelMemory,
 }
 
 impl Server {
+    pub const ALL: [Self; 2] = [Self::EventLogger, Self::ChannelMemory];
+
+    /// From 1.
+    pub(crate) fn number(self) -> u8 {
+        self as u8 + 1
+    }
+
+    pub(crate) fn numbered(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|server| server.number() == number)
+    }
+
     /// Who may come in a job of `size` ranks.
     fn may_come(self, rank: Rank, size: u32) -> bool {
         rank < size || self == Self::EventLogger && rank >= LOGGER
@@ -345,7 +357,7 @@ mod tests {
 
     #[test]
     fn both_prove_that_they_hold_the_key() {
-        for server in [Server::EventLogger, Server::ChannelMemory] {
+        for server in Server::ALL {
             let greeting = Greeting::new(server, KEY, HELLO);
             let mut door = door(server, KEY);
             let word = challenge(&mut door, &greeting);

@@ -16,4 +16,5 @@ pub mod node_memory;
 mod output;
 pub mod piggyback;
 pub mod places;
+pub mod services;
 pub mod text;

@@ -18,13 +18,14 @@
 
 mod field;
 
+use crate::handshake::Server;
 use field::fields;
 pub use field::{Arena, Content, Control, Declared, Field, Header, Lifetime, Owner, Text, Word};
 
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -52,6 +53,8 @@ pub const BLOCK: usize = LARGE_PAGE / SEGMENT;
 
 /// Fields of the node header.
 pub mod header {
+    use crate::services::Service;
+
     /// Bytes of the header.
     pub const BYTES: usize = 4096;
 
@@ -80,10 +83,6 @@ pub mod header {
         Agent Memory SPIN_NS: u64 = 56;
         /// Next free segment of the spill file; ranks take from it with an atomic add.
         Peers Memory SPILL_NEXT: u64 = 64;
-        /// Number of event loggers. Rank r logs to number r modulo this.
-        Agent Memory EVENT_LOGGERS: u32 = 72;
-        /// IPv4 address of the event loggers, first number in the high byte.
-        Agent Memory EVENT_LOGGER_ADDRESS: u32 = 76;
         /// The job's key.
         Agent Memory JOB_KEY: [u8; 32] = 80;
         /// Number of ranks that the job has had so far; grows when ranks spawn others, before those start. Nothing
@@ -97,19 +96,14 @@ pub mod header {
         Agent Memory REDUCTION: u32 = 136;
         /// How stable clocks spread (causal, several event loggers): [`super::CLOCK_SPREADS`] by number.
         Agent Memory CLOCK_SPREAD: u32 = 140;
-        /// TCP ports of the event loggers.
-        Agent Memory EVENT_LOGGER_PORTS: [u32; super::MAX_EVENT_LOGGERS] = 144;
-        /// Number of channel memories. Rank r's is number r modulo this.
-        Agent Memory CHANNEL_MEMORIES: u32 = EVENT_LOGGER_PORTS.at + super::MAX_EVENT_LOGGERS * 4;
-        /// IPv4 address of the channel memories, first number in the high byte.
-        Agent Memory CHANNEL_MEMORY_ADDRESS: u32 = CHANNEL_MEMORIES.at + 4;
-        /// TCP ports of the channel memories.
-        Agent Memory CHANNEL_MEMORY_PORTS: [u32; super::MAX_CHANNEL_MEMORIES] = CHANNEL_MEMORY_ADDRESS.at + 4;
         /// Address at which all ranks map the node memory, a multiple of [`super::LARGE_PAGE`].
-        Agent Memory PLACE: u64 = CHANNEL_MEMORY_PORTS.at + super::MAX_CHANNEL_MEMORIES * 4;
+        Agent Memory PLACE: u64 = 144;
         /// How far a wave of groups has come ([`resurgo_protocol::group::Turn`] as a word; group). In a cache line of its own:
         /// every send reads it.
-        Agent Memory TURN: u64 = 1024;
+        Agent Memory TURN: u64 = 192;
+        /// The servers of the job, each as [`Service::to_words`] has it, up to the first place that has none. Rank r's event logger, or
+        /// channel memory, is the one whose number is r modulo their count.
+        Agent Memory SERVICES: [u64; super::MAX_SERVICES * Service::WORDS] = 256;
     }
 }
 
@@ -120,10 +114,9 @@ pub const CLOCK_SPREADS: [&str; 3] = ["multicast", "broadcast", "piggyback"];
 pub const SPREAD_MULTICAST: u32 = 0;
 pub const SPREAD_BROADCAST: u32 = 1;
 pub const SPREAD_PIGGYBACK: u32 = 2;
-/// Most event loggers of a job.
-pub const MAX_EVENT_LOGGERS: usize = 64;
-/// Most channel memories of a job.
-pub const MAX_CHANNEL_MEMORIES: usize = 64;
+/// Most servers of one kind in a job, and of all kinds.
+pub const MAX_SERVERS: usize = 64;
+pub const MAX_SERVICES: usize = MAX_SERVERS * Server::ALL.len();
 
 /// Offset of the first rank control.
 pub const CONTROL_BASE: usize = header::BYTES;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use resurgo_runtime::pattern::Pattern;
 use resurgo_runtime::units::{parse_duration, parse_size};
-use resurgo_wire::node_memory::{MAX_CHANNEL_MEMORIES, MAX_EVENT_LOGGERS, REDUCTIONS};
+use resurgo_wire::node_memory::{MAX_SERVERS, REDUCTIONS};
 
 use super::types::{Inherit, Options};
 use super::values::*;
@@ -317,7 +317,7 @@ table! {
         Job(|options, value| tolerate(value).map(|is_node| options.tolerate_node = is_node));
     "--event-loggers" "N" "1" RunOrEnvironment
         "how many there are, with --tolerate node; 0 only with causal"
-        Job(|options, value| servers(value, MAX_EVENT_LOGGERS).map(|loggers| options.loggers.count = loggers));
+        Job(|options, value| servers(value, MAX_SERVERS).map(|loggers| options.loggers.count = loggers));
     "--event-logger" "ADDR:PORT" "127.0.0.1:0" RunOrEnvironment
         "where the event logger listens"
         Job(|options, value| address(value).map(|address| options.loggers.address = address));
@@ -329,7 +329,7 @@ table! {
         Job(clock_spread);
     "--channel-memories" "N" "1" RunOrEnvironment
         "how many there are, with channel-memory"
-        Job(|options, value| servers(value, MAX_CHANNEL_MEMORIES).map(|count| options.memories.count = count));
+        Job(|options, value| servers(value, MAX_SERVERS).map(|count| options.memories.count = count));
     "--channel-memory" "ADDR:PORT" "127.0.0.1:0" RunOrEnvironment
         "where the channel memory listens"
         Job(|options, value| address(value).map(|address| options.memories.address = address));

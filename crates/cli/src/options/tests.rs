@@ -337,8 +337,12 @@ fn errors_name_what_is_wrong() {
             "-n 4 --protocol hierarchical --group-size 5 ./a",
             "--group-size 4 at most",
         ),
-        ("--event-logger here ./a", "not an IPv4 address"),
-        ("--channel-memory here ./a", "not an IPv4 address"),
+        ("--event-logger here ./a", "not an address and a port"),
+        (
+            "--event-logger [fe80::1%2]:7000 ./a",
+            "give an address that all ranks can reach",
+        ),
+        ("--channel-memory here ./a", "not an address and a port"),
         ("--channel-memories 1 ./a", "are for --protocol channel-memory"),
         ("--protocol causal --channel-memory 127.0.0.1:0 ./a", "causal has none"),
         (

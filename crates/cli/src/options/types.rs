@@ -1,7 +1,7 @@
 //! What a command line says.
 
 use std::ffi::OsString;
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -129,7 +129,7 @@ pub struct Ends {
 pub struct Loggers {
     pub count: usize,
     /// Where the first of them listens.
-    pub address: SocketAddrV4,
+    pub address: SocketAddr,
     /// How piggybacks are kept small.
     pub reduction: u32,
     /// How stable clocks spread between several event loggers.
@@ -141,7 +141,7 @@ pub struct Loggers {
 pub struct Memories {
     pub count: usize,
     /// Where the first of them listens.
-    pub address: SocketAddrV4,
+    pub address: SocketAddr,
 }
 
 /// Groups of ranks.
@@ -207,7 +207,7 @@ pub enum Request {
     Version,
 }
 
-const NO_ADDRESS: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0);
+const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl Options {
     /// Nothing is said yet, not even what is the default.

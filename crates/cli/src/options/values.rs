@@ -1,6 +1,6 @@
 //! What the values of options mean, and the options that need more than a line of the table.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -186,9 +186,16 @@ pub fn signal(value: &str) -> Result<Option<Signal>, String> {
     }
 }
 
-pub fn address(value: &str) -> Result<SocketAddrV4, String> {
-    let wrong = |_| format!("{value:?} is not an IPv4 address and a port, as in 127.0.0.1:7000");
-    value.parse().map_err(wrong)
+pub fn address(value: &str) -> Result<SocketAddr, String> {
+    match value.parse() {
+        Ok(SocketAddr::V6(address)) if address.scope_id() != 0 => Err(format!(
+            "{value:?} is good on one interface only; give an address that all ranks can reach"
+        )),
+        Ok(address) => Ok(address),
+        Err(_) => Err(format!(
+            "{value:?} is not an address and a port, as in 127.0.0.1:7000 or [::1]:7000"
+        )),
+    }
 }
 
 pub fn directory(value: &str) -> Result<PathBuf, String> {

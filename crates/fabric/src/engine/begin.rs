@@ -74,7 +74,7 @@ impl Engine {
             let protocol = self.life.protocol();
             let made = protocol.rclock() + behind;
             protocol.restored(made, sent_before);
-            if !self.node.event_logger_ports.is_empty() {
+            if !self.node.event_loggers.is_empty() {
                 // The record lies in this node's memory: only what the logger holds outlives the node, and what images cover.
                 protocol.event_logger_lost();
                 protocol.acknowledge(self.node.covered(self.node.rank));

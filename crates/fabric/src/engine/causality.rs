@@ -82,7 +82,7 @@ impl Causality {
     pub fn new(node: &Node) -> Causality {
         let (rank, size) = (node.rank as Rank, node.size);
         let reduction = reduction(node);
-        let several = node.event_logger_ports.len() > 1;
+        let several = node.event_loggers.len() > 1;
         let spreads = several && node.clock_spread == nm::SPREAD_PIGGYBACK;
         let causal = Causal::new(rank, size, reduction, spreads);
         let told_logger = several && node.clock_spread != nm::SPREAD_MULTICAST;
@@ -120,7 +120,7 @@ impl Causality {
     fn collect(&mut self, node: &Node, above: u64, places: &[u64]) {
         let fail = |reason: String| -> ! { node.report(&format!("rank {} cannot be recovered: {reason}", node.rank)) };
         let life = node.control(node.rank, control::INCARNATION).load(Ordering::Acquire);
-        let has_logger = !node.event_logger_ports.is_empty();
+        let has_logger = !node.event_loggers.is_empty();
         // Older images may have to be gone back to: the record goes back to them, so that it can be logged again.
         let covered = node.covered(node.rank);
         let mut collection = Collection::new(self.causal.clone(), life, has_logger);

@@ -30,7 +30,7 @@ impl History {
     pub fn new(node: &Node) -> History {
         let stable = match () {
             () if node.piggybacking && node.logs => Stable::Causal(Box::new(Causality::new(node)), None),
-            () if !node.channel_memory_ports.is_empty() => Stable::Reported,
+            () if !node.channel_memories.is_empty() => Stable::Reported,
             // An event logger is connected to when it is known what it must have.
             () => Stable::Own,
         };

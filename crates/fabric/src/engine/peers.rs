@@ -239,7 +239,7 @@ impl Peers {
 
     #[inline]
     pub fn outgoing(&mut self, node: &Node, destination: usize) -> &mut Outgoing {
-        let made = || match node.channel_memory_ports.is_empty() {
+        let made = || match node.channel_memories.is_empty() {
             true => Outgoing::SharedLog(Log::new(Writer::new(node, destination))),
             false => Outgoing::Memory,
         };
@@ -282,7 +282,7 @@ impl Peers {
     #[inline]
     pub fn incoming(&mut self, node: &Node, source: usize) -> &mut Incoming {
         let made = || Incoming {
-            carrier: match node.channel_memory_ports.is_empty() {
+            carrier: match node.channel_memories.is_empty() {
                 true => Carrier::SharedLog(Reader::new(source, node.rank)),
                 false => Carrier::Memory(None),
             },

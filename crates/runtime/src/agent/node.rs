@@ -110,18 +110,12 @@ impl NodeMemory {
         self.set_header(header::PREFAULT_SEGMENTS, job.prefault_segments)?;
         self.set_header(header::SPIN_NS, job.spin_ns)?;
         self.set_header(header::SPILL_NEXT, 0)?;
-        self.set_header(header::EVENT_LOGGERS, job.services.event_logger_ports.len() as u32)?;
-        for (logger, port) in job.services.event_logger_ports.iter().enumerate() {
-            self.set_header(header::EVENT_LOGGER_PORTS.item(logger), u32::from(*port))?;
-        }
         self.set_header(header::REDUCTION, job.reduction)?;
         self.set_header(header::CLOCK_SPREAD, job.clock_spread)?;
-        self.set_header(header::EVENT_LOGGER_ADDRESS, job.services.event_logger_address)?;
-        self.set_header(header::CHANNEL_MEMORIES, job.services.channel_memory_ports.len() as u32)?;
-        for (number, port) in job.services.channel_memory_ports.iter().enumerate() {
-            self.set_header(header::CHANNEL_MEMORY_PORTS.item(number), u32::from(*port))?;
+        let words = job.services.iter().flat_map(|service| service.to_words());
+        for (at, word) in words.enumerate() {
+            self.set_header(header::SERVICES.item(at), word)?;
         }
-        self.set_header(header::CHANNEL_MEMORY_ADDRESS, job.services.channel_memory_address)?;
         self.write(&job.key, header::JOB_KEY.at)
     }
 
@@ -356,8 +350,9 @@ impl NodeMemory {
 pub(super) mod tests {
     use super::*;
     use resurgo_protocol::Protocol;
-    use resurgo_wire::control::{Addresses, ImageFiles, Services, Stdin};
+    use resurgo_wire::control::{Addresses, ImageFiles, Stdin};
     use resurgo_wire::counters::Cost;
+    use resurgo_wire::services::Services;
 
     pub fn job() -> Job {
         Job {

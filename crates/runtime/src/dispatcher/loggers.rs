@@ -1,14 +1,15 @@
 //! The job's event loggers: their start, and what follows when one ends.
 
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use resurgo_protocol::kinds;
 use resurgo_wire::control::Job;
+use resurgo_wire::handshake::Server;
 use resurgo_wire::node_memory::{SPREAD_BROADCAST, SPREAD_MULTICAST};
 
 use super::events::Event;
+use super::listeners::reached;
 use super::start_error::{StartError, cannot};
 use super::{Dispatcher, FAILURE, Listeners};
 use crate::event_logger::{self, Process, Report, Settings};
@@ -46,7 +47,7 @@ impl Loggers {
                 broadcasts: wanted.count > 1 && job.clock_spread == SPREAD_BROADCAST,
                 epoch: 1,
             };
-            let process = event_logger::make(settings, wanted.bind(number).into(), &directory)?;
+            let process = event_logger::make(settings, wanted.bind(number), &directory)?;
             loggers.0.push(Logger {
                 process,
                 started: Instant::now(),
@@ -54,24 +55,20 @@ impl Loggers {
                 failing: None,
             });
         }
-        let reached = wanted.reached();
         let failed = cannot("start an event logger");
-        job.services.event_logger_address = reached.to_bits();
-        job.services.event_logger_ports.clear();
         for logger in &loggers.0 {
-            job.services
-                .event_logger_ports
-                .push(logger.process.address().map_err(&failed)?.port());
+            let address = logger
+                .process
+                .address()
+                .and_then(|listens| reached(listens, job.node_count()));
+            job.services.add(Server::EventLogger, address.map_err(&failed)?);
         }
+        let addresses = job.services.of(Server::EventLogger);
         for (number, logger) in loggers.0.iter_mut().enumerate() {
             if job.clock_spread == SPREAD_MULTICAST {
-                let others = job
-                    .services
-                    .event_logger_ports
-                    .iter()
-                    .enumerate()
-                    .filter(|(other, _)| *other != number);
-                logger.process.settings.peers = others.map(|(_, port)| SocketAddr::from((reached, *port))).collect();
+                let mut others = addresses.clone();
+                others.remove(number);
+                logger.process.settings.peers = others;
             }
             logger.begin().map_err(&failed)?;
         }

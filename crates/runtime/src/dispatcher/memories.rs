@@ -4,9 +4,11 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use resurgo_wire::control::{End, Job};
+use resurgo_wire::handshake::Server;
 use resurgo_wire::node_memory::SEGMENT;
 
 use super::events::Event;
+use super::listeners::reached;
 use super::policy::how_ended;
 use super::start_error::{StartError, cannot};
 use super::{Dispatcher, FAILURE, LAST_WORDS, Listeners};
@@ -20,7 +22,6 @@ impl Memories {
     /// Starts them, for a job of `ranks` ranks, and tells the job where they are.
     pub fn start(job: &mut Job, wanted: &Listeners, ranks: usize) -> Result<Memories, StartError> {
         let mut memories = Memories::default();
-        job.services.channel_memory_ports.clear();
         for number in 0..wanted.count {
             let served = ranks.div_ceil(wanted.count) as u64;
             let settings = Settings {
@@ -31,16 +32,14 @@ impl Memories {
                 bound: (job.log_segments * SEGMENT) as u64 * served,
                 spills: job.spill_directory.is_some(),
             };
-            let bind = wanted.bind(number).into();
+            let bind = wanted.bind(number);
             let mut process = channel_memory::make(settings, bind, job.spill_directory.as_deref())?;
             let failed = cannot("start a channel memory");
-            job.services
-                .channel_memory_ports
-                .push(process.address().map_err(&failed)?.port());
+            let address = process.address().and_then(|listens| reached(listens, job.node_count()));
+            job.services.add(Server::ChannelMemory, address.map_err(&failed)?);
             process.start().map_err(&failed)?;
             memories.0.push(process);
         }
-        job.services.channel_memory_address = wanted.reached().to_bits();
         Ok(memories)
     }
 

@@ -10,6 +10,7 @@ use nix::sys::prctl;
 use resurgo_protocol::Protocol;
 use resurgo_wire::console::LONGEST_COMMAND;
 use resurgo_wire::control::{Job, Stdin, ToAgent, appnums};
+use resurgo_wire::services::Services;
 
 use super::bus::{Bus, Wanted};
 use super::checkpoints::Checkpoints;
@@ -203,6 +204,8 @@ fn wanted(settings: &Settings) -> Result<Wanted, StartError> {
 /// Fills in what a job of `size` ranks has of this run. Answers which faults it is to have.
 fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartError> {
     let job = &mut settings.job;
+    // They are started anew.
+    job.services = Services::default();
     if settings.resumed.is_none() {
         job.stdin = input::find();
         let key = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut job.key));

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Nodes;
 use crate::node_memory;
+use crate::services::Services;
 
 /// Everything an agent has to know about a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,7 +34,7 @@ pub struct Job {
     /// How stable clocks spread where there are several event loggers: [`crate::node_memory::CLOCK_SPREADS`] by number.
     #[serde(default)]
     pub clock_spread: u32,
-    #[serde(flatten)]
+    #[serde(default)]
     pub services: Services,
     pub key: [u8; 32],
     pub stdin: Stdin,
@@ -61,22 +62,6 @@ pub struct Job {
     /// Who is where; absent: all ranks run on one node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Nodes>,
-}
-
-/// Where ranks reach the servers of the job.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Services {
-    /// TCP ports of the event loggers; none where there are none.
-    #[serde(default)]
-    pub event_logger_ports: Vec<u16>,
-    /// IPv4 address of the event loggers as ranks reach it, first number in the high byte.
-    pub event_logger_address: u32,
-    /// TCP ports of the channel memories; none where there are none.
-    #[serde(default)]
-    pub channel_memory_ports: Vec<u16>,
-    /// IPv4 address of the channel memories as ranks reach it, first number in the high byte.
-    #[serde(default)]
-    pub channel_memory_address: u32,
 }
 
 /// Where and how images are written.
@@ -138,6 +123,11 @@ impl Job {
         let cpus = self.cpus.get(rank.checked_rem(self.cpus.len())?)?;
         let numbers: Vec<String> = cpus.iter().map(u32::to_string).collect();
         Some(numbers.join(","))
+    }
+
+    /// How many nodes the job is on.
+    pub fn node_count(&self) -> usize {
+        self.nodes.as_ref().map_or(1, |nodes| nodes.mesh.len())
     }
 
     /// Determinants are piggybacked, so what a rank has delivered may be known to others only.

@@ -1,0 +1,124 @@
+//! Where the job's servers listen, and by which address ranks reach them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+
+/// Servers of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listeners {
+    pub count: usize,
+    /// Where the first listens; the others are on the same address, at any port.
+    pub first: SocketAddr,
+}
+
+impl Listeners {
+    /// Where one of them listens.
+    pub(super) fn bind(&self, number: usize) -> SocketAddr {
+        match number {
+            0 => self.first,
+            _ => SocketAddr::new(self.first.ip(), 0),
+        }
+    }
+}
+
+/// The address by which the ranks of a job on so many nodes reach a server of this machine that listens on `listens`.
+///
+/// # Errors
+/// It listens on every address, and this machine has none by which other nodes could reach it.
+pub(super) fn reached(listens: SocketAddr, nodes: usize) -> io::Result<SocketAddr> {
+    let ip = if listens.ip().is_unspecified() && nodes > 1 {
+        of_this_machine(listens.is_ipv6())?
+    } else {
+        of_one_node(listens.ip())
+    };
+    Ok(SocketAddr::new(ip, listens.port()))
+}
+
+fn of_one_node(listens: IpAddr) -> IpAddr {
+    match listens {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    }
+}
+
+/// The first address of an interface that is up and leads elsewhere.
+fn of_this_machine(is_v6: bool) -> io::Result<IpAddr> {
+    let up = getifaddrs()?.filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP));
+    let addresses = up.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
+    });
+    first_for_others(addresses, is_v6).ok_or_else(|| {
+        io::Error::other(
+            "no interface of this machine has an address that other nodes can reach; give the one to listen on",
+        )
+    })
+}
+
+fn first_for_others(mut addresses: impl Iterator<Item = IpAddr>, is_v6: bool) -> Option<IpAddr> {
+    addresses.find(|address| match address {
+        IpAddr::V4(ip) => !is_v6 && !ip.is_loopback() && !ip.is_link_local() && !ip.is_unspecified(),
+        IpAddr::V6(ip) => is_v6 && !ip.is_loopback() && !ip.is_unicast_link_local() && !ip.is_unspecified(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn ranks_of_one_node_reach_a_server_that_listens_everywhere_at_home() {
+        for (listens, is_reached) in [
+            ("0.0.0.0:7000", "127.0.0.1:7000"),
+            ("[::]:7000", "[::1]:7000"),
+            ("10.0.0.1:1", "10.0.0.1:1"),
+            ("[2001:db8::1]:1", "[2001:db8::1]:1"),
+        ] {
+            let listens = listens.parse().unwrap();
+            assert_eq!(reached(listens, 1).unwrap(), is_reached.parse().unwrap());
+        }
+    }
+
+    #[test]
+    fn an_address_that_the_user_gives_is_the_one_for_all_nodes() {
+        for listens in ["10.0.0.1:1", "127.0.0.1:7", "[2001:db8::1]:1"] {
+            let listens = listens.parse().unwrap();
+            assert_eq!(reached(listens, 2).unwrap(), listens);
+        }
+    }
+
+    #[test]
+    fn other_nodes_are_told_the_first_address_that_leads_out() {
+        let all = [
+            "127.0.0.1",
+            "::1",
+            "fe80::1",
+            "169.254.1.1",
+            "2001:db8::1",
+            "10.0.0.1",
+            "10.0.0.2",
+        ]
+        .map(ip);
+        assert_eq!(first_for_others(all.into_iter(), false), Some(ip("10.0.0.1")));
+        assert_eq!(first_for_others(all.into_iter(), true), Some(ip("2001:db8::1")));
+        assert_eq!(first_for_others(all.into_iter().take(4), true), None);
+    }
+
+    #[test]
+    fn what_other_nodes_are_told_is_an_address_of_this_machine() {
+        // A machine without a network has none.
+        if let Ok(address) = reached("0.0.0.0:7000".parse().unwrap(), 2) {
+            assert!(!address.ip().is_unspecified() && !address.ip().is_loopback());
+            assert!(std::net::UdpSocket::bind((address.ip(), 0)).is_ok());
+        }
+    }
+}
