@@ -14,6 +14,7 @@ pub mod hierarchical;
 pub mod kinds;
 pub mod membership;
 pub mod pessimistic;
+pub mod placement;
 
 pub use blocking::{Return, Step, Turn, Wave};
 pub use causal::Causal;
