@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use resurgo_protocol::Protocol;
-use resurgo_runtime::dispatcher::{self, Limits, Listeners, Places, Settings};
+use resurgo_runtime::dispatcher::{self, Limits, Places, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Addresses, ImageFiles, Job, Program, Stdin};
@@ -157,14 +157,7 @@ fn settings(
         json_events: options.output.json_events.clone(),
         stats: options.output.stats,
         stats_json: options.output.stats_json.clone(),
-        event_loggers: Listeners {
-            count: options.logger_count(),
-            first: options.loggers.address,
-        },
-        channel_memories: Listeners {
-            count: options.memory_count(),
-            first: options.memories.address,
-        },
+        servers: options.servers(),
         checkpoint_period: options.images.period,
         checkpoint_share: options.images.share,
         checkpoint_order: options.images.order,

@@ -12,14 +12,12 @@ mod input;
 mod kept;
 mod ledger;
 mod lines;
-mod listeners;
-mod loggers;
-mod memories;
 mod node;
 mod output;
 mod policy;
 mod record;
 mod refusals;
+mod servers;
 mod signals;
 mod spawn;
 mod start;
@@ -52,15 +50,14 @@ pub use checkpoints::{Order, Period};
 use console::Console;
 use events::Event;
 use ledger::Ledger;
-pub use listeners::Listeners;
-use loggers::Loggers;
-use memories::Memories;
 use node::Node;
 pub use output::Places;
 use output::{Output, Owed};
 pub use policy::Limits;
 use policy::Policy;
 use refusals::Refusals;
+pub use servers::Listeners;
+use servers::Servers;
 use signals::Signals;
 pub use spawn::Find;
 pub use suspend::SUSPENDED;
@@ -87,8 +84,7 @@ pub struct Settings {
     /// Print the measurements at the end, and write them into a file.
     pub stats: bool,
     pub stats_json: Option<PathBuf>,
-    pub event_loggers: Listeners,
-    pub channel_memories: Listeners,
+    pub servers: Vec<Listeners>,
     /// How often an image of each rank is taken.
     pub checkpoint_period: Period,
     /// The part of the job's time that images may take.
@@ -178,12 +174,6 @@ struct Front {
     progress_due: Option<Instant>,
 }
 
-/// Processes that serve the ranks.
-struct Servers {
-    loggers: Loggers,
-    memories: Memories,
-}
-
 /// What is told of the job.
 struct About {
     /// Of the job's key-value space.
@@ -236,8 +226,7 @@ struct Ready {
     signals: bool,
     wake: bool,
     consoles: bool,
-    loggers: bool,
-    memories: bool,
+    servers: bool,
     stdin: bool,
 }
 
@@ -253,8 +242,7 @@ impl Dispatcher {
                 }
             }
         };
-        let held = self.servers.memories.finish();
-        self.bus.tell(Event::ChannelMemoriesHeld { held: &held });
+        self.servers.finish(&mut self.bus);
         children::kill_all(GRACE);
         if !self.suspension.is_elsewhere {
             // Those of the run that has the job have the same names.
@@ -302,11 +290,8 @@ impl Dispatcher {
         if ready.consoles {
             self.hear_console();
         }
-        if ready.loggers || self.servers.loggers.due().is_some() {
-            self.mind_loggers();
-        }
-        if ready.memories {
-            self.mind_memories();
+        if ready.servers || self.servers.due().is_some() {
+            self.mind_servers();
         }
         if ready.stdin {
             self.take_stdin();
@@ -349,10 +334,8 @@ impl Dispatcher {
         let readable = |socket| PollFd::new(socket, PollFlags::POLLIN);
         let consoles = ready.len();
         ready.extend(self.front.console.descriptors());
-        let loggers = ready.len();
-        ready.extend(self.servers.loggers.descriptors().map(readable));
-        let memories = ready.len();
-        ready.extend(self.servers.memories.descriptors().map(readable));
+        let servers = ready.len();
+        ready.extend(self.servers.descriptors().map(readable));
         let stdin_at = ready.len();
         if read_stdin {
             ready.push(readable(stdin.as_fd()));
@@ -366,9 +349,8 @@ impl Dispatcher {
             agent: any(0..1),
             signals: any(1..2),
             wake: any(2..3),
-            consoles: any(consoles..loggers),
-            loggers: any(loggers..memories),
-            memories: any(memories..stdin_at),
+            consoles: any(consoles..servers),
+            servers: any(servers..stdin_at),
             stdin: any(stdin_at..ready.len()),
         })
     }
@@ -399,7 +381,7 @@ impl Dispatcher {
         if let Some(due) = self.front.progress_due {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
-        if let Some(due) = self.servers.loggers.due() {
+        if let Some(due) = self.servers.due() {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
         if let Some(wait) = self.output.wait() {

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use resurgo_protocol::Protocol;
-use resurgo_runtime::dispatcher::{Order, Period};
+use resurgo_runtime::dispatcher::{Listeners, Order, Period};
 use resurgo_runtime::pattern::Pattern;
+use resurgo_wire::handshake::Server;
 
 use crate::binding::Unit;
 
@@ -274,12 +275,20 @@ impl Options {
         if self.tolerate_node { self.loggers.count } else { 0 }
     }
 
-    /// How many channel memories the job has.
-    pub fn memory_count(&self) -> usize {
-        match self.protocol {
+    /// The servers that the job has.
+    pub fn servers(&self) -> Vec<Listeners> {
+        let memories = match self.protocol {
             Protocol::ChannelMemory => self.memories.count,
             _ => 0,
-        }
+        };
+        let kinds = [
+            (Server::EventLogger, self.logger_count(), self.loggers.address),
+            (Server::ChannelMemory, memories, self.memories.address),
+        ];
+        let wanted = kinds.into_iter().filter(|(_, count, _)| *count > 0);
+        wanted
+            .map(|(kind, count, first)| Listeners { kind, count, first })
+            .collect()
     }
 
     /// Ranks of all programs.

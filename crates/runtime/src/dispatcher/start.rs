@@ -10,15 +10,12 @@ use nix::sys::prctl;
 use resurgo_protocol::Protocol;
 use resurgo_wire::console::LONGEST_COMMAND;
 use resurgo_wire::control::{Job, Stdin, ToAgent, appnums};
-use resurgo_wire::services::Services;
 
 use super::bus::{Bus, Wanted};
 use super::checkpoints::Checkpoints;
 use super::console::Console;
 use super::events::Event;
 use super::ledger::{self, Ledger};
-use super::loggers::Loggers;
-use super::memories::Memories;
 use super::node::Node;
 use super::output::{Output, Owed};
 use super::policy::Policy;
@@ -39,10 +36,7 @@ impl Dispatcher {
         let size = settings.job.programs.iter().map(|program| program.ranks).sum();
         let faults = prepare_job(&mut settings, size)?;
         let job = &mut settings.job;
-        let servers = Servers {
-            loggers: Loggers::start(job, &settings.event_loggers, size)?,
-            memories: Memories::start(job, &settings.channel_memories, size)?,
-        };
+        let servers = Servers::start(job, &settings.servers, size)?;
         let (mut output, wake) = start_output(settings.output)?;
         if settings.resumed.is_none() {
             output.make_files(size)?;
@@ -59,7 +53,7 @@ impl Dispatcher {
                 progress_due: None,
             },
             output,
-            bus: begin_to_tell(wanted, job.protocol, size, &servers.memories, start),
+            bus: begin_to_tell(wanted, job.protocol, size, &servers, start),
             servers,
             about: About::of(job),
             spawning: Spawning {
@@ -204,8 +198,6 @@ fn wanted(settings: &Settings) -> Result<Wanted, StartError> {
 /// Fills in what a job of `size` ranks has of this run. Answers which faults it is to have.
 fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartError> {
     let job = &mut settings.job;
-    // They are started anew.
-    job.services = Services::default();
     if settings.resumed.is_none() {
         job.stdin = input::find();
         let key = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut job.key));
@@ -232,7 +224,7 @@ fn start_output(places: Places) -> Result<(Output, PipeReader), StartError> {
 }
 
 /// Tells that a job of `size` ranks begins.
-fn begin_to_tell(wanted: Wanted, protocol: Protocol, size: usize, memories: &Memories, start: Instant) -> Bus {
+fn begin_to_tell(wanted: Wanted, protocol: Protocol, size: usize, servers: &Servers, start: Instant) -> Bus {
     let mut bus = Bus::new(size, wanted, start);
     bus.tell(Event::JobStarted {
         ranks: size,
@@ -242,9 +234,7 @@ fn begin_to_tell(wanted: Wanted, protocol: Protocol, size: usize, memories: &Mem
             .map_or(0.0, |time| time.as_secs_f64()),
         coordinated: protocol.has_waves() && !protocol.logs(),
     });
-    for (memory, pid) in memories.pids().enumerate() {
-        bus.tell(Event::ChannelMemoryStarted { memory, pid });
-    }
+    servers.tell(&mut bus);
     bus
 }
 

@@ -14,7 +14,7 @@ use super::super::*;
 use crate::channel_memory::Held;
 use crate::dispatcher::events::ImageCopy;
 use crate::dispatcher::killed;
-use crate::dispatcher::memories::why_lost;
+use crate::dispatcher::servers::why_lost;
 
 const SECOND: u64 = 1_000_000_000;
 /// The start of the job by CLOCK_MONOTONIC.

@@ -3,15 +3,14 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use resurgo_protocol::kinds;
-use resurgo_wire::control::Job;
+use resurgo_wire::control::{End, Job};
 use resurgo_wire::handshake::Server;
 use resurgo_wire::node_memory::{SPREAD_BROADCAST, SPREAD_MULTICAST};
 
-use super::events::Event;
-use super::listeners::reached;
-use super::start_error::{StartError, cannot};
-use super::{Dispatcher, FAILURE, Listeners};
+use super::listeners::{Listeners, reached};
+use crate::dispatcher::bus::Bus;
+use crate::dispatcher::events::Event;
+use crate::dispatcher::start_error::{StartError, cannot};
 use crate::event_logger::{self, Process, Report, Settings};
 
 /// Pause before a logger is started again that has ended soon after its start.
@@ -30,7 +29,7 @@ struct Logger {
 
 /// The event loggers, none where there are none.
 #[derive(Default)]
-pub(super) struct Loggers(Vec<Logger>);
+pub struct Loggers(Vec<Logger>);
 
 impl Loggers {
     /// Starts them, for a job of `ranks` ranks, and tells the job where they are.
@@ -79,6 +78,39 @@ impl Loggers {
         self.0.iter().filter_map(|logger| logger.process.socket())
     }
 
+    /// Hears what they have said, and starts those again that have ended unless the job `is_over`. `waits`: ranks send nothing without
+    /// them. Why the job must end, if one cannot be started.
+    pub fn mind(&mut self, bus: &mut Bus, waits: bool, is_over: bool) -> Option<String> {
+        let now = Instant::now();
+        for (number, logger) in self.0.iter_mut().enumerate() {
+            let end = logger.hear(number, bus, now);
+            if is_over {
+                continue;
+            }
+            if let Some(end) = end {
+                bus.tell(Event::LoggerLost {
+                    logger: number,
+                    end,
+                    waits,
+                });
+                let soon = now.duration_since(logger.started) < SOON && logger.process.starts > 1;
+                logger.again_at = Some(if soon { now + PAUSE } else { now });
+            }
+            if logger.again_at.is_some_and(|at| at <= now) {
+                (logger.started, logger.again_at) = (now, None);
+                if let Err(error) = logger.begin() {
+                    logger.failed(number, &error.to_string(), bus, now);
+                    logger.again_at = Some(now + PAUSE);
+                }
+            }
+        }
+        let failing = self.0.iter().position(|logger| logger.fails_for_long(now));
+        let number = failing.filter(|_| !is_over)?;
+        Some(format!(
+            "event logger {number} cannot be started for {PATIENCE:?}, so the job ends"
+        ))
+    }
+
     /// When one is to be started again.
     pub fn due(&self) -> Option<Instant> {
         self.0.iter().filter_map(|logger| logger.again_at).min()
@@ -91,71 +123,39 @@ impl Logger {
         self.process.settings.epoch = self.process.starts + 1;
         self.process.start()
     }
-}
 
-impl Dispatcher {
-    /// Hears what event loggers have said, and starts those again that have ended.
-    pub(super) fn mind_loggers(&mut self) {
-        let now = Instant::now();
-        let waits = self.waves.protocol.order() != kinds::Order::Piggybacked;
-        for number in 0..self.servers.loggers.0.len() {
-            let logger = &mut self.servers.loggers.0[number];
-            let pid = logger.process.pid();
-            let (reports, end) = logger.process.hear();
-            for report in reports {
-                match report {
-                    Report::Serves { epoch, deliveries } => {
-                        let again = logger.process.starts > 1;
-                        logger.failing = None;
-                        self.bus.tell(Event::LoggerStarted {
-                            logger: number,
-                            pid,
-                            epoch,
-                            deliveries,
-                            again,
-                        });
-                    }
-                    Report::WithoutJournal { reason } => self.bus.tell(Event::LoggerWithoutJournal {
+    /// Tells what it has said; answers how it has ended, if it has.
+    fn hear(&mut self, number: usize, bus: &mut Bus, now: Instant) -> Option<End> {
+        let pid = self.process.pid();
+        let (reports, end) = self.process.hear();
+        for report in reports {
+            match report {
+                Report::Serves { epoch, deliveries } => {
+                    self.failing = None;
+                    bus.tell(Event::LoggerStarted {
                         logger: number,
-                        reason: &reason,
-                    }),
-                    Report::Failed { reason } => {
-                        logger.failing.get_or_insert(now);
-                        self.bus.tell(Event::LoggerFailed {
-                            logger: number,
-                            reason: &reason,
-                        });
-                    }
-                }
-            }
-            if let Some(end) = end
-                && self.verdict.is_none()
-            {
-                self.bus.tell(Event::LoggerLost {
-                    logger: number,
-                    end,
-                    waits,
-                });
-                let soon = now.duration_since(logger.started) < SOON && logger.process.starts > 1;
-                logger.again_at = Some(if soon { now + PAUSE } else { now });
-            }
-            if logger.again_at.is_some_and(|at| at <= now) && self.verdict.is_none() {
-                (logger.started, logger.again_at) = (now, None);
-                if let Err(error) = logger.begin() {
-                    logger.failing.get_or_insert(now);
-                    self.bus.tell(Event::LoggerFailed {
-                        logger: number,
-                        reason: &error.to_string(),
+                        pid,
+                        epoch,
+                        deliveries,
+                        again: self.process.starts > 1,
                     });
-                    logger.again_at = Some(now + PAUSE);
                 }
-            }
-            if logger.failing.is_some_and(|since| now - since > PATIENCE) && self.verdict.is_none() {
-                self.bus.error(&format!(
-                    "event logger {number} cannot be started for {PATIENCE:?}, so the job ends"
-                ));
-                self.end(FAILURE, Duration::ZERO);
+                Report::WithoutJournal { reason } => bus.tell(Event::LoggerWithoutJournal {
+                    logger: number,
+                    reason: &reason,
+                }),
+                Report::Failed { reason } => self.failed(number, &reason, bus, now),
             }
         }
+        end
+    }
+
+    fn failed(&mut self, number: usize, reason: &str, bus: &mut Bus, now: Instant) {
+        self.failing.get_or_insert(now);
+        bus.tell(Event::LoggerFailed { logger: number, reason });
+    }
+
+    fn fails_for_long(&self, now: Instant) -> bool {
+        self.failing.is_some_and(|since| now - since > PATIENCE)
     }
 }

@@ -5,10 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
+use resurgo_wire::handshake::Server;
 
 /// Servers of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listeners {
+    pub kind: Server,
     pub count: usize,
     /// Where the first listens; the others are on the same address, at any port.
     pub first: SocketAddr,

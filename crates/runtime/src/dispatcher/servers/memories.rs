@@ -1,4 +1,4 @@
-//! The job's channel memories: their start, and the end of the job when one ends.
+//! The job's channel memories: their start, and what follows when one fills or ends.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -7,16 +7,25 @@ use resurgo_wire::control::{End, Job};
 use resurgo_wire::handshake::Server;
 use resurgo_wire::node_memory::SEGMENT;
 
-use super::events::Event;
-use super::listeners::reached;
-use super::policy::how_ended;
-use super::start_error::{StartError, cannot};
-use super::{Dispatcher, FAILURE, LAST_WORDS, Listeners};
+use super::listeners::{Listeners, reached};
 use crate::channel_memory::{self, Held, Process, Report, Settings};
+use crate::dispatcher::bus::Bus;
+use crate::dispatcher::events::Event;
+use crate::dispatcher::policy::how_ended;
+use crate::dispatcher::start_error::{StartError, cannot};
 
 /// The channel memories, none where there are none.
 #[derive(Default)]
-pub(super) struct Memories(Vec<Process>);
+pub struct Memories(Vec<Process>);
+
+/// What follows from what channel memories have said.
+#[derive(Default)]
+pub struct Heard {
+    /// One fills: images of all ranks let it forget.
+    pub fills: bool,
+    /// One has ended, or cannot go on; what it had is nowhere else.
+    pub why_lost: Option<String>,
+}
 
 impl Memories {
     /// Starts them, for a job of `ranks` ranks, and tells the job where they are.
@@ -48,10 +57,10 @@ impl Memories {
         self.0.iter().map(Process::pid)
     }
 
-    /// Lets them end, and answers what each has had; none where it does not say.
-    pub fn finish(&mut self) -> Vec<Option<Held>> {
+    /// Lets them end, for so long at most, and answers what each has had; none where it does not say.
+    pub fn finish(&mut self, patience: Duration) -> Vec<Option<Held>> {
         let held = |process: &mut Process| {
-            process.finish(LAST_WORDS).into_iter().find_map(|report| match report {
+            process.finish(patience).into_iter().find_map(|report| match report {
                 Report::Held(held) => Some(held),
                 Report::Failed { .. } | Report::Fills => None,
             })
@@ -59,37 +68,37 @@ impl Memories {
         self.0.iter_mut().map(held).collect()
     }
 
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.0.iter().filter_map(Process::socket)
-    }
-}
-
-impl Dispatcher {
-    /// Hears that a channel memory fills: images of all ranks let it forget. Or why it cannot go on, or that it has ended: what it had
-    /// is nowhere else, so the job ends.
-    pub(super) fn mind_memories(&mut self) {
-        for number in 0..self.servers.memories.0.len() {
-            let (reports, end) = self.servers.memories.0[number].hear();
-            if reports.contains(&Report::Fills) && self.verdict.is_none() {
-                self.bus.tell(Event::ChannelMemoryFills { memory: number });
-                self.want_images(None);
+    /// Hears what they have said, and tells of those that have ended, or cannot go on, unless the job `is_over`.
+    pub fn mind(&mut self, bus: &mut Bus, is_over: bool) -> Heard {
+        let mut heard = Heard::default();
+        for (number, process) in self.0.iter_mut().enumerate() {
+            let (reports, end) = process.hear();
+            if is_over {
+                continue;
+            }
+            if reports.contains(&Report::Fills) {
+                bus.tell(Event::ChannelMemoryFills { memory: number });
+                heard.fills = true;
             }
             let failed = reports.into_iter().find_map(|report| match report {
                 Report::Failed { reason } => Some(reason),
                 Report::Held(_) | Report::Fills => None,
             });
-            if self.verdict.is_some() || failed.is_none() && end.is_none() {
-                continue;
+            if heard.why_lost.is_none() && (failed.is_some() || end.is_some()) {
+                bus.tell(Event::ChannelMemoryLost { memory: number, end });
+                heard.why_lost = Some(why_lost(number, failed, end));
             }
-            self.bus.tell(Event::ChannelMemoryLost { memory: number, end });
-            self.bus.error(&why_lost(number, failed, end));
-            self.end(FAILURE, Duration::ZERO);
         }
+        heard
+    }
+
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.0.iter().filter_map(Process::socket)
     }
 }
 
 /// `failed`: the reason that it has given itself; otherwise it has ended without a word.
-pub(super) fn why_lost(number: usize, failed: Option<String>, end: Option<End>) -> String {
+pub fn why_lost(number: usize, failed: Option<String>, end: Option<End>) -> String {
     match (failed, end) {
         (Some(reason), _) => format!("channel memory {number} cannot go on: {reason}"),
         (None, end) => format!(
