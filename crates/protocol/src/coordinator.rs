@@ -18,6 +18,7 @@
 
 mod files;
 mod images;
+mod nodes;
 mod returns;
 mod state;
 #[cfg(test)]
@@ -28,11 +29,11 @@ mod words;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::Rank;
 use crate::group::{Groups, Turn};
 use crate::kinds::{Protocol, Waves};
-pub use state::{Former, From};
-use state::{Images, Member, Process, Unit};
+use crate::{Node, Rank};
+pub use state::{Former, From, Place};
+use state::{Images, Member, Nodes, Process, Unit};
 pub use words::{Cause, Why};
 
 /// Complete files of a rank that stay.
@@ -46,6 +47,8 @@ pub struct Plan {
     pub units: Groups,
     /// Images are written into files.
     pub files: bool,
+    /// With several nodes an image counts when another node has its file, too: [`Command::Replicate`].
+    pub partners: bool,
     /// Copies sleep on when they have been written.
     pub local_copies: bool,
     /// Most groups that write their images at the same time.
@@ -125,10 +128,16 @@ pub enum Fact {
         number: u64,
         reason: String,
     },
-    /// The file of the image is complete, and on its disk.
+    /// The file of the image is complete, and on the disk of the rank's node.
     Written {
         rank: Rank,
         number: u64,
+    },
+    /// The complete file can be read there, too.
+    Stored {
+        rank: Rank,
+        number: u64,
+        place: Place,
     },
     NotWritten {
         rank: Rank,
@@ -141,7 +150,7 @@ pub enum Fact {
         number: u64,
         stored: bool,
     },
-    /// The file cannot be used.
+    /// The file cannot be used where the rank has just been told to read it.
     FileLost {
         rank: Rank,
         number: u64,
@@ -166,6 +175,20 @@ pub enum Fact {
         rank: Rank,
         life: u64,
         orderly: bool,
+    },
+    /// The node is there: so many ranks have room on it. `spare`: it is kept for ranks whose nodes are lost.
+    Up {
+        node: Node,
+        slots: u32,
+        spare: bool,
+    },
+    /// The node is lost, with its processes, copies, and what is on its disk. Nothing that comes from there is told any more.
+    Down {
+        node: Node,
+    },
+    /// Before the job begins, or goes on: the node of each rank.
+    Placed {
+        nodes: Vec<Node>,
     },
     /// A rank that has failed begins again alone.
     Restart {
@@ -268,12 +291,18 @@ pub enum Command {
         rank: Rank,
         number: u64,
     },
-    /// The file that was to be written is not any more.
+    /// The rank's node sends the file to another one, which says when it has all of it.
+    Replicate {
+        rank: Rank,
+        number: u64,
+        to: Node,
+    },
+    /// The file that was to be written is not any more, and goes where it is complete; on all nodes.
     GiveUp {
         rank: Rank,
         number: u64,
     },
-    /// The file is not needed any more.
+    /// The file is not needed any more, on any node.
     Collect {
         rank: Rank,
         number: u64,
@@ -296,12 +325,15 @@ pub enum Command {
     },
     /// The logs begin anew, empty.
     EmptyLogs,
-    /// The rank gets a process. `together`: it says when it is ready, and waits for [`Command::Go`].
+    /// The rank gets a process on this node. `together`: it says when it is ready, and waits for [`Command::Go`]. `reads`: the node
+    /// from which the file comes that it begins from, where that is another one.
     Begin {
         rank: Rank,
         life: u64,
         from: From,
         together: bool,
+        node: Node,
+        reads: Option<Node>,
     },
     Go {
         rank: Rank,
@@ -338,6 +370,11 @@ pub enum Command {
         unit: usize,
         wave: u64,
     },
+    /// Told: these ranks have failed with their node. (Of others that were there the units return already.)
+    Lost {
+        node: Node,
+        ranks: Vec<Rank>,
+    },
     /// Told: the rank can begin from nowhere, and others go on.
     CannotRecoverAlone {
         rank: Rank,
@@ -352,6 +389,7 @@ pub struct Coordinator {
     plan: Plan,
     ranks: Vec<Member>,
     units: Vec<Unit>,
+    nodes: Nodes,
     /// Waves of which what was in transit is known, and those of which it is in a file.
     transit: BTreeSet<u64>,
     transit_files: BTreeSet<u64>,
@@ -370,6 +408,7 @@ impl Coordinator {
         Coordinator {
             units: units.collect(),
             ranks: (0..plan.units.ranks()).map(|_| Member::default()).collect(),
+            nodes: Nodes::default(),
             transit: BTreeSet::new(),
             transit_files: BTreeSet::new(),
             is_halted: false,
@@ -464,11 +503,15 @@ impl Coordinator {
             Fact::Written { rank, number } => self.written(rank, number),
             Fact::NotWritten { rank, number, reason } => self.not_written(rank, number, reason),
             Fact::CopyLost { rank, number, stored } => self.copy_lost(rank, number, stored),
-            Fact::FileLost { rank, number } => self.ranks[rank as usize].images.files.retain(|file| *file != number),
+            Fact::Stored { rank, number, place } => self.stored(rank, number, place),
+            Fact::FileLost { rank, number } => self.file_lost(rank, number),
             Fact::Started { rank, life } => self.started(rank, life),
             Fact::NotBegun { rank, life } => self.not_begun(rank, life),
             Fact::Ready { rank, life } => self.ready(rank, life),
             Fact::Ended { rank, life, orderly } => self.ended(rank, life, orderly),
+            Fact::Up { node, slots, spare } => self.node_comes(node, slots, spare),
+            Fact::Down { node } => self.lost(node),
+            Fact::Placed { nodes } => self.placed(&nodes),
             Fact::Restart { rank } => self.begin_alone(rank),
             Fact::Return { rank } => self.return_unit(rank),
             Fact::OnlyLogs => self.only_logs(),
@@ -546,11 +589,16 @@ impl Coordinator {
     }
 
     fn spawned(&mut self, ranks: usize) {
-        let first = self.ranks.len();
-        self.ranks.resize_with(first + ranks, Member::default);
         // There is no way back to where they were not.
         self.may_begin_again = false;
-        (first..first + ranks).for_each(|rank| self.begin(rank as Rank, From::Beginning, false));
+        for rank in self.ranks.len()..self.ranks.len() + ranks {
+            let node = self.roomiest();
+            self.ranks.push(Member {
+                node,
+                ..Member::default()
+            });
+            self.begin(rank as Rank, From::Beginning, false);
+        }
     }
 
     /// Ranks have images alone from now on; those that they have stay good for that.

@@ -93,6 +93,7 @@ impl World {
                 life,
                 from,
                 together,
+                ..
             } => {
                 self.ranks[rank as usize].images.carry_out(command);
                 if together {

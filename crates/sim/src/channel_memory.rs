@@ -218,6 +218,7 @@ impl World {
                 protocol: options.setting.protocol(),
                 units: Groups::one(size),
                 files: true,
+                partners: false,
                 local_copies: true,
                 groups_at_once: 1,
             }),

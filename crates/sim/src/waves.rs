@@ -218,6 +218,7 @@ impl World {
             protocol: options.setting.protocol(),
             units: Groups::one(size),
             files: has_files,
+            partners: false,
             local_copies: random.one_in(2),
             groups_at_once: match options.mutation {
                 Some(Mutation::WriteAllAtOnce) => u32::MAX,

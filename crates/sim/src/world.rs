@@ -320,6 +320,7 @@ fn plan(seed: u64, setting: Setting, size: usize, random: &mut Random) -> Plan {
             false => Groups::one(size),
         },
         files: true,
+        partners: false,
         local_copies: crate::random::mix(seed, 5).is_multiple_of(2),
         groups_at_once: 1,
     }

@@ -72,8 +72,8 @@ impl Coordinator {
         }
     }
 
-    /// The file is complete.
-    pub(super) fn written(&mut self, rank: Rank, number: u64) {
+    /// The file is complete, and counts.
+    pub(super) fn complete_file(&mut self, rank: Rank, number: u64) {
         let images = self.images(rank);
         if images.writing.take_if(|writing| *writing == number).is_none() {
             return;

@@ -16,6 +16,9 @@ impl Coordinator {
             let reason = "its rank has begun again from an older image".to_string();
             self.not_written(rank, number, reason);
         }
+        let Some((node, reads)) = self.place(rank, from) else {
+            return;
+        };
         let member = &mut self.ranks[rank as usize];
         member.life += 1;
         member.process = Process::Asked;
@@ -26,6 +29,8 @@ impl Coordinator {
             life,
             from,
             together,
+            node,
+            reads,
         });
     }
 
@@ -110,7 +115,7 @@ impl Coordinator {
         }
     }
 
-    fn ended_for_return(&mut self, rank: Rank) {
+    pub(super) fn ended_for_return(&mut self, rank: Rank) {
         let unit = self.unit(rank);
         let place = self.units[unit].place(rank);
         let Some(returning) = &mut self.units[unit].returning else {

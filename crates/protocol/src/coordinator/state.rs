@@ -1,9 +1,10 @@
 //! What the coordinator knows of ranks, their images, and the units that have waves together.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::group::Writing;
-use crate::{Rank, Return, Wave};
+use crate::{Node, Rank, Return, Wave};
 
 /// What a life begins from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,29 @@ impl From {
             From::Copy(number) | From::File(number) => number,
         }
     }
+}
+
+/// The nodes that are up, with their slots. A job that has never been told of any runs on one, which is number 0.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    pub up: BTreeMap<Node, Slots>,
+    /// Some node has been lost.
+    pub lost: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Slots {
+    pub count: u32,
+    pub spare: bool,
+}
+
+/// Where a file of an image can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// From each node, whatever becomes of others.
+    Everywhere,
+    /// On this one's disk, as long as it is up.
+    Node(Node),
 }
 
 /// What is known of a rank of a job that was suspended.
@@ -50,6 +74,8 @@ pub(super) enum Process {
 pub(super) struct Member {
     pub life: u64,
     pub process: Process,
+    /// Where it runs, or did last.
+    pub node: Node,
     /// The last life has ended as programs should.
     pub finished: bool,
     pub images: Images,
@@ -77,8 +103,12 @@ pub(super) struct Images {
     pub candidate: Option<u64>,
     /// Files that are complete, the older one first.
     pub files: Vec<u64>,
-    /// A file that is being written.
+    /// A file that is being written, or sent to a partner: it does not count yet.
     pub writing: Option<u64>,
+    /// Where these can be read; what is not here can be read everywhere.
+    pub places: BTreeMap<u64, BTreeSet<Place>>,
+    /// The file that the present life begins from, and where it is read.
+    pub reads: Option<(u64, Place)>,
     /// What came before some image may have been forgotten.
     pub begun: bool,
 }
@@ -92,6 +122,25 @@ impl Images {
             files: former.files,
             ..Images::default()
         }
+    }
+
+    /// All of the file can be read there.
+    pub fn is_at(&mut self, number: u64, place: Place) {
+        let Images {
+            files, writing, places, ..
+        } = self;
+        places.retain(|known, _| files.contains(known) || *writing == Some(*known));
+        places.entry(number).or_default().insert(place);
+    }
+
+    /// What was on the node is gone; files that are nowhere else are none any more.
+    pub fn is_nowhere_on(&mut self, node: Node) {
+        let places = &mut self.places;
+        for places in places.values_mut() {
+            places.remove(&Place::Node(node));
+        }
+        self.files
+            .retain(|number| places.get(number).is_none_or(|places| !places.is_empty()));
     }
 
     pub fn has_file(&self, number: u64) -> bool {

@@ -4,18 +4,19 @@ use super::*;
 
 const NOW: Duration = Duration::from_secs(100);
 
-fn plan(protocol: Protocol, ranks: usize, files: bool) -> Plan {
+pub(super) fn plan(protocol: Protocol, ranks: usize, files: bool) -> Plan {
     Plan {
         protocol,
         units: Groups::one(ranks),
         files,
+        partners: false,
         local_copies: true,
         groups_at_once: 1,
     }
 }
 
 /// A job of which every rank runs.
-fn launched(plan: Plan) -> Coordinator {
+pub(super) fn launched(plan: Plan) -> Coordinator {
     let ranks = plan.units.ranks() as Rank;
     let mut coordinator = Coordinator::new(plan);
     after(&mut coordinator, Fact::Launched);
@@ -24,12 +25,12 @@ fn launched(plan: Plan) -> Coordinator {
 }
 
 /// What is to be done after this.
-fn after(coordinator: &mut Coordinator, fact: Fact) -> Vec<Command> {
+pub(super) fn after(coordinator: &mut Coordinator, fact: Fact) -> Vec<Command> {
     coordinator.handle(fact, NOW);
     std::iter::from_fn(|| coordinator.poll()).collect()
 }
 
-fn wanted(unit: usize, ranks: usize) -> Fact {
+pub(super) fn wanted(unit: usize, ranks: usize) -> Fact {
     Fact::Wanted {
         unit,
         states: vec![State::Live; ranks],
@@ -38,7 +39,7 @@ fn wanted(unit: usize, ranks: usize) -> Fact {
     }
 }
 
-fn stopped(rank: Rank, number: u64) -> Fact {
+pub(super) fn stopped(rank: Rank, number: u64) -> Fact {
     Fact::Stopped {
         rank,
         number,
@@ -46,7 +47,7 @@ fn stopped(rank: Rank, number: u64) -> Fact {
     }
 }
 
-fn copied(rank: Rank, number: u64) -> Fact {
+pub(super) fn copied(rank: Rank, number: u64) -> Fact {
     Fact::Copied {
         rank,
         number,
@@ -55,7 +56,7 @@ fn copied(rank: Rank, number: u64) -> Fact {
     }
 }
 
-fn ended(rank: Rank, life: u64) -> Fact {
+pub(super) fn ended(rank: Rank, life: u64) -> Fact {
     Fact::Ended {
         rank,
         life,
@@ -64,7 +65,7 @@ fn ended(rank: Rank, life: u64) -> Fact {
 }
 
 /// A wave of two ranks under `blocking`, up to its last copy.
-fn wave(coordinator: &mut Coordinator, number: u64) -> Vec<Command> {
+pub(super) fn wave(coordinator: &mut Coordinator, number: u64) -> Vec<Command> {
     after(coordinator, wanted(0, 2));
     (0..2).for_each(|rank| drop(after(coordinator, stopped(rank, number))));
     for rank in 0..2 {
@@ -76,14 +77,14 @@ fn wave(coordinator: &mut Coordinator, number: u64) -> Vec<Command> {
 }
 
 /// A rank's own image, up to its file.
-fn image(coordinator: &mut Coordinator, rank: Rank, number: u64) -> Vec<Command> {
+pub(super) fn image(coordinator: &mut Coordinator, rank: Rank, number: u64) -> Vec<Command> {
     after(coordinator, wanted(rank as usize, 1));
     after(coordinator, stopped(rank, number));
     after(coordinator, copied(rank, number));
     after(coordinator, Fact::Written { rank, number })
 }
 
-fn begins(commands: &[Command]) -> Vec<(Rank, From)> {
+pub(super) fn begins(commands: &[Command]) -> Vec<(Rank, From)> {
     let begins = commands.iter().filter_map(|command| match command {
         Command::Begin { rank, from, .. } => Some((*rank, *from)),
         _ => None,

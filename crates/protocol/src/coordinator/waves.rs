@@ -220,7 +220,8 @@ impl Coordinator {
     pub(super) fn transit_known(&mut self, number: u64, now: Duration) {
         self.transit.insert(number);
         if self.units[0].reading.take_if(|reading| *reading == number).is_some() {
-            return self.begin_from(0, number);
+            // An image of it may have been lost meanwhile.
+            return self.choose_wave(0);
         }
         let is_copied = |rank: &Rank| self.ranks[*rank as usize].images.candidate == Some(number);
         if self.units[0].current.is_some() && self.units[0].members.iter().all(is_copied) {

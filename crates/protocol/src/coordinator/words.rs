@@ -29,6 +29,8 @@ pub enum Why {
     Died,
     #[error("it has failed")]
     Failed,
+    #[error("its node is lost")]
+    NodeLost,
     #[error("its copy has ended")]
     CopyLost,
     #[error("there are no waves any more")]
@@ -43,6 +45,8 @@ pub enum Why {
 /// Why the job cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
+    #[error("no node is left on which ranks could run")]
+    NoNode,
     #[error("the ranks could not be brought back to their last wave")]
     NotBroughtBack,
     #[error("there is no wave whose images can all be used")]

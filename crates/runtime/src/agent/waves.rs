@@ -40,6 +40,7 @@ pub(super) fn plan(job: &Job, ranks: usize) -> Plan {
         protocol: job.protocol,
         units: job.units(ranks),
         files: job.image_files.directory.is_some(),
+        partners: false,
         local_copies: job.image_files.local_copies,
         groups_at_once: job.groups_at_once,
     }
@@ -150,6 +151,7 @@ impl Agent {
                     life,
                     from,
                     together,
+                    ..
                 } => {
                     let rank = rank as usize;
                     self.start_life(rank, life, from, together)
@@ -218,6 +220,7 @@ impl Agent {
                 life,
                 from,
                 together,
+                ..
             } => {
                 let rank = rank as usize;
                 match self.start_life(rank, life, from, together) {

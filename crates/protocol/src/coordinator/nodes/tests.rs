@@ -1,0 +1,288 @@
+use super::super::tests::{after, begins, copied, ended, image, plan, stopped, wanted, wave};
+use super::super::{Fact, Former, Plan};
+use super::*;
+use crate::kinds::Protocol;
+
+/// A job of which every rank runs, on these nodes of `slots` each; `of`: the node of each rank.
+fn launched(plan: Plan, nodes: &[Node], slots: u32, of: &[Node]) -> Coordinator {
+    let mut job = Coordinator::new(plan);
+    for node in nodes {
+        let (node, spare) = (*node, false);
+        after(&mut job, Fact::Up { node, slots, spare });
+    }
+    after(&mut job, Fact::Placed { nodes: of.to_vec() });
+    let begun = after(&mut job, Fact::Launched);
+    assert_eq!(on(&begun), of.iter().map(|node| (*node, None)).collect::<Vec<_>>());
+    (0..of.len() as Rank).for_each(|rank| drop(after(&mut job, Fact::Started { rank, life: 1 })));
+    job
+}
+
+/// The nodes on which ranks begin, with those from which they read, in order.
+fn on(commands: &[Command]) -> Vec<(Node, Option<Node>)> {
+    let on = commands.iter().filter_map(|command| match command {
+        Command::Begin { node, reads, .. } => Some((*node, *reads)),
+        _ => None,
+    });
+    on.collect()
+}
+
+fn with_partners(protocol: Protocol, ranks: usize) -> Plan {
+    Plan {
+        partners: true,
+        ..plan(protocol, ranks, true)
+    }
+}
+
+fn stored(rank: Rank, number: u64, place: Place) -> Fact {
+    Fact::Stored { rank, number, place }
+}
+
+/// Both ranks' files of a wave are written, and their partners have them.
+fn wave_with_partners(job: &mut Coordinator, number: u64, partners: [Node; 2]) -> Vec<Command> {
+    wave(job, number);
+    let mut last = Vec::new();
+    for (rank, to) in (0..).zip(partners) {
+        let written = after(job, Fact::Written { rank, number });
+        assert_eq!(written, [Command::Replicate { rank, number, to }]);
+        last = after(job, stored(rank, number, Place::Node(to)));
+    }
+    last
+}
+
+#[test]
+fn all_ranks_of_a_lost_node_have_failed_and_begin_again_elsewhere() {
+    let mut job = launched(plan(Protocol::Pessimistic, 4, false), &[0, 1, 2], 3, &[0, 1, 1, 2]);
+    after(&mut job, ended(1, 1));
+    let lost = after(&mut job, Fact::Down { node: 1 });
+    let ranks = vec![2];
+    assert_eq!(lost, [Command::Lost { node: 1, ranks }], "rank 1 had failed before");
+    assert_eq!(after(&mut job, ended(2, 1)), [], "that is old news");
+    let one = after(&mut job, Fact::Restart { rank: 1 });
+    let other = after(&mut job, Fact::Restart { rank: 2 });
+    assert_eq!((on(&one), on(&other)), (vec![(0, None)], vec![(2, None)]));
+}
+
+#[test]
+fn a_process_that_fails_alone_begins_again_on_its_node() {
+    let mut job = launched(plan(Protocol::Pessimistic, 2, false), &[0, 1], 9, &[0, 1]);
+    after(&mut job, ended(1, 1));
+    assert_eq!(on(&after(&mut job, Fact::Restart { rank: 1 })), [(1, None)]);
+}
+
+#[test]
+fn copies_go_with_their_node_and_the_wave_with_them() {
+    let mut job = launched(plan(Protocol::Blocking, 2, false), &[0, 1], 2, &[0, 1]);
+    wave(&mut job, 1);
+    let lost = after(&mut job, Fact::Down { node: 1 });
+    assert!(lost.contains(&Command::EndCopy { rank: 0, number: 1 }), "{lost:?}");
+    after(&mut job, Fact::Return { rank: 1 });
+    let all = after(&mut job, ended(0, 1));
+    assert!(all.contains(&Command::Reset));
+    assert_eq!(
+        (begins(&all), on(&all)),
+        (vec![(0, From::Beginning), (1, From::Beginning)], vec![(0, None); 2])
+    );
+}
+
+#[test]
+fn a_wave_under_way_is_dropped_with_a_node() {
+    let mut job = launched(plan(Protocol::Blocking, 2, false), &[0, 1], 2, &[0, 1]);
+    after(&mut job, wanted(0, 2));
+    (0..2).for_each(|rank| drop(after(&mut job, stopped(rank, 1))));
+    (0..2).for_each(|rank| {
+        drop(after(
+            &mut job,
+            Fact::Drained {
+                rank,
+                number: 1,
+                moved: 0,
+            },
+        ))
+    });
+    after(&mut job, copied(1, 1));
+    let lost = after(&mut job, Fact::Down { node: 1 });
+    let why = Why::NodeLost;
+    assert!(lost.contains(&Command::Dropped { rank: 1, why }), "{lost:?}");
+    assert_eq!(after(&mut job, copied(0, 1)), [Command::EndCopy { rank: 0, number: 1 }]);
+}
+
+#[test]
+fn all_return_to_the_newest_wave_whose_files_can_still_be_read() {
+    let mut job = launched(plan(Protocol::Blocking, 2, true), &[0, 1], 2, &[0, 1]);
+    for number in [1, 2] {
+        wave(&mut job, number);
+        after(&mut job, stored(0, number, Place::Everywhere));
+        after(&mut job, Fact::Written { rank: 1, number });
+    }
+    after(&mut job, stored(1, 1, Place::Everywhere));
+    after(&mut job, Fact::Down { node: 1 });
+    after(&mut job, Fact::Return { rank: 1 });
+    let all = after(&mut job, ended(0, 1));
+    assert_eq!(begins(&all), [(0, From::File(1)), (1, From::File(1))]);
+    assert_eq!(on(&all), [(0, None); 2], "both can read the first wave");
+}
+
+#[test]
+fn a_file_counts_when_the_partner_has_it() {
+    let mut job = launched(with_partners(Protocol::Blocking, 2), &[0, 1, 2], 1, &[0, 1]);
+    wave_with_partners(&mut job, 1, [1, 2]);
+    assert_eq!(job.waves_in_files(0), [1]);
+    wave(&mut job, 2);
+    for (rank, to) in [(0, 1), (1, 2)] {
+        let replicate = Command::Replicate { rank, number: 2, to };
+        assert_eq!(after(&mut job, Fact::Written { rank, number: 2 }), [replicate]);
+    }
+    after(&mut job, stored(0, 2, Place::Node(1)));
+    assert_eq!(job.waves_in_files(0), [1]);
+    let busy = after(&mut job, wanted(0, 2));
+    assert!(matches!(busy[..], [Command::Dropped { why: Why::Writing, .. }]));
+    // The second wave of rank 1 is on node 1 only.
+    after(&mut job, Fact::Down { node: 1 });
+    after(&mut job, stored(1, 2, Place::Node(2)));
+    after(&mut job, Fact::Return { rank: 1 });
+    let all = after(&mut job, ended(0, 1));
+    assert_eq!(begins(&all), [(0, From::File(1)), (1, From::File(1))]);
+    assert_eq!(on(&all), [(0, None), (2, None)]);
+}
+
+#[test]
+fn a_file_is_read_from_the_node_that_has_it() {
+    let mut job = launched(with_partners(Protocol::Blocking, 2), &[0, 1, 2], 1, &[0, 2]);
+    wave_with_partners(&mut job, 1, [1, 0]);
+    after(&mut job, Fact::Down { node: 2 });
+    after(&mut job, Fact::Return { rank: 1 });
+    let all = after(&mut job, ended(0, 1));
+    assert_eq!(begins(&all), [(0, From::Copy(1)), (1, From::File(1))]);
+    assert_eq!(on(&all), [(0, None), (1, Some(0))]);
+}
+
+#[test]
+fn a_damaged_file_is_read_from_the_partner_and_then_from_nowhere() {
+    let plan = with_partners(Protocol::Pessimistic, 1);
+    let mut job = launched(plan, &[0, 1], 1, &[0]);
+    image(&mut job, 0, 1);
+    after(&mut job, stored(0, 1, Place::Node(1)));
+    let gone = Fact::CopyLost {
+        rank: 0,
+        number: 1,
+        stored: false,
+    };
+    after(&mut job, gone);
+    after(&mut job, ended(0, 1));
+    let own = after(&mut job, Fact::Restart { rank: 0 });
+    assert_eq!((begins(&own), on(&own)), (vec![(0, From::File(1))], vec![(0, None)]));
+    after(&mut job, Fact::FileLost { rank: 0, number: 1 });
+    let other = after(&mut job, Fact::NotBegun { rank: 0, life: 2 });
+    assert_eq!(
+        (begins(&other), on(&other)),
+        (vec![(0, From::File(1))], vec![(0, Some(1))])
+    );
+    after(&mut job, Fact::FileLost { rank: 0, number: 1 });
+    let nowhere = after(&mut job, Fact::NotBegun { rank: 0, life: 3 });
+    assert_eq!(begins(&nowhere), [(0, From::Beginning)]);
+}
+
+#[test]
+fn what_was_to_go_to_a_lost_partner_goes_to_the_next() {
+    let mut job = launched(with_partners(Protocol::Blocking, 2), &[0, 1, 2], 2, &[0, 0]);
+    wave(&mut job, 1);
+    (0..2).for_each(|rank| drop(after(&mut job, Fact::Written { rank, number: 1 })));
+    let lost = after(&mut job, Fact::Down { node: 1 });
+    for rank in 0..2 {
+        let replicate = Command::Replicate { rank, number: 1, to: 2 };
+        assert!(lost.contains(&replicate), "{lost:?}");
+    }
+    assert_eq!(after(&mut job, stored(0, 1, Place::Node(1))), [], "it is gone");
+    after(&mut job, Fact::Down { node: 2 });
+    assert_eq!(job.waves_in_files(0), [1], "there is nobody else who could have it");
+}
+
+#[test]
+fn nothing_is_forgotten_before_partners_have_two_images() {
+    let mut job = launched(with_partners(Protocol::Pessimistic, 1), &[0, 1], 1, &[0]);
+    for number in [1, 2] {
+        assert_eq!(
+            image(&mut job, 0, number),
+            [Command::Replicate { rank: 0, number, to: 1 }]
+        );
+        let forgets = Command::Forget { rank: 0, before: 1 };
+        let expected = if number == 2 { vec![forgets] } else { vec![] };
+        assert_eq!(after(&mut job, stored(0, number, Place::Node(1))), expected);
+    }
+    after(&mut job, Fact::Down { node: 0 });
+    let moved = after(&mut job, Fact::Restart { rank: 0 });
+    assert_eq!(
+        (begins(&moved), on(&moved)),
+        (vec![(0, From::File(2))], vec![(1, None)])
+    );
+}
+
+#[test]
+fn a_rank_whose_images_are_all_lost_cannot_begin_and_the_cause_is_told() {
+    let mut job = launched(plan(Protocol::Pessimistic, 1, true), &[0, 1], 1, &[0]);
+    (1..=2).for_each(|number| drop(image(&mut job, 0, number)));
+    after(&mut job, Fact::Down { node: 0 });
+    let nowhere = after(&mut job, Fact::Restart { rank: 0 });
+    assert_eq!(nowhere, [Command::Fail(Cause::NoImage(0))]);
+}
+
+#[test]
+fn without_a_node_the_job_fails_once() {
+    let mut job = launched(plan(Protocol::Blocking, 2, false), &[0], 2, &[0, 0]);
+    after(&mut job, Fact::Down { node: 0 });
+    let all = after(&mut job, Fact::Return { rank: 0 });
+    let fails = all.iter().filter(|command| matches!(command, Command::Fail(_)));
+    assert_eq!(fails.collect::<Vec<_>>(), [&Command::Fail(Cause::NoNode)]);
+    assert_eq!(on(&all), []);
+}
+
+#[test]
+fn a_node_that_is_lost_while_all_return_makes_them_return_again() {
+    let mut job = launched(plan(Protocol::Blocking, 3, false), &[0, 1, 2], 2, &[0, 1, 2]);
+    after(&mut job, ended(0, 1));
+    after(&mut job, Fact::Return { rank: 0 });
+    after(&mut job, ended(1, 1));
+    // The last that was awaited goes with its node.
+    let all = after(&mut job, Fact::Down { node: 2 });
+    assert_eq!(on(&all), [(0, None), (1, None), (0, None)]);
+    let ranks = vec![];
+    assert_eq!(all.last(), Some(&Command::Lost { node: 2, ranks }));
+}
+
+#[test]
+fn an_image_that_is_lost_while_what_was_in_transit_is_read_is_not_begun_from() {
+    let former = |files: Vec<u64>| Former {
+        asked: 4,
+        begun: false,
+        files,
+        finished: false,
+    };
+    let plan = plan(Protocol::ChandyLamport, 2, true);
+    let mut job = Coordinator::resume(plan, vec![former(vec![3, 4]), former(vec![3, 4])], [3, 4]);
+    for node in 0..2 {
+        let (slots, spare) = (1, false);
+        after(&mut job, Fact::Up { node, slots, spare });
+    }
+    after(&mut job, Fact::Placed { nodes: vec![0, 1] });
+    after(&mut job, Fact::GoOn { together: false });
+    after(&mut job, Fact::FileLost { rank: 1, number: 4 });
+    let again = after(&mut job, Fact::TransitKnown { number: 4 });
+    assert_eq!(again, [Command::ReadTransit { number: 3 }]);
+    let all = after(&mut job, Fact::TransitKnown { number: 3 });
+    assert_eq!(begins(&all), [(0, From::File(3)), (1, From::File(3))]);
+    assert_eq!(
+        on(&all),
+        [(0, None), (1, None)],
+        "what a former job has written is for all"
+    );
+}
+
+#[test]
+fn ranks_that_are_added_go_where_most_slots_are_free() {
+    let mut job = launched(plan(Protocol::None, 2, false), &[0, 1], 2, &[0, 0]);
+    let added = after(&mut job, Fact::Spawned { ranks: 3 });
+    assert_eq!(on(&added), [(1, None), (1, None), (0, None)]);
+    let (node, slots, spare) = (5, 1, false);
+    after(&mut job, Fact::Up { node, slots, spare });
+    assert_eq!(on(&after(&mut job, Fact::Spawned { ranks: 1 })), [(5, None)]);
+}
