@@ -375,7 +375,7 @@ impl Agent {
         let size = self.work.ranks.len();
         for rank in 0..size {
             self.drain_and_close(rank)?;
-            statistics.push(self.work.memory.statistics(rank)?);
+            statistics.push(self.work.statistics(rank)?);
         }
         let work = &mut self.work;
         if let Some(store) = work.store.take() {

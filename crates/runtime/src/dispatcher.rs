@@ -548,7 +548,7 @@ fn killed(rank: usize, statistics: LifeStatistics) -> resurgo_wire::control::End
         statistics,
         report: None,
         repeats: true,
-        noticed_ns: 0,
-        killed_ns: 0,
+        unnoticed_ns: None,
+        ending_ns: 0,
     }
 }

@@ -50,12 +50,12 @@ pub struct LifeStatistics {
     pub deliveries: u64,
     pub delivered_bytes: u64,
     pub replay_deliveries: u64,
-    /// CLOCK_MONOTONIC nanoseconds, 0: not yet. So are the next four.
+    /// Nanoseconds since the agent was told to begin the life, 0: not yet. So are the next three.
     pub first_delivery_ns: u64,
     pub caught_up_ns: u64,
-    pub killed_ns: u64,
     pub replayed_ns: u64,
     pub collected_ns: u64,
+    /// How long it took to find out what it has to repeat.
     pub collecting_ns: u64,
     /// What it has sent.
     pub sizes: Sizes,
@@ -98,10 +98,11 @@ pub struct Ended {
     pub report: Option<String>,
     /// As far as is known, every rank can be replayed.
     pub repeats: bool,
-    /// CLOCK_MONOTONIC nanoseconds at which the agent saw that it had ended, and at which an injected fault had struck it (0:
-    /// it died of something else, and nobody knows when).
-    pub noticed_ns: u64,
-    pub killed_ns: u64,
+    /// Nanoseconds from the injected fault that struck it until the agent saw its end; none: it died of something else, and nobody
+    /// knows when.
+    pub unnoticed_ns: Option<u64>,
+    /// Nanoseconds from then until nothing was left of the life, and this was said.
+    pub ending_ns: u64,
 }
 
 impl Ended {
@@ -259,9 +260,8 @@ pub enum ToDispatcher {
         image: u64,
         /// The image was a file, not a sleeping process.
         from_file: bool,
-        /// CLOCK_MONOTONIC nanoseconds at which the agent was told to start it, and at which it could run.
-        asked_ns: u64,
-        runs_ns: u64,
+        /// Nanoseconds from when the agent was told to begin it until it could run, and this was said.
+        beginning_ns: u64,
     },
     /// The job cannot be run on this node; nothing is left running.
     Failed {
@@ -550,8 +550,7 @@ mod tests {
                 pid: 77,
                 image: 4,
                 from_file: true,
-                asked_ns: 1,
-                runs_ns: u64::MAX,
+                beginning_ns: u64::MAX,
             },
             ToDispatcher::Output {
                 rank: 70000,

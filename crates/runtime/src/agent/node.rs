@@ -209,23 +209,28 @@ impl NodeMemory {
         Ok(deliveries * LOG_ENTRY + self.control(rank, control::DELIVERED_BYTES)?)
     }
 
-    /// What the present life of `rank` has counted so far.
-    pub fn statistics(&self, rank: usize) -> io::Result<LifeStatistics> {
+    /// What the present life of `rank` has counted so far. `asked_ns`: when the agent was told to begin it (CLOCK_MONOTONIC).
+    pub fn statistics(&self, rank: usize, asked_ns: u64) -> io::Result<LifeStatistics> {
         let word = |field| self.control(rank, field);
+        let since = |field| word(field).map(|moment: u64| moment.saturating_sub(asked_ns));
         Ok(LifeStatistics {
             phase: self.phase(rank)?,
             deliveries: word(control::DELIVERIES)?,
             delivered_bytes: word(control::DELIVERED_BYTES)?,
             replay_deliveries: word(control::REPLAY_DELIVERIES)?,
-            first_delivery_ns: word(control::FIRST_DELIVERY_NS)?,
-            caught_up_ns: word(control::CAUGHT_UP_NS)?,
-            killed_ns: word(control::KILLED_NS)?,
-            replayed_ns: word(control::REPLAYED_NS)?,
-            collected_ns: word(control::COLLECTED_NS)?,
+            first_delivery_ns: since(control::FIRST_DELIVERY_NS)?,
+            caught_up_ns: since(control::CAUGHT_UP_NS)?,
+            replayed_ns: since(control::REPLAYED_NS)?,
+            collected_ns: since(control::COLLECTED_NS)?,
             collecting_ns: word(control::COLLECTING_NS)?,
             sizes: self.sizes(rank)?,
             costs: self.costs(rank)?,
         })
+    }
+
+    /// When the injected fault of the present life of `rank` struck, by CLOCK_MONOTONIC; 0: it has not.
+    pub fn killed_ns(&self, rank: usize) -> io::Result<u64> {
+        self.control(rank, control::KILLED_NS)
     }
 
     /// The process that has opened the provider in the present life of `rank`, by the number that it knows.
@@ -428,7 +433,7 @@ pub(super) mod tests {
         memory.set_control(2, control::DELIVERIES, 99).unwrap();
         memory.set_control(2, control::SIZES.item(1).item(0), 99).unwrap();
         memory.set_control(2, control::COSTS.item(held), 99).unwrap();
-        let former = memory.statistics(2).unwrap();
+        let former = memory.statistics(2, 0).unwrap();
         assert_eq!((former.deliveries, former.sends(), former.sizes[1]), (99, 99, [99, 0]));
         let deeds = memory.layout.arena(2) + memory.layout.deeds();
         memory.write_u64(deeds + nm::deeds::COUNT, 7).unwrap();
@@ -440,9 +445,13 @@ pub(super) mod tests {
         assert_eq!(memory.undone(2).unwrap(), None);
         let mut expected = LifeStatistics::default();
         expected.costs[held] = 99;
-        assert_eq!(memory.statistics(2).unwrap(), expected, "costs are those of all lives");
+        assert_eq!(
+            memory.statistics(2, 0).unwrap(),
+            expected,
+            "costs are those of all lives"
+        );
         memory.reset(&job(), 3).unwrap();
-        let emptied = memory.statistics(2).unwrap();
+        let emptied = memory.statistics(2, 0).unwrap();
         assert_eq!(emptied, expected, "also when all ranks return to a wave");
         assert_eq!(memory.control(2, control::INCARNATION).unwrap(), 0);
         let noted = memory.deeds(2).unwrap();

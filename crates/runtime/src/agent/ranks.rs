@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use resurgo_pmi::{Place, Progress};
 use resurgo_protocol::Fact;
 use resurgo_protocol::coordinator::{Former, From};
-use resurgo_wire::control::{End, Ended, OUTPUT_WINDOW, Stream, ToDispatcher};
+use resurgo_wire::control::{End, Ended, LifeStatistics, OUTPUT_WINDOW, Stream, ToDispatcher};
 use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 
 use super::feed::Feed;
@@ -70,10 +70,20 @@ pub(super) struct Rank {
     quiet_since: Option<Instant>,
 }
 
+/// What a rank has done whose life goes another way than those before.
+const HAS_ABORTED: &str = "called MPI_Abort while it repeated what it had done before, when it had gone on";
+
 fn index(stream: Stream) -> usize {
     match stream {
         Stream::Stdout => 0,
         Stream::Stderr => 1,
+    }
+}
+
+impl Work {
+    /// What the present life of a rank has counted so far.
+    pub(super) fn statistics(&self, rank: usize) -> io::Result<LifeStatistics> {
+        self.memory.statistics(rank, self.ranks[rank].asked_ns)
     }
 }
 
@@ -102,6 +112,14 @@ impl Rank {
             killed_ns: 0,
             asked_ns: 0,
             quiet_since: None,
+        }
+    }
+
+    /// How long the fault was unnoticed that has struck it, injected by the rank itself or by the agent.
+    fn unnoticed(&self, own_ns: u64, noticed_ns: u64) -> Option<u64> {
+        match self.killed_ns.max(own_ns) {
+            0 => None,
+            killed_ns => Some(noticed_ns.saturating_sub(killed_ns)),
         }
     }
 
@@ -164,8 +182,7 @@ impl Rank {
             pid,
             image,
             from_file,
-            asked_ns: self.asked_ns,
-            runs_ns: monotonic_ns(),
+            beginning_ns: monotonic_ns() - self.asked_ns,
         }
     }
 
@@ -367,7 +384,7 @@ impl Agent {
             return Ok(());
         }
         let work = &mut self.work;
-        let statistics = work.memory.statistics(rank)?;
+        let statistics = work.statistics(rank)?;
         let life = work.ranks[rank].life.as_ref();
         let mut progress = life.map(|life| life.progress).unwrap_or_default();
         // MPICH says "finalize" to PMI only when the process exits by way of its exit handlers: one that has been through
@@ -388,7 +405,8 @@ impl Agent {
         let Some(life) = this.life.take() else {
             return Ok(());
         };
-        let (killed_ns, aborted, program) = (this.killed_ns, this.aborted, this.program);
+        let (aborted, program) = (this.aborted, this.program);
+        let unnoticed_ns = this.unnoticed(work.memory.killed_ns(rank)?, noticed_ns);
         this.finished = orderly;
         this.ended_well = orderly && end == End::Exited(0);
         let number = this.number;
@@ -399,15 +417,12 @@ impl Agent {
         }
         work.end_input(rank);
         let (end, report) = match end {
-            _ if aborted => {
-                let what = "called MPI_Abort while it repeated what it had done before, when it had gone on";
-                (End::Exited(EXIT_DIVERGED), Some(format!("rank {rank} {what}")))
-            }
+            _ if aborted => (End::Exited(EXIT_DIVERGED), Some(format!("rank {rank} {HAS_ABORTED}"))),
             End::Exited(EXIT_REPORT | EXIT_DIVERGED) => (end, work.memory.report(rank)?),
             _ => (end, None),
         };
         let repeats = work.memory.repeats(work.ranks.len())?;
-        let ended = Ended {
+        let mut ended = Ended {
             rank,
             life: number,
             pid: life.pid.as_raw(),
@@ -418,8 +433,8 @@ impl Agent {
             statistics,
             report,
             repeats,
-            noticed_ns,
-            killed_ns: killed_ns.max(statistics.killed_ns),
+            unnoticed_ns,
+            ending_ns: 0,
         };
         drop(life);
         if matches!(end, End::Exited(1..)) && !aborted {
@@ -431,6 +446,7 @@ impl Agent {
         } else {
             self.drain_and_close(rank)?;
         }
+        ended.ending_ns = monotonic_ns() - noticed_ns;
         self.send(&ToDispatcher::Ended(ended))?;
         self.tell_output_end(rank)
     }
@@ -656,7 +672,7 @@ impl Agent {
             this.quiet_since = Some(Instant::now());
         }
         let life = this.number;
-        let statistics = work.memory.statistics(rank)?;
+        let statistics = work.statistics(rank)?;
         self.send(&ToDispatcher::CaughtUp { rank, life, statistics })
     }
 

@@ -115,9 +115,9 @@ pub enum Event<'a> {
         /// All ranks begin from theirs.
         #[serde(skip)]
         together: bool,
-        /// When it was asked for and when it could run, in nanoseconds of CLOCK_MONOTONIC.
+        /// From when it was asked for until it could run.
         #[serde(skip)]
-        ns: (u64, u64),
+        beginning: Duration,
         /// That it runs on, where ranks have some of their own.
         #[serde(skip)]
         processors: Option<&'a str>,

@@ -65,8 +65,7 @@ impl Dispatcher {
                 pid,
                 image,
                 from_file,
-                asked_ns,
-                runs_ns,
+                beginning_ns,
             } => {
                 self.pids[rank] = Some(pid);
                 if self.verdict.is_some() {
@@ -80,7 +79,7 @@ impl Dispatcher {
                     image,
                     from_file,
                     together: self.returns(rank) && !self.is_hierarchical(),
-                    ns: (asked_ns, runs_ns),
+                    beginning: Duration::from_nanos(beginning_ns),
                     processors: self
                         .about
                         .cpus

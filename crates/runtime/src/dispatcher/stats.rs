@@ -17,8 +17,8 @@ pub use report::Outcome;
 const KEPT: usize = 10_000;
 
 /// Seconds between two moments, which are nanoseconds of CLOCK_MONOTONIC; none when one of them is not known.
-fn between(from_ns: u64, to_ns: u64) -> Option<f64> {
-    (from_ns > 0 && to_ns > 0).then(|| to_ns.saturating_sub(from_ns) as f64 / 1e9)
+fn between(from: Option<Duration>, to: Option<Duration>) -> Option<f64> {
+    Some(to?.saturating_sub(from?).as_secs_f64())
 }
 
 /// One rank.
@@ -68,7 +68,8 @@ struct Checkpoint {
     write: Duration,
 }
 
-/// One return of a failed rank. Moments are nanoseconds of CLOCK_MONOTONIC, 0: it has not come to that, or nobody knows.
+/// One return of a failed rank. Moments are by the dispatcher's clock, since the start of the job; none: it has not come to that, or
+/// nobody knows.
 #[derive(Debug, Clone, Default)]
 struct Recovery {
     rank: usize,
@@ -78,14 +79,15 @@ struct Recovery {
     from_file: bool,
     /// The wave all ranks returned to.
     wave: Option<u64>,
-    killed_ns: u64,
-    noticed_ns: u64,
-    asked_ns: u64,
-    runs_ns: u64,
-    collecting_ns: u64,
-    collected_ns: u64,
-    replayed_ns: u64,
-    caught_up_ns: u64,
+    killed: Option<Duration>,
+    noticed: Duration,
+    asked: Option<Duration>,
+    runs: Option<Duration>,
+    /// How long that took.
+    collecting: Duration,
+    collected: Option<Duration>,
+    replayed: Option<Duration>,
+    caught_up: Option<Duration>,
     deliveries: u64,
 }
 
@@ -114,8 +116,6 @@ impl<T> Last<T> {
 /// Everything that is measured.
 pub struct Stats {
     start: Instant,
-    /// The same by CLOCK_MONOTONIC.
-    pub(super) start_ns: u64,
     protocol: String,
     /// All ranks return when one has failed.
     coordinated: bool,
@@ -156,7 +156,6 @@ impl Stats {
     pub fn new(size: usize, start: Instant) -> Stats {
         Stats {
             start,
-            start_ns: crate::monotonic_ns().saturating_sub(start.elapsed().as_nanos() as u64),
             protocol: String::new(),
             coordinated: false,
             ranks: vec![RankStats::default(); size],
@@ -308,11 +307,16 @@ impl Stats {
         // A failure during the replay of another: the time runs since the first.
         self.failed_at[rank].get_or_insert(now);
         self.ranks[rank].take(&ended.statistics);
+        let noticed = self
+            .since_start(now)
+            .saturating_sub(Duration::from_nanos(ended.ending_ns));
         self.failing = Recovery {
             rank,
             life: ended.life + 1,
-            killed_ns: ended.killed_ns,
-            noticed_ns: ended.noticed_ns,
+            killed: ended
+                .unnoticed_ns
+                .map(|unnoticed| noticed.saturating_sub(Duration::from_nanos(unnoticed))),
+            noticed,
             ..Recovery::default()
         };
     }
@@ -327,14 +331,19 @@ impl Stats {
     fn recovery(&mut self, rank: usize) -> Option<&mut Recovery> {
         let mut newest_first = self.recoveries.kept.iter_mut().rev();
         let last = newest_first.find(|recovery| recovery.rank == rank);
-        last.filter(|recovery| recovery.caught_up_ns == 0)
+        last.filter(|recovery| recovery.caught_up.is_none())
     }
 
-    /// A life runs that was asked for at `asked_ns`.
-    fn started(&mut self, rank: usize, life: u64, image: u64, from_file: bool, (asked_ns, runs_ns): (u64, u64)) {
+    fn since_start(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.start)
+    }
+
+    /// A life runs now, so long after it was asked for. `image`: its number, and whether it is from a file.
+    fn started(&mut self, rank: usize, life: u64, (image, from_file): (u64, bool), beginning: Duration, now: Instant) {
+        let runs = self.since_start(now);
         if let Some(recovery) = self.recovery(rank) {
             (recovery.life, recovery.image, recovery.from_file) = (life, image, from_file);
-            (recovery.asked_ns, recovery.runs_ns) = (asked_ns, runs_ns);
+            (recovery.asked, recovery.runs) = (Some(runs.saturating_sub(beginning)), Some(runs));
         }
     }
 
@@ -347,8 +356,12 @@ impl Stats {
         self.replay += replay;
         self.replayed_deliveries += life.replay_deliveries;
         if let Some(recovery) = self.recovery(rank) {
-            (recovery.collecting_ns, recovery.collected_ns) = (life.collecting_ns, life.collected_ns);
-            (recovery.replayed_ns, recovery.caught_up_ns) = (life.replayed_ns, life.caught_up_ns);
+            let asked = recovery.asked.unwrap_or_default();
+            let after = |ns: u64| (ns > 0).then(|| asked + Duration::from_nanos(ns));
+            recovery.collecting = Duration::from_nanos(life.collecting_ns);
+            recovery.collected = after(life.collected_ns);
+            recovery.replayed = after(life.replayed_ns);
+            recovery.caught_up = after(life.caught_up_ns);
             recovery.deliveries = life.replay_deliveries;
         }
         self.failed_at[rank] = None;
@@ -366,14 +379,14 @@ impl Stats {
 
     fn returned(&mut self, wave: u64, lost: Duration, now: Instant) {
         self.failed_at.fill(None);
-        let now_ns = self.start_ns + now.duration_since(self.start).as_nanos() as u64;
+        let returned = self.since_start(now);
         for recovery in self
             .recoveries
             .kept
             .iter_mut()
-            .filter(|recovery| recovery.caught_up_ns == 0)
+            .filter(|recovery| recovery.caught_up.is_none())
         {
-            (recovery.wave, recovery.caught_up_ns) = (Some(wave), now_ns);
+            (recovery.wave, recovery.caught_up) = (Some(wave), Some(returned));
         }
         self.lost += lost;
         self.work_since = now;
@@ -410,9 +423,9 @@ impl Sink for Stats {
                 life,
                 image,
                 from_file,
-                ns,
+                beginning,
                 ..
-            } => self.started(rank, life, image, from_file, ns),
+            } => self.started(rank, life, (image, from_file), beginning, now),
             Event::Finished { ended, .. } => self.ranks[ended.rank].take(&ended.statistics),
             Event::Failed { ended, .. } => self.failed(ended, now),
             Event::Restarting { rank } => self.restarting(rank),

@@ -33,7 +33,7 @@ fn a_recovery_is_told_in_plain_words() {
             image: 0,
             from_file: false,
             together: false,
-            ns: (0, 0),
+            beginning: Duration::ZERO,
             processors: None,
         },
         now,

@@ -87,37 +87,33 @@ struct Parts {
 impl Recovery {
     fn parts(&self) -> Parts {
         // Where nothing was to be replayed, catching up begins at once.
-        let replayed = self.replayed_ns.max(self.collected_ns);
-        let collecting = self.collected_ns.saturating_sub(self.collecting_ns);
-        let known = self.collected_ns > 0;
+        let replayed = self.replayed.max(self.collected);
+        let collecting = self
+            .collected
+            .map(|collected| collected.saturating_sub(self.collecting));
         // The process may be at work before its agent has heard that it is.
-        let runs = if known {
-            self.runs_ns.min(collecting)
-        } else {
-            self.runs_ns
+        let runs = match collecting {
+            Some(collecting) => self.runs.map(|runs| runs.min(collecting)),
+            None => self.runs,
         };
-        let from = if self.killed_ns > 0 {
-            self.killed_ns
-        } else {
-            self.noticed_ns
-        };
+        let noticed = Some(self.noticed);
         Parts {
-            detect: between(self.killed_ns, self.noticed_ns),
-            end: between(self.noticed_ns, self.asked_ns),
-            fetch_image: between(self.asked_ns, runs),
+            detect: between(self.killed, noticed),
+            end: between(noticed, self.asked),
+            fetch_image: between(self.asked, runs),
             begin: between(runs, collecting),
-            collect: known.then_some(self.collecting_ns as f64 / 1e9),
-            replay: between(self.collected_ns, replayed),
-            catch_up: between(replayed, self.caught_up_ns).filter(|_| known),
-            total: between(from, self.caught_up_ns),
+            collect: collecting.map(|_| self.collecting.as_secs_f64()),
+            replay: between(self.collected, replayed),
+            catch_up: between(replayed, self.caught_up).filter(|_| self.collected.is_some()),
+            total: between(self.killed.or(noticed), self.caught_up),
         }
     }
 
-    fn json(&self, start_ns: u64) -> Value {
+    fn json(&self) -> Value {
         let parts = self.parts();
         json!({
             "rank": self.rank, "life": self.life, "image": self.image, "from_file": self.from_file, "wave": self.wave,
-            "time": between(start_ns, self.noticed_ns), "complete": self.caught_up_ns > 0,
+            "time": self.noticed.as_secs_f64(), "complete": self.caught_up.is_some(),
             "detect_seconds": parts.detect, "end_seconds": parts.end, "fetch_image_seconds": parts.fetch_image,
             "begin_seconds": parts.begin, "collect_seconds": parts.collect, "replay_seconds": parts.replay,
             "catch_up_seconds": parts.catch_up, "total_seconds": parts.total, "replayed_deliveries": self.deliveries,
@@ -191,7 +187,7 @@ impl Stats {
             "recoveries": {
                 "failures": self.failures, "restarts": self.restarts(), "lost_seconds": self.lost.as_secs_f64(),
                 "left_out": self.recoveries.left_out,
-                "each": self.recoveries.kept.iter().map(|one| one.json(self.start_ns)).collect::<Vec<_>>(),
+                "each": self.recoveries.kept.iter().map(|one| one.json()).collect::<Vec<_>>(),
             },
         })
     }

@@ -18,8 +18,8 @@ fn life(messages: u64, bytes: u64, deliveries: u64) -> LifeStatistics {
 fn killed(rank: usize, life: u64, statistics: LifeStatistics) -> Ended {
     Ended {
         life,
-        noticed_ns: 10 * SECOND,
-        killed_ns: 9 * SECOND,
+        unnoticed_ns: Some(SECOND),
+        ending_ns: SECOND / 4,
         ..crate::dispatcher::killed(rank, statistics)
     }
 }
@@ -66,20 +66,20 @@ fn what_a_life_repeats_is_not_counted_twice_and_what_it_costs_is() {
 fn the_parts_of_a_recovery_add_up() {
     let now = Instant::now();
     let mut stats = Stats::new(2, now);
-    stats.start_ns = SECOND;
-    stats.failed(&killed(1, 1, life(1, 1, 1)), now);
+    let at = |seconds| now + Duration::from_secs_f64(seconds);
+    stats.failed(&killed(1, 1, life(1, 1, 1)), at(9.25));
     stats.restarting(1);
-    stats.started(1, 2, 4, true, (11 * SECOND, 13 * SECOND));
+    stats.started(1, 2, (4, true), Duration::from_secs(2), at(12.0));
     let caught_up = LifeStatistics {
         replay_deliveries: 5,
         collecting_ns: SECOND / 2,
-        collected_ns: 14 * SECOND,
-        first_delivery_ns: 15 * SECOND,
-        replayed_ns: 17 * SECOND,
-        caught_up_ns: 20 * SECOND,
+        collected_ns: 3 * SECOND,
+        first_delivery_ns: 4 * SECOND,
+        replayed_ns: 6 * SECOND,
+        caught_up_ns: 9 * SECOND,
         ..LifeStatistics::default()
     };
-    let lost = stats.lost_since_failure(1, now + Duration::from_secs(11));
+    let lost = stats.lost_since_failure(1, at(20.25));
     assert_eq!(lost, Some(Duration::from_secs(11)));
     stats.caught_up(1, &caught_up, Duration::from_secs(5), lost);
     assert_eq!(
@@ -117,10 +117,11 @@ fn what_has_not_happened_is_not_told_as_no_time() {
     let now = Instant::now();
     let mut stats = Stats::new(1, now);
     let mut ended = killed(0, 1, life(1, 1, 1));
-    ended.killed_ns = 0;
-    stats.failed(&ended, now);
+    ended.unnoticed_ns = None;
+    stats.failed(&ended, now + Duration::from_secs(1));
     stats.restarting(0);
-    stats.started(0, 2, 0, false, (11 * SECOND, 12 * SECOND));
+    let begun = now + Duration::from_secs(3);
+    stats.started(0, 2, (0, false), Duration::from_secs(1), begun);
     let told = stats.json(OUTCOME);
     let one = &told["recoveries"]["each"][0];
     for name in [

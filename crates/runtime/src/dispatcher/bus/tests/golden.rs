@@ -17,8 +17,6 @@ use crate::dispatcher::killed;
 use crate::dispatcher::servers::why_lost;
 
 const SECOND: u64 = 1_000_000_000;
-/// The start of the job by CLOCK_MONOTONIC.
-const START_NS: u64 = 1_000 * SECOND;
 
 /// A job of four ranks, in which something happens each second.
 struct Story {
@@ -46,8 +44,7 @@ impl Story {
             figures: Some(figures),
             ..Wanted::default()
         };
-        let mut bus = Bus::new(4, wanted, start);
-        bus.stats.start_ns = START_NS;
+        let bus = Bus::new(4, wanted, start);
         Story {
             bus,
             json: read_json,
@@ -103,8 +100,8 @@ fn ended(rank: usize, life: u64, end: End, statistics: LifeStatistics) -> Ended 
         life,
         end,
         finalised: end == End::Exited(0),
-        noticed_ns: START_NS + 10 * SECOND,
-        killed_ns: START_NS + 9 * SECOND,
+        unnoticed_ns: Some(SECOND),
+        ending_ns: SECOND,
         ..killed(rank, statistics)
     }
 }
@@ -117,23 +114,26 @@ fn started(rank: usize, life: u64, pid: i32) -> Event<'static> {
         image: 0,
         from_file: false,
         together: false,
-        ns: (0, 0),
+        beginning: Duration::ZERO,
         processors: None,
     }
 }
 
-fn from(mut event: Event<'static>, image_now: u64, file_now: bool, ns_now: (u64, u64)) -> Event<'static> {
+fn from(mut event: Event<'static>, image_now: u64, file_now: bool, took: Duration) -> Event<'static> {
     if let Event::Started {
-        image, from_file, ns, ..
+        image,
+        from_file,
+        beginning,
+        ..
     } = &mut event
     {
-        (*image, *from_file, *ns) = (image_now, file_now, ns_now);
+        (*image, *from_file, *beginning) = (image_now, file_now, took);
     }
     event
 }
 
 fn lives(story: &mut Story) {
-    let runs = (START_NS + 11 * SECOND, START_NS + 12 * SECOND);
+    let begins = Duration::from_secs(1);
     story.tell(
         "job started",
         Event::JobStarted {
@@ -148,21 +148,24 @@ fn lives(story: &mut Story) {
         bus.failed_at(&ended(1, 1, End::Signalled(9), sent(3, 2048, 7)), None, None, now);
         bus.tell_at(Event::Restarting { rank: 1 }, now);
     });
-    story.tell("restarted from the beginning", from(started(1, 2, 101), 0, false, runs));
+    story.tell(
+        "restarted from the beginning",
+        from(started(1, 2, 101), 0, false, begins),
+    );
     let life = LifeStatistics {
         replay_deliveries: 18_204,
-        first_delivery_ns: START_NS + 13 * SECOND,
+        first_delivery_ns: 2 * SECOND,
         collecting_ns: SECOND / 2,
-        collected_ns: START_NS + 13 * SECOND,
-        replayed_ns: START_NS + 14 * SECOND,
-        caught_up_ns: START_NS + 15 * SECOND,
+        collected_ns: 2 * SECOND,
+        replayed_ns: 3 * SECOND,
+        caught_up_ns: 4 * SECOND,
         ..sent(3, 2048, 7)
     };
     story.step("caught up", |bus, now| bus.caught_up(1, 2, &life, now));
     story.lives_again(
         "restarted from an image",
         &ended(1, 2, End::Exited(3), sent(3, 2048, 7)),
-        from(started(1, 3, 102), 4, false, runs),
+        from(started(1, 3, 102), 4, false, begins),
     );
     let nothing = LifeStatistics::default();
     story.step("caught up with nothing to replay", |bus, now| {
@@ -171,12 +174,12 @@ fn lives(story: &mut Story) {
     story.lives_again(
         "restarted from a file",
         &ended(2, 1, End::Exited(3), sent(1, 1, 1)),
-        from(started(2, 2, 103), 5, true, (0, 0)),
+        from(started(2, 2, 103), 5, true, Duration::ZERO),
     );
     story.step("caught up after no failure", |bus, now| {
         bus.caught_up(3, 1, &nothing, now)
     });
-    let mut all = from(started(3, 2, 104), 5, false, (0, 0));
+    let mut all = from(started(3, 2, 104), 5, false, Duration::ZERO);
     if let Event::Started { together, .. } = &mut all {
         *together = true;
     }
