@@ -416,13 +416,6 @@ impl Drop for EventLoggerServer {
     }
 }
 
-/// A random nonce.
-pub fn nonce() -> io::Result<[u8; 32]> {
-    let mut nonce = [0; 32];
-    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut nonce)?;
-    Ok(nonce)
-}
-
 fn quick(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)

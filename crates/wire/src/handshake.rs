@@ -36,6 +36,8 @@ pub const LOGGER: Rank = 1 << 31;
 pub enum Server {
     EventLogger,
     ChannelMemory,
+    /// Agents of other nodes come to it; node numbers stand for ranks.
+    Dispatcher,
 }
 
 impl Server {
@@ -199,6 +201,8 @@ impl Transcript<'_> {
             (Server::EventLogger, Side::Server) => b"resurgo event logger: logger",
             (Server::ChannelMemory, Side::Visitor) => b"resurgo channel memory: rank",
             (Server::ChannelMemory, Side::Server) => b"resurgo channel memory: here",
+            (Server::Dispatcher, Side::Visitor) => b"resurgo dispatcher: agent   ",
+            (Server::Dispatcher, Side::Server) => b"resurgo dispatcher: itself  ",
         };
         let mut bytes = Vec::with_capacity(160);
         bytes.extend_from_slice(label);

@@ -10,7 +10,7 @@ use resurgo_protocol::event_logger::Error as Refusal;
 use resurgo_protocol::{EventLogger, Rank, Recorded};
 use resurgo_wire::event_logger::{Client, Delivery, Identity, LOGGER, LoggerSide, MAX_RECORDS, Request};
 
-use super::{Settings, nonce, quick};
+use super::{Settings, quick};
 use crate::reception::{Guest, Line};
 
 /// Bytes read at once; with one frame that is not whole, all that a connection keeps.
@@ -84,7 +84,7 @@ impl Connection {
     pub fn new(line: Line, size: usize, epoch: u64, key: [u8; 32]) -> io::Result<Connection> {
         Ok(Connection {
             line,
-            side: LoggerSide::new(size as u32, epoch, key, nonce()?),
+            side: LoggerSide::new(size as u32, epoch, key, crate::sys::random()?),
             acknowledged: 0,
             owed: false,
             told: Told::default(),
@@ -275,7 +275,7 @@ impl Outgoing {
             size: settings.size as u32,
             incarnation: epoch,
             key: settings.key,
-            nonce: nonce()?,
+            nonce: crate::sys::random()?,
             acknowledged: None,
             epoch: 0,
         });
