@@ -76,7 +76,7 @@ fn lives(process: u64) -> bool {
 
 /// MPI is initialised: what this process executes gets nothing of the job.
 pub fn hide() {
-    for fd in [nm::PMI_FD, nm::NODE_MEMORY_FD, nm::SPILL_FD, nm::IMAGE_FD] {
+    for fd in [nm::PMI_FD, nm::NODE_MEMORY_FD, nm::SPILL_FD, nm::IMAGE_FD, nm::NET_FD] {
         // SAFETY: a flag of the rank's own descriptor; there may be none of that number.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }

@@ -6,7 +6,7 @@
 //! [`begin_life`].
 
 use crate::node::Node;
-use resurgo_wire::node_memory::control;
+use resurgo_wire::node_memory::{self as nm, control};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// A life begins, or goes on from an image. One before it, or the life of a sender, may have been killed between the two
@@ -42,11 +42,39 @@ pub fn ring(node: &Node, destination: usize) {
 /// Wakes `rank` if it sleeps. Call after whatever it waits for, and a full fence.
 #[inline]
 pub fn wake(node: &Node, rank: usize) {
-    if node.control(rank, control::SLEEPING).load(Ordering::Relaxed) != 0 {
-        let bell = node.control(rank, control::DOORBELL);
-        bell.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: futex wake on a word of the shared mapping.
-        unsafe { libc::syscall(libc::SYS_futex, bell.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+    match node.control(rank, control::SLEEPING).load(Ordering::Relaxed) {
+        0 => {}
+        nm::ELSEWHERE => wake_mover(node, rank),
+        _ => {
+            let bell = node.control(rank, control::DOORBELL);
+            bell.fetch_add(1, Ordering::SeqCst);
+            // SAFETY: futex wake on a word of the shared mapping.
+            unsafe { libc::syscall(libc::SYS_futex, bell.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+        }
+    }
+}
+
+/// `rank` is on another node. What moves messages there is told that it has news.
+fn wake_mover(node: &Node, rank: usize) {
+    let (news, bit) = (node.news(rank / 64), 1u64 << (rank % 64));
+    if news.load(Ordering::Relaxed) & bit == 0 {
+        news.fetch_or(bit, Ordering::SeqCst);
+    }
+    if node.mover_sleeps() {
+        let one = 1u64;
+        // Who is killed before this has rung for nobody; the next one rings, and its own next life does.
+        // SAFETY: writes from the word.
+        unsafe { libc::syscall(libc::SYS_write, nm::NET_FD, &raw const one, size_of::<u64>()) };
+    }
+}
+
+/// A table of this rank's that `rank` reads has changed. Call after the change. A rank of this node need only be awake to see it.
+#[inline]
+pub fn show(node: &Node, rank: usize) {
+    if node.control(rank, control::SLEEPING).load(Ordering::Relaxed) == nm::ELSEWHERE {
+        ring(node, rank);
+    } else {
+        wake(node, rank);
     }
 }
 

@@ -276,6 +276,16 @@ impl Node {
         self.word_at::<T>(field.at)
     }
 
+    /// Which of the ranks 64 × `word` and following, on other nodes, have news.
+    pub fn news(&self, word: usize) -> &AtomicU64 {
+        self.header(header::NEWS.item(word))
+    }
+
+    /// Whether what moves messages to other nodes must be woken.
+    pub fn mover_sleeps(&self) -> bool {
+        self.header(header::MOVER_SLEEPS).load(Ordering::SeqCst) != 0
+    }
+
     /// A field of the control of `rank`.
     #[inline]
     pub fn control<T: Word>(&self, rank: usize, field: Field<Control, T>) -> &T::Atomic {

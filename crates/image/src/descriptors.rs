@@ -1,6 +1,6 @@
 //! Open descriptors: what each is, found while the threads stand still.
 
-use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
+use resurgo_wire::node_memory::{IMAGE_FD, NET_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
 use crate::captured::Captured;
 use crate::eventfds::{self, Object};
@@ -165,7 +165,7 @@ pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor
     let stat = sys::stat(fd).map_err(|_| "an open file cannot be looked at")?;
     let inode = (stat.st_dev, stat.st_ino);
     let kind = match (fd, stat.st_mode & libc::S_IFMT) {
-        (PMI_FD | NODE_MEMORY_FD | SPILL_FD | IMAGE_FD, _) => Kind::Shared,
+        (PMI_FD | NODE_MEMORY_FD | SPILL_FD | IMAGE_FD | NET_FD, _) => Kind::Shared,
         (_, libc::S_IFIFO) if inode == standard[0] => Kind::Input,
         (_, libc::S_IFIFO) if inode == standard[1] => Kind::Output(1),
         (_, libc::S_IFIFO) if inode == standard[2] => Kind::Output(2),

@@ -20,7 +20,7 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
-use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD};
+use resurgo_wire::node_memory::{IMAGE_FD, NET_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD};
 
 /// The hidden verb.
 pub const VERB: &str = "rank-exec";
@@ -226,7 +226,7 @@ fn close_strangers(kept: Option<i32>) -> io::Result<()> {
         let number = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
         if let Some(fd) = number
             && fd > 2
-            && ![PMI_FD, NODE_MEMORY_FD, SPILL_FD, IMAGE_FD].contains(&fd)
+            && ![PMI_FD, NODE_MEMORY_FD, SPILL_FD, IMAGE_FD, NET_FD].contains(&fd)
             && kept != Some(fd)
         {
             strangers.push(fd);

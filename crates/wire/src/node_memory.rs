@@ -25,7 +25,7 @@ pub use field::{Arena, Content, Control, Declared, Field, Header, Lifetime, Owne
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 17;
+pub const VERSION: u32 = 18;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -37,6 +37,8 @@ pub const SPILL_FD: i32 = 32;
 pub const IMAGE_FD: i32 = 33;
 /// File descriptor of the program's own file in a rank's process before it becomes the program.
 pub const PROGRAM_FD: i32 = 34;
+/// File descriptor of the eventfd in every rank that wakes what moves messages to other nodes, when there are any.
+pub const NET_FD: i32 = 35;
 
 /// Environment variable with the rank's number in the job.
 pub const ENV_RANK: &str = "RESURGO_RANK";
@@ -104,6 +106,11 @@ pub mod header {
         /// The servers of the job, each as [`Service::to_words`] has it, up to the first place that has none. Rank r's event logger, or
         /// channel memory, is the one whose number is r modulo their count.
         Agent Memory SERVICES: [u64; super::MAX_SERVICES * Service::WORDS] = 256;
+        /// Bit d: some channel to rank d, which is on another node, may have news.
+        Peers Memory NEWS: [u64; 64] = SERVICES.at + super::MAX_SERVICES * Service::WORDS * 8;
+        /// 1 while the agent's mover, which is the receiver of all that goes to ranks of other nodes, sleeps or is about to: who has
+        /// news for it writes to [`super::NET_FD`].
+        Agent Memory MOVER_SLEEPS: u32 = NEWS.at + 64 * 8;
     }
 }
 
@@ -140,7 +147,7 @@ pub mod control {
         Agent Life TOGETHER: u64 = 24;
         /// Futex word the rank sleeps on.
         Peers Memory DOORBELL: u32 = 64;
-        /// 1 while the rank sleeps or is about to.
+        /// 1 while the rank sleeps or is about to; [`super::ELSEWHERE`]: it is on another node, where the mover takes its news.
         Rank Memory SLEEPING: u32 = 68;
         /// Bit w: word w of [`READY`] may be non-zero.
         Peers Memory READY_SUMMARY: u64 = 128;
@@ -211,6 +218,9 @@ pub const EXIT_REPORT: i32 = 119;
 /// Exit code of a rank that has found, in its replay, that the program does not repeat what it did; with a report as with
 /// [`EXIT_REPORT`]. Where there are waves all ranks can return to the last one, else the job ends.
 pub const EXIT_DIVERGED: i32 = 120;
+
+/// See [`control::SLEEPING`].
+pub const ELSEWHERE: u32 = 2;
 
 /// See [`control::THREADS`].
 pub const MANY_THREADS: u32 = 3;

@@ -166,6 +166,7 @@ impl Engine {
                 .announced(self.node.rank, destination)
                 .store(self.peers.begun(destination), Ordering::Release);
         }
+        (0..self.node.ranks()).for_each(|rank| doorbell::show(&self.node, rank));
     }
 
     /// Takes everything that the channels to this rank hold, unless logs keep it for those who return. All ranks stand still, so

@@ -198,7 +198,7 @@ impl Group {
 pub fn goes_on(node: &Node, source: usize, destination: usize, serial: u64) {
     if !node.logs {
         node.consumed(source, destination).fetch_add(1, Ordering::SeqCst);
-        crate::doorbell::wake(node, source);
+        crate::doorbell::show(node, source);
     } else if node.is_inside(source) && destination == node.rank {
         // It may use what is before that again.
         node.consumed(source, destination).store(serial, Ordering::Release);

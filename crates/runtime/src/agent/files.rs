@@ -109,7 +109,11 @@ impl Work {
     /// What came before image `number` will not be asked for again.
     pub(super) fn forget_before(&self, rank: usize, number: u64) -> io::Result<()> {
         match self.ranks[rank].images.slot_of(number) {
-            Some(slot) => self.memory.set_oldest_image(rank, slot, number),
+            Some(slot) => {
+                self.memory.set_oldest_image(rank, slot, number)?;
+                self.net.iter().for_each(|net| net.forgets(rank));
+                Ok(())
+            }
             None => Ok(()),
         }
     }

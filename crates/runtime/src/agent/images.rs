@@ -303,12 +303,16 @@ impl Agent {
         match datagram.kind {
             Kind::Restored | Kind::Failed => self.restore_said(rank, datagram),
             Kind::Filling => self.begin_filling(rank, beside),
+            // Others act on it who read what the rank has written: they must have it by then.
+            Kind::Ready | Kind::Stopped | Kind::Drained if work.has_waves() && work.net.is_some() => {
+                self.after_flush(rank, datagram)
+            }
             _ => self.said_of_image(rank, datagram, beside.into_iter().next().map(Socket::from)),
         }
     }
 
     /// What a rank says about an image, or a wave, is a fact.
-    fn said_of_image(&mut self, rank: usize, said: Datagram, copy: Option<Socket>) -> io::Result<()> {
+    pub(super) fn said_of_image(&mut self, rank: usize, said: Datagram, copy: Option<Socket>) -> io::Result<()> {
         let number = said.a;
         let of = rank as u32;
         match (said.kind, copy) {

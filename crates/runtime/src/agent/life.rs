@@ -16,9 +16,10 @@ use nix::unistd::Pid;
 use resurgo_image::Socket;
 use resurgo_pmi::{Place, Progress};
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{ENV_RANK, IMAGE_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD};
+use resurgo_wire::node_memory::{ENV_RANK, IMAGE_FD, NET_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD};
 
 use super::images::Saved;
+use super::net::Net;
 use super::store::Store;
 use crate::children;
 use crate::sys::set_nonblocking;
@@ -73,6 +74,7 @@ pub struct Surroundings<'a> {
     pub job: &'a Job,
     pub node_memory: &'a File,
     pub spill: Option<&'a File>,
+    pub net: Option<&'a Net>,
     /// Where its image files are.
     pub store: Option<&'a Store>,
 }
@@ -166,6 +168,12 @@ impl Life {
             mappings.push(FdMapping {
                 parent_fd: spill.try_clone()?.into(),
                 child_fd: SPILL_FD,
+            });
+        }
+        if let Some(net) = around.net {
+            mappings.push(FdMapping {
+                parent_fd: net.bell().try_clone_to_owned()?,
+                child_fd: NET_FD,
             });
         }
         if let Begin::Program(Some(file)) = begin {

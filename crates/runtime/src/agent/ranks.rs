@@ -273,6 +273,7 @@ impl Agent {
             job: &work.job,
             node_memory: work.memory.file(),
             spill: work.spill.as_ref(),
+            net: work.net.as_ref(),
             store: work.store.as_ref(),
         };
         let program = &work.job.programs[this.program];

@@ -348,8 +348,12 @@ impl Agent {
 
 impl Work {
     /// Logs, records and all else that ranks share begin anew.
-    fn empty_logs(&self) -> io::Result<()> {
-        self.memory.reset(&self.job, self.ranks.len())
+    fn empty_logs(&mut self) -> io::Result<()> {
+        let empty = || self.memory.reset(&self.job, self.ranks.len());
+        match &mut self.net {
+            Some(net) => net.empty(empty),
+            None => empty(),
+        }
     }
 
     /// What the dispatcher is told of a decision.

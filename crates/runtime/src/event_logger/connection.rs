@@ -12,6 +12,7 @@ use resurgo_wire::event_logger::{Client, Delivery, Identity, LOGGER, LoggerSide,
 
 use super::{Settings, quick};
 use crate::reception::{Guest, Line};
+use crate::sys::nonce;
 
 /// Bytes read at once; with one frame that is not whole, all that a connection keeps.
 const READ_BYTES: usize = 16 << 10;
@@ -84,7 +85,7 @@ impl Connection {
     pub fn new(line: Line, size: usize, epoch: u64, key: [u8; 32]) -> io::Result<Connection> {
         Ok(Connection {
             line,
-            side: LoggerSide::new(size as u32, epoch, key, crate::sys::random()?),
+            side: LoggerSide::new(size as u32, epoch, key, nonce()?),
             acknowledged: 0,
             owed: false,
             told: Told::default(),
@@ -275,7 +276,7 @@ impl Outgoing {
             size: settings.size as u32,
             incarnation: epoch,
             key: settings.key,
-            nonce: crate::sys::random()?,
+            nonce: nonce()?,
             acknowledged: None,
             epoch: 0,
         });

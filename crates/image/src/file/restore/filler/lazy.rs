@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use resurgo_wire::image::{Datagram, Kind};
-use resurgo_wire::node_memory::{IMAGE_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
+use resurgo_wire::node_memory::{IMAGE_FD, NET_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
 
 use super::memory::{copy_some, failed, find, rename};
 use crate::changes::userfaultfd;
@@ -78,7 +78,7 @@ pub fn fill(
     // What the rank sends to its own group must not end this; and if the rank ends first, nobody must wait for the ends of its pipes and
     // sockets.
     sys::block_signals();
-    for fd in [theirs, 0, 1, 2, PMI_FD, NODE_MEMORY_FD, SPILL_FD, IMAGE_FD] {
+    for fd in [theirs, 0, 1, 2, PMI_FD, NODE_MEMORY_FD, SPILL_FD, IMAGE_FD, NET_FD] {
         sys::close(fd);
     }
     talk::send(restorer.as_raw_fd(), &Datagram::new(Kind::Ready, 0, 0, 0), &[])?;

@@ -1,0 +1,296 @@
+//! Movers of several nodes in one process, with threads that play ranks, over connections that break.
+
+mod ranks;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use resurgo_protocol::Protocol;
+use resurgo_wire::node_memory::arena;
+
+use super::*;
+use crate::agent::node::tests::job;
+use ranks::{Random, Receiver, Sender};
+
+/// A node: its memory, its mover, and where that can be called.
+struct Node {
+    memory: NodeMemory,
+    net: Net,
+}
+
+/// Passes connections on to `to` until `done`, and breaks each of them at a random byte.
+fn proxy(listener: &TcpListener, to: SocketAddr, seed: u64, done: &AtomicBool) {
+    let mut random = Random(seed);
+    listener.set_nonblocking(true).unwrap();
+    while !done.load(Ordering::Relaxed) {
+        let Ok((near, _)) = listener.accept() else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        near.set_nonblocking(false).unwrap();
+        let far = TcpStream::connect(to).unwrap();
+        let mut left = [(); 2].map(|()| random.below(1 << 20));
+        let mut buffer = vec![0; 64 << 10];
+        'passing: while !done.load(Ordering::Relaxed) {
+            let mut both = [&near, &far].map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN));
+            poll(&mut both, PollTimeout::from(10u8)).unwrap();
+            let ready = both.map(|end| end.any() == Some(true));
+            for (side, (mut from, mut to)) in [(&near, &far), (&far, &near)].into_iter().enumerate() {
+                if !ready[side] {
+                    continue;
+                }
+                let got = from.read(&mut buffer).unwrap_or(0);
+                let passed = got.min(left[side]);
+                left[side] -= passed;
+                if to.write_all(&buffer[..passed]).is_err() || passed < got || got == 0 {
+                    break 'passing;
+                }
+            }
+        }
+        let _ = [near.shutdown(Shutdown::Both), far.shutdown(Shutdown::Both)];
+    }
+}
+
+/// Nodes of a job under `protocol` with ranks as `of_rank` says. Movers call each other at `doors`.
+fn nodes(protocol: Protocol, of_rank: &[u32], listeners: Vec<TcpListener>, doors: &[SocketAddr]) -> (Job, Vec<Node>) {
+    let job = Job { protocol, ..job() };
+    let nodes = (0..).zip(listeners).map(|(own, listener)| {
+        let memory = NodeMemory::create(&job, of_rank.len()).unwrap();
+        let plan = Nodes {
+            own,
+            epoch: 3,
+            mesh: doors.iter().map(|door| vec![*door]).collect(),
+            of_rank: of_rank.to_vec(),
+        };
+        let net = Net::start(&job, &plan, &memory, listener).unwrap();
+        Node { memory, net }
+    });
+    let nodes = nodes.collect();
+    (job, nodes)
+}
+
+fn listeners(count: usize) -> (Vec<TcpListener>, Vec<SocketAddr>) {
+    let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let listeners: Vec<_> = listeners.collect();
+    let addresses = listeners
+        .iter()
+        .map(|listener| listener.local_addr().unwrap())
+        .collect();
+    (listeners, addresses)
+}
+
+/// Waits for what the mover has to say.
+fn answer(net: &Net) -> Answer {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(answer) = net.answers().pop() {
+            return answer;
+        }
+        assert!(Instant::now() < until, "no answer");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// `rank` sends `count` messages to each rank of another node and receives as many, each as it was sent.
+fn play(node: &Node, of_rank: &[u32], rank: usize, count: u64, logs: bool, seed: u64) {
+    let memory = &node.net.shared.memory;
+    let others = (0..of_rank.len()).filter(|other| of_rank[*other] != of_rank[rank]);
+    let others: Vec<usize> = others.collect();
+    let mut random = Random(seed ^ rank as u64);
+    let mut sender = Sender::new(memory, &node.net.shared.bell, rank, logs, seed);
+    let mut receivers: Vec<Receiver> = others.iter().map(|other| Receiver::new(memory, *other, rank)).collect();
+    let mut sent = vec![0; others.len()];
+    let until = Instant::now() + Duration::from_secs(120);
+    while receivers.iter().any(|receiver| receiver.received < count) || sent.iter().any(|sent| *sent < count) {
+        let mut moved = false;
+        for (place, other) in others.iter().enumerate() {
+            if sent[place] < count {
+                let length = ranks::length(rank, *other, sent[place], seed);
+                if sender.append(*other, sent[place], length) {
+                    sent[place] += 1;
+                    moved = true;
+                }
+            }
+        }
+        for receiver in &mut receivers {
+            while let Some(segments) = receiver.receive(seed) {
+                moved = true;
+                if !logs && segments > 0 {
+                    sender.consumed(receiver.source, segments);
+                }
+            }
+        }
+        if logs && random.below(8) == 0 {
+            // An image: what is before it may be forgotten.
+            let word = memory.arena32(rank, arena::OLDEST_IMAGE);
+            let slot = word.load(Ordering::Relaxed) % 8;
+            for receiver in &receivers {
+                let at = memory.layout.arena(rank) + memory.layout.cursors(slot as usize) + receiver.source * 8;
+                memory.word(at).store(receiver.serial(), Ordering::Release);
+            }
+            word.store(slot + 1, Ordering::Release);
+            node.net.forgets(rank);
+        }
+        assert!(Instant::now() < until, "rank {rank}: sent {sent:?}");
+        if !moved {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Ranks of three nodes send to one another while all connections break; then all logs are emptied, and they do it again.
+fn ranks_talk(protocol: Protocol, breaks: bool, count: u64) {
+    let of_rank = [0, 1, 2, 1];
+    let (real, addresses) = listeners(3);
+    let (outer, doors) = listeners(3);
+    let (job, mut nodes) = nodes(protocol, &of_rank, real, if breaks { &doors } else { &addresses });
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (number, (listener, to)) in outer.iter().zip(&addresses).enumerate() {
+            // One caller at a time for each: node 0 is called by two.
+            for caller in 0..2 {
+                let done = &done;
+                scope.spawn(move || proxy(listener, *to, (number * 2 + caller) as u64 + 7, done));
+            }
+        }
+        for round in 0..2 {
+            let barrier = Barrier::new(nodes.len());
+            std::thread::scope(|scope| {
+                for (number, node) in nodes.iter_mut().enumerate() {
+                    let (barrier, job) = (&barrier, &job);
+                    scope.spawn(move || {
+                        if round > 0 {
+                            barrier.wait();
+                            std::thread::sleep(Duration::from_millis(20 * number as u64));
+                            let memory = &node.memory;
+                            node.net.empty(|| memory.reset(job, of_rank.len())).unwrap();
+                        }
+                        let node = &*node;
+                        std::thread::scope(|scope| {
+                            for rank in (0..of_rank.len()).filter(|rank| of_rank[*rank] as usize == number) {
+                                scope.spawn(move || play(node, &of_rank, rank, count, protocol.logs(), round));
+                            }
+                        });
+                    });
+                }
+            });
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    for node in &nodes {
+        assert_eq!(node.net.answers(), [], "nothing failed");
+    }
+}
+
+#[test]
+fn what_ranks_of_other_nodes_have_read_is_used_again() {
+    ranks_talk(Protocol::None, false, 60);
+}
+
+#[test]
+fn messages_arrive_as_they_were_although_connections_break() {
+    ranks_talk(Protocol::None, true, 60);
+}
+
+#[test]
+fn logs_arrive_although_connections_break_and_are_forgotten_behind_images() {
+    ranks_talk(Protocol::Pessimistic, true, 60);
+}
+
+/// Two nodes with one rank each.
+fn two(protocol: Protocol) -> Vec<Node> {
+    let (real, addresses) = listeners(2);
+    nodes(protocol, &[0, 1], real, &addresses).1
+}
+
+#[test]
+fn what_has_been_flushed_is_there() {
+    let mut nodes = two(Protocol::Blocking);
+    for round in 1..50 {
+        let memory = &nodes[0].net.shared.memory;
+        let at = memory.layout.arena(0) + memory.layout.announced() + 8;
+        memory.word(at).store(round, Ordering::Release);
+        let number = nodes[0].net.flush();
+        assert_eq!(answer(&nodes[0].net), Answer::Flushed(number));
+        assert_eq!(nodes[1].net.shared.memory.word(at).load(Ordering::Acquire), round);
+    }
+}
+
+#[test]
+fn a_log_that_is_cut_off_is_cut_off_everywhere() {
+    for kept in [0, 1, 6, 19, 20] {
+        let mut nodes = two(Protocol::Auto);
+        let shared = nodes[0].net.shared.clone();
+        let copy = nodes[1].net.shared.memory.clone();
+        let mut sender = Sender::new(&shared.memory, &shared.bell, 0, true, 1);
+        let mut places = Vec::new();
+        let length = |number| ranks::length(0, 1, number, 1) % 60_000;
+        for number in 0..20 {
+            places.push(sender.place(1));
+            assert!(sender.append(1, number, length(number)));
+        }
+        places.push(sender.place(1));
+        nodes[0].net.flush();
+        answer(&nodes[0].net);
+        let mut receiver = Receiver::new(&copy, 0, 1);
+        receiver.length = Some(length);
+        (0..20).for_each(|_| _ = receiver.receive(1).expect("all are there"));
+        // It goes on from the middle, with the same messages of other content.
+        sender.cut_off(1, places[kept as usize].clone());
+        nodes[0].net.cut_off(0);
+        nodes[0].net.flush();
+        answer(&nodes[0].net);
+        let mut receiver = Receiver::new(&copy, 0, 1);
+        receiver.length = Some(length);
+        (0..kept).for_each(|_| _ = receiver.receive(1).expect("what is before the cut"));
+        assert_eq!(receiver.receive(1), None, "{kept} are left");
+        sender.seed = 9;
+        for number in kept..20 {
+            assert!(sender.append(1, number, length(number)));
+        }
+        nodes[0].net.flush();
+        answer(&nodes[0].net);
+        (kept..20).for_each(|_| _ = receiver.receive(9).expect("what is behind it"));
+    }
+}
+
+#[test]
+fn pages_that_no_rank_has_touched_get_no_memory() {
+    let mut nodes = two(Protocol::Pessimistic);
+    nodes[0].net.flush();
+    answer(&nodes[0].net);
+    for node in &nodes {
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&node.memory.file().metadata().unwrap());
+        assert!(blocks * 512 < 128 << 10, "{blocks} blocks");
+    }
+}
+
+#[test]
+fn who_does_not_hold_the_key_is_let_down() {
+    let nodes = two(Protocol::None);
+    let (listener, doors) = listeners(2);
+    let memory = NodeMemory::create(&job(), 2).unwrap();
+    let plan = Nodes {
+        own: 1,
+        epoch: 3,
+        mesh: doors.iter().map(|door| vec![*door]).collect(),
+        of_rank: vec![0, 1],
+    };
+    let wrong = Job { key: [8; 32], ..job() };
+    let mut listener = listener.into_iter();
+    let net = Net::start(
+        &job(),
+        &Nodes { own: 0, ..plan.clone() },
+        &memory,
+        listener.next().unwrap(),
+    )
+    .unwrap();
+    let stranger = Net::start(&wrong, &plan, &memory, listener.next().unwrap()).unwrap();
+    assert!(matches!(answer(&stranger), Answer::Failed(reason) if reason.contains("node 0 is not one of this job")));
+    assert_eq!(net.answers(), []);
+    drop(nodes);
+}
