@@ -24,6 +24,8 @@ mod text_file;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use resurgo_wire::control::{AGENT, INVITED};
+
 fn main() -> ExitCode {
     resurgo_image::hear_of_children();
     let mut arguments = std::env::args_os().skip(1);
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
         Some("resume") => code(suspend::resume(rest)),
         Some("kill") => code(jobs::kill(rest)),
         Some("rm") => code(jobs::rm(rest)),
-        Some(resurgo_runtime::agent::VERB) => code(resurgo_runtime::agent::run()),
+        Some(AGENT) => code(resurgo_runtime::agent::run(rest == [INVITED])),
         Some(resurgo_runtime::event_logger::VERB) => code(resurgo_runtime::event_logger::run()),
         Some(resurgo_runtime::channel_memory::VERB) => code(resurgo_runtime::channel_memory::run()),
         Some(resurgo_runtime::trampoline::VERB) => code(resurgo_runtime::trampoline::rank_exec(rest)),

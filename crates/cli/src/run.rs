@@ -158,6 +158,7 @@ fn settings(
         stats: options.output.stats,
         stats_json: options.output.stats_json.clone(),
         servers: options.servers(),
+        cluster: None,
         checkpoint_period: options.images.period,
         checkpoint_share: options.images.share,
         checkpoint_order: options.images.order,

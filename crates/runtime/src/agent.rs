@@ -9,6 +9,7 @@ mod bypass;
 mod feed;
 mod files;
 mod groups;
+mod guest;
 mod held;
 mod images;
 mod in_transit;
@@ -40,14 +41,12 @@ use resurgo_wire::control::{End, Job, Stream, ToAgent, ToDispatcher};
 use crate::connection::Connection;
 use crate::{children, leftovers};
 use feed::Feed;
+use guest::Guest;
 use launch::Waiting;
 use node::NodeMemory;
 use program_file::ProgramFile;
 use ranks::Rank;
 use store::Store;
-
-/// The hidden verb.
-pub const VERB: &str = "agent";
 
 /// How long the agent waits for killed processes to be gone.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -70,6 +69,8 @@ enum Source {
     Filler(usize),
     /// What is written while ranks run.
     Record,
+    /// Standard input of an agent of another node.
+    LifeLine,
     /// What moves messages to other nodes.
     Net,
 }
@@ -87,7 +88,8 @@ impl Source {
             Source::Snapshot(rank) => (rank as u64) << 4 | 7,
             Source::Filler(rank) => (rank as u64) << 4 | 8,
             Source::Record => 9,
-            Source::Net => 10,
+            Source::LifeLine => 10,
+            Source::Net => 11,
         }
     }
 
@@ -104,6 +106,7 @@ impl Source {
             7 => Source::Snapshot(rank),
             8 => Source::Filler(rank),
             9 => Source::Record,
+            10 => Source::LifeLine,
             _ => Source::Net,
         })
     }
@@ -112,6 +115,8 @@ impl Source {
 /// The agent of a job.
 struct Agent {
     control: Connection,
+    /// On another node than the dispatcher's: what connects the two beside.
+    guest: Option<Guest>,
     epoll: Epoll,
     children: SignalFd,
     /// The control socket is watched for room too.
@@ -158,9 +163,10 @@ struct Work {
     window: [u64; 2],
 }
 
-/// `resurgo agent`: runs until the dispatcher is satisfied or gone. The control connection is standard input.
-pub fn run() -> i32 {
-    let agent = Waiting::start().map_err(|error| ("cannot start", error));
+/// `resurgo agent`: runs until the dispatcher is satisfied or gone. The control connection is standard input; an agent of another
+/// node (`is_invited`) finds there how to make it.
+pub fn run(is_invited: bool) -> i32 {
+    let agent = Waiting::start(is_invited).map_err(|error| ("cannot start", error));
     let served = agent.and_then(|agent| match agent.launch() {
         Ok(Some(mut agent)) => {
             let result = agent.serve();
@@ -202,10 +208,13 @@ impl Agent {
                     Some(Source::Snapshot(rank)) => self.snapshot_event(rank)?,
                     Some(Source::Filler(rank)) => self.filler_event(rank)?,
                     Some(Source::Record) => self.record_event()?,
+                    Some(Source::LifeLine) if self.guest.as_ref().is_some_and(Guest::holds) => {}
+                    Some(Source::LifeLine) => return Ok(()),
                     Some(Source::Net) => self.net_event()?,
                     None => {}
                 }
             }
+            self.keep_up()?;
             self.collect_ended()?;
             self.tick()?;
         }
@@ -214,23 +223,42 @@ impl Agent {
 
     fn timeout(&self) -> EpollTimeout {
         let now = Instant::now();
-        let ticking = self.work.anyone_replays();
-        let wait = match (self.ending, ticking) {
-            (Some(deadline), _) => deadline.saturating_duration_since(now).min(TICK) + Duration::from_millis(1),
-            (None, true) => TICK,
+        let late = Duration::from_millis(1);
+        let mut wait = match (self.ending, self.work.anyone_replays()) {
+            (Some(deadline), _) => Some(deadline.saturating_duration_since(now).min(TICK) + late),
+            (None, true) => Some(TICK),
             (None, false) => {
                 let looks = self.work.looks_at_buffers().or(self.work.looks_at_held());
-                match looks.into_iter().chain(self.work.patience_ends()).min() {
-                    Some(at) => at.saturating_duration_since(now) + Duration::from_millis(1),
-                    None => return EpollTimeout::NONE,
-                }
+                let next = looks.into_iter().chain(self.work.patience_ends()).min();
+                next.map(|at| at.saturating_duration_since(now) + late)
             }
         };
-        EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO)
+        if let Some(guest) = &self.guest {
+            wait = Some(wait.map_or(guest.wait(), |wait| wait.min(guest.wait())));
+        }
+        wait.map_or(EpollTimeout::NONE, |wait| {
+            EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO)
+        })
     }
 
     fn send(&mut self, message: &ToDispatcher) -> io::Result<()> {
         self.control.send(message)
+    }
+
+    /// Tells the dispatcher that this node lives. While the user has stopped the job nobody can answer.
+    fn keep_up(&mut self) -> io::Result<()> {
+        let Some(guest) = &mut self.guest else {
+            return Ok(());
+        };
+        if self.paused {
+            guest.rests();
+        }
+        match guest.keep_up(&mut self.control)? {
+            true => Ok(()),
+            false => Err(io::Error::other(
+                "resurgo run has not answered for the length of the lease: ranks of this node end",
+            )),
+        }
     }
 
     fn watch_control(&mut self) -> io::Result<()> {
@@ -333,6 +361,7 @@ impl Agent {
             ToAgent::OutputTaken { bytes, repeated } => self.output_taken([bytes, repeated])?,
             ToAgent::Repeats { rank, life, output } => self.repeats(rank, life, output)?,
             ToAgent::Accounted { rank, image, note } => self.accounted(rank, image, note)?,
+            ToAgent::Beat { number } => self.guest.iter_mut().for_each(|guest| guest.answered(number)),
         }
         Ok(())
     }

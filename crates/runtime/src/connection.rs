@@ -1,8 +1,10 @@
 //! A non-blocking connection that sends and receives control messages.
 
 use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_wire::control::{FrameBuffer, Message};
@@ -10,9 +12,15 @@ use resurgo_wire::control::{FrameBuffer, Message};
 /// Bytes that are read at a time.
 const READ: usize = 256 << 10;
 
+/// To a process of the same machine, or of any.
+enum Socket {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
 /// One end of the control connection.
 pub struct Connection {
-    socket: UnixStream,
+    socket: Socket,
     incoming: FrameBuffer,
     /// What a read fills: kept, as new memory of this size costs more than what it is for.
     buffer: Vec<u8>,
@@ -31,13 +39,32 @@ pub struct Received<M> {
 impl Connection {
     pub fn new(socket: UnixStream) -> io::Result<Connection> {
         socket.set_nonblocking(true)?;
-        Ok(Connection {
+        Ok(Connection::of(Socket::Unix(socket)))
+    }
+
+    /// To a process of another node, which has yet to prove the job's key.
+    pub fn tcp(socket: TcpStream) -> io::Result<Connection> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        Ok(Connection::of(Socket::Tcp(socket)))
+    }
+
+    fn of(socket: Socket) -> Connection {
+        Connection {
             socket,
             incoming: FrameBuffer::default(),
             buffer: vec![0; READ],
             outgoing: Vec::new(),
             sent: 0,
-        })
+        }
+    }
+
+    /// The address under which this side is known to the other, of a connection to another node.
+    pub fn own_address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Socket::Unix(_) => None,
+            Socket::Tcp(socket) => socket.local_addr().ok(),
+        }
     }
 
     /// Queues a message, to be sent together with others.
@@ -54,7 +81,7 @@ impl Connection {
     /// Sends what is queued, as much as the socket takes.
     pub fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.outgoing.len() {
-            match self.socket.write(&self.outgoing[self.sent..]) {
+            match self.socket.as_write().write(&self.outgoing[self.sent..]) {
                 Ok(written) => self.sent += written,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -74,7 +101,7 @@ impl Connection {
     /// Sends what is queued, however slow the other side is, unless that has gone.
     pub fn flush_all(&mut self) {
         while self.has_queued() {
-            let mut ready = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
+            let mut ready = [PollFd::new(self.as_fd(), PollFlags::POLLOUT)];
             let _ = poll(&mut ready, PollTimeout::NONE);
             if self.flush().is_err() {
                 break;
@@ -89,40 +116,89 @@ impl Connection {
 
     /// Takes what has arrived.
     pub fn receive<M: Message>(&mut self) -> io::Result<Received<M>> {
-        let mut received = Received {
-            messages: Vec::new(),
-            closed: false,
-        };
+        let closed = self.read()?;
+        let mut messages = Vec::new();
+        while let Some(message) = self.next()? {
+            messages.push(message);
+        }
+        Ok(Received { messages, closed })
+    }
+
+    /// Takes what has arrived, for [`Connection::next`]. Returns whether the other side has gone.
+    pub fn read(&mut self) -> io::Result<bool> {
         loop {
-            match self.socket.read(&mut self.buffer) {
-                Ok(0) => {
-                    received.closed = true;
-                    break;
-                }
+            match self.socket.as_read().read(&mut self.buffer) {
+                Ok(0) => return Ok(true),
                 Ok(length) => {
                     self.incoming.extend(&self.buffer[..length]);
                     if length < self.buffer.len() {
-                        break;
+                        return Ok(false);
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                    received.closed = true;
-                    break;
-                }
+                Err(error) if is_gone(&error) => return Ok(true),
                 Err(error) => return Err(error),
             }
         }
-        while let Some(message) = self.incoming.next_message().map_err(io::Error::other)? {
-            received.messages.push(message);
+    }
+
+    /// The next message of what has been read.
+    pub fn next<M: Message>(&mut self) -> io::Result<Option<M>> {
+        self.incoming.next_message().map_err(io::Error::other)
+    }
+
+    /// Waits for the next message, until the other side has gone or it is too late.
+    pub fn wait_for<M: Message>(&mut self, deadline: Instant) -> io::Result<M> {
+        loop {
+            self.flush()?;
+            if let Some(message) = self.next()? {
+                return Ok(message);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let mut ready = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut ready, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+            if self.read()? {
+                // What it said before it went may say why.
+                return self.next()?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into());
+            }
         }
-        Ok(received)
+    }
+}
+
+/// What a connection whose other side is lost answers.
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::ConnectionReset | Kind::TimedOut | Kind::HostUnreachable | Kind::NetworkUnreachable
+    )
+}
+
+impl Socket {
+    fn as_read(&mut self) -> &mut dyn Read {
+        match self {
+            Socket::Unix(socket) => socket,
+            Socket::Tcp(socket) => socket,
+        }
+    }
+
+    fn as_write(&mut self) -> &mut dyn Write {
+        match self {
+            Socket::Unix(socket) => socket,
+            Socket::Tcp(socket) => socket,
+        }
     }
 }
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        match &self.socket {
+            Socket::Unix(socket) => socket.as_fd(),
+            Socket::Tcp(socket) => socket.as_fd(),
+        }
     }
 }

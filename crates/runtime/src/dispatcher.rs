@@ -10,6 +10,7 @@ mod heard;
 mod images;
 mod input;
 mod kept;
+mod launching;
 mod ledger;
 mod lines;
 mod node;
@@ -39,7 +40,7 @@ use nix::unistd::Pid;
 use resurgo_protocol::Protocol;
 use resurgo_protocol::group::Groups;
 use resurgo_wire::console::{Reply, Request, Status};
-use resurgo_wire::control::{Job, LifeStatistics, ToAgent};
+use resurgo_wire::control::{Job, LifeStatistics, ToAgent, ToDispatcher};
 
 use crate::children;
 use crate::faults::{Fault, Schedule};
@@ -49,8 +50,9 @@ use checkpoints::Checkpoints;
 pub use checkpoints::{Order, Period};
 use console::Console;
 use events::Event;
+pub use launching::{Cluster, Launcher};
 use ledger::Ledger;
-use node::Node;
+use node::Agents;
 pub use output::Places;
 use output::{Output, Owed};
 pub use policy::Limits;
@@ -60,6 +62,7 @@ pub use servers::Listeners;
 use servers::Servers;
 use signals::Signals;
 pub use spawn::Find;
+use start_error::StartError;
 pub use suspend::SUSPENDED;
 use suspend::Suspension;
 
@@ -85,6 +88,8 @@ pub struct Settings {
     pub stats: bool,
     pub stats_json: Option<PathBuf>,
     pub servers: Vec<Listeners>,
+    /// The nodes, where there are several; otherwise this machine is the only one.
+    pub cluster: Option<Cluster>,
     /// How often an image of each rank is taken.
     pub checkpoint_period: Period,
     /// The part of the job's time that images may take.
@@ -127,13 +132,16 @@ pub fn run(settings: Settings) -> i32 {
         Err(error) => {
             eprintln!("resurgo: {error}");
             children::kill_all(GRACE);
-            FAILURE
+            match error {
+                StartError::Interrupted(signal) => 128 + signal as i32,
+                _ => FAILURE,
+            }
         }
     }
 }
 
 struct Dispatcher {
-    node: Node,
+    agents: Agents,
     front: Front,
     output: Output,
     bus: Bus,
@@ -154,8 +162,8 @@ struct Dispatcher {
     /// How each rank has ended last, when that is to be told.
     exit_codes: Option<BTreeMap<usize, i32>>,
     ledger: Ledger,
-    /// Output not yet acknowledged to the agent.
-    owed: Owed,
+    /// Output not yet acknowledged, per node.
+    owed: Vec<Owed>,
     /// The job is being ended, with this exit status.
     verdict: Option<i32>,
     /// The user (or a gone reader) has ended it: nobody waits for the rest of the output.
@@ -222,7 +230,8 @@ struct Images {
 
 /// What can be read, or has ended.
 struct Ready {
-    agent: bool,
+    /// Per node, and of complaints.
+    agents: Vec<bool>,
     signals: bool,
     wake: bool,
     consoles: bool,
@@ -267,7 +276,7 @@ impl Dispatcher {
     }
 
     fn tell(&mut self, message: ToAgent) {
-        self.node.tell(&message);
+        self.agents.tell(&message);
     }
 
     /// Waits for something and handles it. Returns the exit status when the job is over.
@@ -299,16 +308,7 @@ impl Dispatcher {
         self.mind_grace();
         self.inject_faults();
         self.checkpoint();
-        let mut closed = false;
-        if ready.agent {
-            let heard = self.node.hear()?;
-            closed = heard.closed;
-            for message in heard.messages {
-                self.heard(message);
-            }
-            self.acknowledge();
-            closed |= !self.node.send_queued();
-        }
+        let lost = self.hear_agents(&ready.agents)?;
         // After the answers have been heard: nothing else may happen for a long time.
         self.tell_who_waits_for_images();
         self.mind_suspension();
@@ -316,22 +316,45 @@ impl Dispatcher {
         if self.stopped.is_some() {
             return Ok(Some(self.verdict.unwrap_or_else(|| self.policy.exit_code())));
         }
-        if closed {
-            return Ok(Some(self.agent_lost()));
+        Ok(lost.map(|node| self.agent_lost(node)))
+    }
+
+    /// Hears those that have something to say. Answers one that has gone.
+    fn hear_agents(&mut self, ready: &[bool]) -> io::Result<Option<usize>> {
+        let mut lost = None;
+        for number in (0..self.agents.len()).filter(|number| ready[*number]) {
+            let heard = self.agents.hear(number)?;
+            for message in heard.messages {
+                match message {
+                    ToDispatcher::Beat { number: beat } => {
+                        self.agents.node(number).queue(&ToAgent::Beat { number: beat });
+                    }
+                    message => self.heard(message),
+                }
+            }
+            if heard.closed {
+                lost = Some(number);
+            }
         }
-        Ok(None)
+        if ready.contains(&true) {
+            self.acknowledge();
+            let unreachable = self.agents.send_queued();
+            lost = lost.or(unreachable);
+            for complaints in self.agents.complaints() {
+                self.output.say(complaints);
+            }
+        }
+        Ok(lost.or(self.agents.silent()))
     }
 
     /// Waits until something is ready, or due.
     fn wait(&self, now: Instant) -> io::Result<Ready> {
         let stdin = io::stdin();
         let read_stdin = self.wants_stdin() && input::may_read();
-        let mut ready = vec![
-            self.node.descriptor(),
-            PollFd::new(self.front.signals.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.front.wake.as_fd(), PollFlags::POLLIN),
-        ];
         let readable = |socket| PollFd::new(socket, PollFlags::POLLIN);
+        let mut ready = vec![readable(self.front.signals.as_fd()), readable(self.front.wake.as_fd())];
+        let agents = ready.len();
+        ready.extend(self.agents.descriptors());
         let consoles = ready.len();
         ready.extend(self.front.console.descriptors());
         let servers = ready.len();
@@ -346,9 +369,9 @@ impl Dispatcher {
         }
         let any = |range: Range<usize>| ready[range].iter().any(|fd| fd.any().unwrap_or(false));
         Ok(Ready {
-            agent: any(0..1),
-            signals: any(1..2),
-            wake: any(2..3),
+            signals: any(0..1),
+            wake: any(1..agents),
+            agents: (agents..consoles).map(|at| any(at..at + 1)).collect(),
             consoles: any(consoles..servers),
             servers: any(servers..stdin_at),
             stdin: any(stdin_at..ready.len()),
@@ -386,6 +409,9 @@ impl Dispatcher {
         }
         if let Some(wait) = self.output.wait() {
             at_most(wait);
+        }
+        if let Some(wait) = self.agents.due() {
+            at_most(wait + Duration::from_millis(1));
         }
         if self.verdict.is_none()
             && let Some(due) = self.timeout
@@ -517,12 +543,12 @@ impl Dispatcher {
     }
 
     /// The agent has gone without saying so: nothing is left that could watch the ranks.
-    fn agent_lost(&mut self) -> i32 {
+    fn agent_lost(&mut self, node: usize) -> i32 {
         for pid in self.pids.iter().flatten() {
             // They are our children now, unreaped, so their numbers are still theirs.
             let _ = killpg(Pid::from_raw(*pid), Signal::SIGKILL);
         }
-        let agent = self.node.last_words();
+        let agent = self.agents.node(node).last_words();
         self.bus.error(&format!(
             "{agent}; without it ranks cannot be watched or restarted, so the job ends"
         ));

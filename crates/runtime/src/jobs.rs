@@ -8,7 +8,6 @@
 //! number and user is the job. And even a job may be another user's, when root asks: nothing that it says is relied on, and it
 //! is waited for with a time limit.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::linux::net::SocketAddrExt;
@@ -36,9 +35,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 
 /// Listens for commands about the job of this process.
 pub fn listen() -> io::Result<UnixListener> {
-    let mut random = [0u8; 8];
-    File::open("/dev/urandom")?.read_exact(&mut random)?;
-    let (user, number, random) = (getuid(), std::process::id(), u64::from_ne_bytes(random));
+    let (user, number, random) = (getuid(), std::process::id(), u64::from_ne_bytes(crate::sys::random()?));
     let address = SocketAddr::from_abstract_name(format!("{PREFIX}/{user}/{number}/{random:016x}"))?;
     let listener = UnixListener::bind_addr(&address)?;
     listener.set_nonblocking(true)?;

@@ -13,6 +13,7 @@ mod fuzz;
 mod job_key;
 pub mod jobs;
 mod leftovers;
+mod likeness;
 pub mod memory;
 pub mod own_directory;
 pub mod pattern;
@@ -34,6 +35,13 @@ fn monotonic_ns() -> u64 {
     use nix::time::{ClockId, clock_gettime};
     // It cannot fail for this clock.
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+}
+
+/// Since the machine was started, with the time that it was suspended.
+fn since_boot() -> std::time::Duration {
+    use nix::time::{ClockId, clock_gettime};
+    // It cannot fail for this clock.
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(std::time::Duration::ZERO, Into::into)
 }
 
 /// What to check or to do when the system has refused something.

@@ -130,18 +130,19 @@ impl About {
 
     /// Of what the program could use, the instructions and registers that a processor with `flags` does not have.
     pub fn missing(&self, flags: &[String]) -> Vec<&str> {
-        let used = [
-            "sse", "avx", "fma", "bmi", "f16c", "aes", "sha", "vaes", "vpclmul", "pclmul", "amx", "xsave", "movbe",
-        ];
-        let matters =
-            |flag: &&String| used.iter().any(|used| flag.starts_with(used)) || *flag == "popcnt" || *flag == "erms";
-        let missing = self
-            .processor
-            .iter()
-            .filter(matters)
-            .filter(|flag| !flags.contains(flag));
-        missing.map(String::as_str).collect()
+        lacks(&self.processor, flags)
     }
+}
+
+/// Of what programs could use of a processor that has `all`, the instructions and registers that one with `flags` does not have.
+pub fn lacks<'a>(all: &'a [String], flags: &[String]) -> Vec<&'a str> {
+    let used = [
+        "sse", "avx", "fma", "bmi", "f16c", "aes", "sha", "vaes", "vpclmul", "pclmul", "amx", "xsave", "movbe",
+    ];
+    let matters =
+        |flag: &&String| used.iter().any(|used| flag.starts_with(used)) || *flag == "popcnt" || *flag == "erms";
+    let missing = all.iter().filter(matters).filter(|flag| !flags.contains(flag));
+    missing.map(String::as_str).collect()
 }
 
 /// The JSON of the file.
@@ -189,7 +190,7 @@ pub enum Error {
 
 /// Makes the key of a job, in its directory. Returns it with what keeps others from resuming the job.
 pub fn make_key(directory: &Directory) -> io::Result<(Key, File)> {
-    let key = crate::sys::nonce()?;
+    let key = crate::sys::random()?;
     let mut file = directory.open_file(KEY, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)?;
     // Some file systems have no locks.
     let _ = file.try_lock();

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -14,6 +14,13 @@ pub fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
     fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     Ok(())
+}
+
+/// Bytes that nobody can guess.
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Opens a file for what a process has no room for in memory. It never has a name, so nothing is left behind
@@ -32,13 +39,6 @@ pub fn open_nameless(directory: &OsStr) -> io::Result<File> {
         }
         Err(error) => Err(error),
     }
-}
-
-/// Random bytes that nobody can guess.
-pub fn nonce() -> io::Result<[u8; 32]> {
-    let mut nonce = [0; 32];
-    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut nonce)?;
-    Ok(nonce)
 }
 
 #[cfg(test)]

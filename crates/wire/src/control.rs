@@ -5,6 +5,7 @@
 
 mod frames;
 mod job;
+mod link;
 mod nodes;
 
 use std::ffi::OsString;
@@ -16,6 +17,7 @@ use frames::frame;
 pub use frames::{FrameBuffer, FrameError, MAX_FRAME, Message};
 pub(crate) use frames::{from_json, json};
 pub use job::{Addresses, Grouping, ImageFiles, Job, Program, Stdin, WantedProgram, appnums, protocol_number};
+pub use link::{AGENT, Alike, Arrival, INVITED, Invitation, LONGEST_INVITATION};
 pub use nodes::Nodes;
 
 /// Which of a rank's streams.
@@ -202,6 +204,8 @@ pub enum ToAgent {
         /// The same for what was counted as repeated.
         repeated: u64,
     },
+    /// Answers [`ToDispatcher::Beat`] of this number.
+    Beat { number: u64 },
     /// Whether this life has yet to print again what former ones printed, on each stream. Told after [`ToDispatcher::Began`] of
     /// every life but the first, and when it changes.
     Repeats { rank: usize, life: u64, output: [bool; 2] },
@@ -214,9 +218,31 @@ pub enum ToAgent {
     },
 }
 
+impl ToAgent {
+    /// The rank that it is about, where its node alone has to know.
+    pub fn rank(&self) -> Option<usize> {
+        match self {
+            ToAgent::Restart { rank, .. }
+            | ToAgent::Checkpoint { rank }
+            | ToAgent::Kill { rank }
+            | ToAgent::Answer { rank, .. }
+            | ToAgent::Repeats { rank, .. }
+            | ToAgent::Accounted { rank, .. } => Some(*rank),
+            ToAgent::Stdin { .. } | ToAgent::StdinEnd { .. } => Some(0),
+            _ => None,
+        }
+    }
+}
+
 /// Agent to dispatcher.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToDispatcher {
+    /// An agent of another node is there, and is like this one or not.
+    Arrived(Arrival),
+    /// The agent of another node lives. Answered by [`ToAgent::Beat`].
+    Beat {
+        number: u64,
+    },
     /// A life begins from image `image`, 0: the beginning of its program. All that former lives printed and said has been sent.
     Began {
         rank: usize,

@@ -36,6 +36,8 @@ pub const LOGGER: Rank = 1 << 31;
 pub enum Server {
     EventLogger,
     ChannelMemory,
+    /// Agents of other nodes come to it; node numbers stand for ranks.
+    Dispatcher,
     /// The agent of another node; who comes is a node, and says so in place of a rank.
     Mesh,
 }
@@ -201,6 +203,8 @@ impl Transcript<'_> {
             (Server::EventLogger, Side::Server) => b"resurgo event logger: logger",
             (Server::ChannelMemory, Side::Visitor) => b"resurgo channel memory: rank",
             (Server::ChannelMemory, Side::Server) => b"resurgo channel memory: here",
+            (Server::Dispatcher, Side::Visitor) => b"resurgo dispatcher: agent   ",
+            (Server::Dispatcher, Side::Server) => b"resurgo dispatcher: itself  ",
             (Server::Mesh, Side::Visitor) => b"resurgo mesh: calling node  ",
             (Server::Mesh, Side::Server) => b"resurgo mesh: called node   ",
         };

@@ -1,11 +1,11 @@
 //! An agent before it has a job, and what a job needs before its first process starts.
 
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -15,6 +15,7 @@ use resurgo_protocol::Coordinator;
 use resurgo_wire::control::{Job, OUTPUT_WINDOW, ToAgent, ToDispatcher, appnums};
 
 use super::feed::Feed;
+use super::guest::Guest;
 use super::node::NodeMemory;
 use super::program_file::ProgramFile;
 use super::ranks::Rank;
@@ -26,15 +27,14 @@ use crate::sys::open_nameless;
 /// An agent that has no job yet, or whose job could not begin.
 pub(super) struct Waiting {
     control: Connection,
+    guest: Option<Guest>,
     epoll: Epoll,
     children: SignalFd,
-    /// Where agents of other nodes connect, if there are any.
-    mesh: Option<TcpListener>,
 }
 
 impl Waiting {
-    /// The control connection is standard input.
-    pub(super) fn start() -> io::Result<Waiting> {
+    /// The control connection is standard input, unless it is invited there to make one.
+    pub(super) fn start(is_invited: bool) -> io::Result<Waiting> {
         prctl::set_child_subreaper(true)?;
         // For ps and top.
         prctl::set_name(c"resurgo agent")?;
@@ -45,30 +45,49 @@ impl Waiting {
         mask.add(Signal::SIGCHLD);
         mask.thread_block()?;
         let children = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
-        let control = Connection::new(UnixStream::from(socket))?;
+        let (guest, control) = if is_invited {
+            let (guest, control) = Guest::arrive()?;
+            (Some(guest), control)
+        } else {
+            let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
+            (None, Connection::new(UnixStream::from(socket))?)
+        };
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&control, EpollEvent::new(EpollFlags::EPOLLIN, Source::Control.token()))?;
         let children_event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Children.token());
         epoll.add(&children, children_event)?;
+        if let Some(guest) = &guest {
+            epoll.add(guest, EpollEvent::new(EpollFlags::EPOLLIN, Source::LifeLine.token()))?;
+        }
         Ok(Waiting {
             control,
+            guest,
             epoll,
             children,
-            mesh: None,
         })
     }
 
     /// Waits for the job and begins it. None: the dispatcher has gone, or has been told why the job cannot begin.
     pub(super) fn launch(mut self) -> io::Result<Option<Agent>> {
         loop {
-            let mut ready = [nix::poll::PollFd::new(
-                self.control.as_fd(),
-                nix::poll::PollFlags::POLLIN,
-            )];
-            match nix::poll::poll(&mut ready, nix::poll::PollTimeout::NONE) {
+            let mut ready = vec![PollFd::new(self.control.as_fd(), PollFlags::POLLIN)];
+            ready.extend(
+                self.guest
+                    .iter()
+                    .map(|guest| PollFd::new(guest.as_fd(), PollFlags::POLLIN)),
+            );
+            let patience = self.guest.as_ref().map_or(PollTimeout::NONE, |guest| {
+                PollTimeout::try_from(guest.wait()).unwrap_or(PollTimeout::MAX)
+            });
+            match nix::poll::poll(&mut ready, patience) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
+            }
+            let is_about_guest = ready.len() > 1 && ready[1].any().unwrap_or(false);
+            if let Some(guest) = &mut self.guest
+                && (is_about_guest && !guest.holds() || !guest.keep_up(&mut self.control)?)
+            {
+                return Ok(None);
             }
             let received = self.control.receive::<ToAgent>()?;
             let mut messages = received.messages.into_iter();
@@ -93,9 +112,14 @@ impl Waiting {
                         self.control.flush_all();
                         return Ok(None);
                     }
+                    ToAgent::Beat { number } => {
+                        self.guest.iter_mut().for_each(|guest| guest.answered(number));
+                        continue;
+                    }
                     _ => continue,
                 };
-                match work.and_then(|work| work.join(self.mesh.take())) {
+                let mesh = self.guest.as_mut().and_then(|guest| guest.mesh.take());
+                match work.and_then(|work| work.join(mesh)) {
                     Ok(work) => return self.begin(work, is_resumed, messages.collect()).map(Some),
                     Err(answer) => self.control.send(&*answer)?,
                 }
@@ -110,6 +134,7 @@ impl Waiting {
     fn begin(self, work: Work, is_resumed: bool, messages: Vec<ToAgent>) -> io::Result<Agent> {
         let mut agent = Agent {
             control: self.control,
+            guest: self.guest,
             epoll: self.epoll,
             children: self.children,
             control_full: false,

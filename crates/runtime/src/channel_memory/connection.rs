@@ -60,7 +60,7 @@ impl Connection {
     pub fn new(line: Line, size: usize, key: [u8; 32]) -> io::Result<Connection> {
         Ok(Connection {
             line,
-            door: Doorkeeper::new(size as u32, key, crate::sys::nonce()?),
+            door: Doorkeeper::new(size as u32, key, crate::sys::random()?),
             input: Input::default(),
             output: Output::default(),
             coming: None,

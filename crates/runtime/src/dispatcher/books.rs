@@ -62,8 +62,9 @@ impl Dispatcher {
     fn printed(&mut self, (rank, life): (usize, u64), stream: Stream, repeated: bool, bytes: &[u8]) {
         let accepted = self.ledger.printed(rank, life, stream, bytes);
         let (all, new) = (bytes.len() as u64, accepted.new.len().min(bytes.len()) as u64);
-        self.owed.later[usize::from(repeated)] += new;
-        self.owed.now[usize::from(repeated)] += all - new;
+        let owed = &mut self.owed[self.agents.of_rank(rank)];
+        owed.later[usize::from(repeated)] += new;
+        owed.now[usize::from(repeated)] += all - new;
         self.show(rank, stream, &accepted);
         self.tell_repeats(rank);
     }
@@ -118,16 +119,19 @@ impl Dispatcher {
         }
     }
 
-    /// Tells the agent how much of its output is no longer on its account.
+    /// Tells each agent how much of its output is no longer on its account.
     pub(super) fn acknowledge(&mut self) {
-        let mut taken = std::mem::take(&mut self.owed.now);
-        if self.output.queued() < QUEUE {
-            let later = std::mem::take(&mut self.owed.later);
-            taken = [taken[0] + later[0], taken[1] + later[1]];
-        }
-        let [bytes, repeated] = taken;
-        if bytes + repeated > 0 {
-            self.tell(ToAgent::OutputTaken { bytes, repeated });
+        let has_room = self.output.queued() < QUEUE;
+        for (node, owed) in self.owed.iter_mut().enumerate() {
+            let mut taken = std::mem::take(&mut owed.now);
+            if has_room {
+                let later = std::mem::take(&mut owed.later);
+                taken = [taken[0] + later[0], taken[1] + later[1]];
+            }
+            let [bytes, repeated] = taken;
+            if bytes + repeated > 0 {
+                self.agents.node(node).tell(&ToAgent::OutputTaken { bytes, repeated });
+            }
         }
     }
 
@@ -165,7 +169,7 @@ impl Dispatcher {
     pub(super) fn answer(&mut self, Output { rank, line }: Output) {
         let life = self.ledger.answered(rank, &line);
         let lines = line.into_bytes();
-        self.node.queue(&ToAgent::Answer { rank, life, lines });
+        self.agents.queue(&ToAgent::Answer { rank, life, lines });
     }
 
     fn aborted(&mut self, rank: usize, code: i32) {

@@ -40,6 +40,8 @@ impl Dispatcher {
             | To::AtImage { .. }
             | To::StdinWanted { .. } => self.keep_books(message),
             To::WaveInFiles { .. } | To::Recorded { .. } | To::NotRecorded { .. } => self.heard_of_record(message),
+            // Those are no news of the job, and are heard elsewhere.
+            To::Arrived(_) | To::Beat { .. } => {}
             To::Failed { reason } => self.cannot_go_on(&reason),
             To::Resumed => self.resumed(),
             To::ResumedElsewhere { reason } => self.resumed_elsewhere(&reason),

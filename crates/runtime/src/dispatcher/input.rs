@@ -8,6 +8,14 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use nix::unistd::{Whence, getpgrp, lseek, read, tcgetpgrp};
 use resurgo_wire::control::Stdin;
 
+/// How rank 0 of another machine gets it.
+pub fn stream() -> Stdin {
+    match find() {
+        Stdin::Nothing => Stdin::Nothing,
+        Stdin::File(..) | Stdin::Stream => Stdin::Stream,
+    }
+}
+
 /// How rank 0 gets the standard input of this process.
 pub fn find() -> Stdin {
     let stdin = io::stdin();

@@ -1,37 +1,63 @@
 //! A node of the job, as the dispatcher knows it: the agent there, and the connection to it.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags};
-use resurgo_wire::control::{ToAgent, ToDispatcher};
+use resurgo_protocol::Membership;
+use resurgo_protocol::membership::{Change, Timing};
+use resurgo_wire::control::{AGENT, ToAgent, ToDispatcher};
 
 use super::start_error::{StartError, cannot};
 use crate::connection::{Connection, Received};
 
 pub struct Node {
-    agent: Child,
+    /// As the user calls it; none: it is this machine alone.
+    name: Option<String>,
+    /// The agent, or what has started it on another machine.
+    process: Child,
+    /// The agent's standard input, whose end is the agent's.
+    _life_line: Option<ChildStdin>,
+    /// What it, or its launcher, has to complain of.
+    complaints: Option<ChildStderr>,
     connection: Connection,
 }
 
 impl Node {
-    /// Starts an agent on this node.
+    /// Starts an agent on this node, which is the only one.
     pub fn start() -> Result<Node, StartError> {
         let (ours, theirs) = UnixStream::pair().map_err(cannot("make a socket"))?;
-        let agent = Command::new("/proc/self/exe")
+        let process = Command::new("/proc/self/exe")
             .arg0("resurgo")
-            .arg(crate::agent::VERB)
+            .arg(AGENT)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             // Out of the terminal's foreground group: Ctrl-C is the dispatcher's to handle.
             .process_group(0)
             .spawn()
             .map_err(cannot("start the agent"))?;
-        let connection = Connection::new(ours).map_err(cannot("talk to the agent"))?;
-        Ok(Node { agent, connection })
+        Ok(Node {
+            name: None,
+            process,
+            _life_line: None,
+            complaints: None,
+            connection: Connection::new(ours).map_err(cannot("talk to the agent"))?,
+        })
+    }
+
+    /// One of several, whose agent has come.
+    pub fn of(name: String, mut process: Child, connection: Connection) -> Node {
+        Node {
+            name: Some(name),
+            _life_line: process.stdin.take(),
+            complaints: process.stderr.take(),
+            process,
+            connection,
+        }
     }
 
     pub fn tell(&mut self, message: &ToAgent) {
@@ -56,6 +82,26 @@ impl Node {
         PollFd::new(self.connection.as_fd(), flags)
     }
 
+    /// The same of complaints, if there may be any.
+    pub fn complaint_descriptor(&self) -> Option<PollFd<'_>> {
+        let complaints = self.complaints.as_ref()?;
+        Some(PollFd::new(complaints.as_fd(), PollFlags::POLLIN))
+    }
+
+    /// Some of what it, or its launcher, says on standard error, when that is ready.
+    pub fn complaints(&mut self) -> Vec<u8> {
+        let Some(complaints) = &mut self.complaints else {
+            return Vec::new();
+        };
+        let mut bytes = vec![0; 4 << 10];
+        let length = complaints.read(&mut bytes).unwrap_or(0);
+        if length == 0 {
+            self.complaints = None;
+        }
+        bytes.truncate(length);
+        bytes
+    }
+
     /// Sends what is queued as far as that goes, and takes what has come.
     pub fn hear(&mut self) -> io::Result<Received<ToDispatcher>> {
         let flushed = self.connection.flush();
@@ -76,10 +122,167 @@ impl Node {
 
     /// The agent has ended: who it was, and how.
     pub fn last_words(&mut self) -> String {
-        let end = match self.agent.wait() {
+        let end = match self.process.wait() {
             Ok(status) => status.to_string(),
             Err(error) => error.to_string(),
         };
-        format!("the agent (pid {}) has died ({end})", self.agent.id())
+        let of = self
+            .name
+            .as_ref()
+            .map_or(String::new(), |name| format!(" of node {name}"));
+        format!("the agent{of} (pid {}) has died ({end})", self.process.id())
+    }
+}
+
+/// The agents of all nodes.
+pub struct Agents {
+    nodes: Vec<Node>,
+    /// The node of each rank; empty: there is one.
+    of_rank: Vec<u32>,
+    /// Which of several are there.
+    membership: Option<Watched>,
+}
+
+/// Several nodes, and the clock by which they are watched: it stands still while nobody listens to them.
+struct Watched {
+    membership: Membership,
+    lease: Duration,
+    clock: Duration,
+    read: Instant,
+}
+
+/// The only life of an agent's that there is so far.
+const LIFE: u64 = 1;
+
+impl Watched {
+    fn now(&mut self) -> Duration {
+        let read = Instant::now();
+        self.clock += read.saturating_duration_since(self.read).min(self.lease / 2);
+        self.read = read;
+        self.clock
+    }
+}
+
+impl Agents {
+    /// The only one, on this machine.
+    pub fn one(node: Node) -> Agents {
+        Agents {
+            nodes: vec![node],
+            of_rank: Vec::new(),
+            membership: None,
+        }
+    }
+
+    /// Those of several nodes. `lease`: for how long each goes on without a word from here.
+    pub fn several(nodes: Vec<Node>, of_rank: Vec<u32>, lease: Duration) -> Agents {
+        let mut membership = Membership::new(Timing::of_lease(lease));
+        for node in 0..nodes.len() {
+            // Nobody was there before.
+            let _ = membership.join(node as u32, Duration::ZERO);
+        }
+        Agents {
+            nodes,
+            of_rank,
+            membership: Some(Watched {
+                membership,
+                lease,
+                clock: Duration::ZERO,
+                read: Instant::now(),
+            }),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The number of the node of `rank`.
+    pub fn of_rank(&self, rank: usize) -> usize {
+        self.of_rank.get(rank).map_or(0, |node| *node as usize)
+    }
+
+    pub fn node(&mut self, number: usize) -> &mut Node {
+        &mut self.nodes[number]
+    }
+
+    /// Tells who is concerned: the node of the rank that it is about, or all.
+    pub fn tell(&mut self, message: &ToAgent) {
+        match message.rank() {
+            Some(rank) => {
+                let node = self.of_rank(rank);
+                self.nodes[node].tell(message);
+            }
+            None => self.nodes.iter_mut().for_each(|node| node.tell(message)),
+        }
+    }
+
+    /// The same, to be sent together with others.
+    pub fn queue(&mut self, message: &ToAgent) {
+        match message.rank() {
+            Some(rank) => {
+                let node = self.of_rank(rank);
+                self.nodes[node].queue(message);
+            }
+            None => self.nodes.iter_mut().for_each(|node| node.queue(message)),
+        }
+    }
+
+    /// What to wait for: first one of each node, then those of complaints.
+    pub fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let complaints = self.nodes.iter().filter_map(Node::complaint_descriptor);
+        self.nodes.iter().map(Node::descriptor).chain(complaints)
+    }
+
+    /// Sends what is queued as far as that goes. Answers a node whose connection is broken.
+    pub fn send_queued(&mut self) -> Option<usize> {
+        let mut broken = None;
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            if !node.send_queued() {
+                broken = Some(number);
+            }
+        }
+        broken
+    }
+
+    /// What they, or their launchers, say on standard error now.
+    pub fn complaints(&mut self) -> impl Iterator<Item = Vec<u8>> {
+        self.nodes.iter_mut().map(Node::complaints)
+    }
+
+    /// Sends all that is queued. False: a connection is broken.
+    pub fn send_all(&mut self) -> bool {
+        self.nodes.iter_mut().all(Node::send_all)
+    }
+
+    /// Hears what a node has to say, if it is still one of the job.
+    pub fn hear(&mut self, number: usize) -> io::Result<Received<ToDispatcher>> {
+        if let Some(watched) = &mut self.membership {
+            let now = watched.now();
+            if watched.membership.heard(number as u32, LIFE, now).is_err() {
+                let messages = Vec::new();
+                return Ok(Received { messages, closed: true });
+            }
+        }
+        self.nodes[number].hear()
+    }
+
+    /// When [`Agents::silent`] may have news.
+    pub fn due(&self) -> Option<Duration> {
+        let watched = self.membership.as_ref()?;
+        let since = watched.read.elapsed();
+        Some(watched.membership.due()?.saturating_sub(watched.clock + since))
+    }
+
+    /// A node that has been silent for so long that its agent has ended its ranks.
+    pub fn silent(&mut self) -> Option<usize> {
+        let watched = self.membership.as_mut()?;
+        let now = watched.now();
+        watched.membership.pass(now);
+        while let Some(change) = watched.membership.poll() {
+            if let Change::Dead { node, .. } = change {
+                return Some(node as usize);
+            }
+        }
+        None
     }
 }

@@ -66,6 +66,17 @@ impl Signals {
         Ok(self.descriptor.read_signal()?.map(|signal| signal.ssi_signo as i32))
     }
 
+    /// The signal by which the user ends a job that has not begun. Others are for ranks, and there are none.
+    pub fn ended(&self) -> io::Result<Option<Signal>> {
+        while let Some(number) = self.next()? {
+            let signal = Signal::try_from(number)?;
+            if [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT].contains(&signal) {
+                return Ok(Some(signal));
+            }
+        }
+        Ok(None)
+    }
+
     /// When ranks that have not ended are killed.
     pub fn due(&self) -> Option<Instant> {
         self.ending.or(self.suspending).map(|(_, deadline)| deadline)
@@ -194,7 +205,7 @@ impl Dispatcher {
 
     /// Stops this process as SIGTSTP would have (not at all where no shell could let it go on). It goes on with SIGCONT.
     fn stop(&mut self) {
-        if !self.node.send_all() {
+        if !self.agents.send_all() {
             return;
         }
         let stop = SigSet::from(Signal::SIGTSTP);

@@ -2,21 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, PipeReader, Read};
+use std::io::{self, PipeReader};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::prctl;
 use resurgo_protocol::Protocol;
 use resurgo_wire::console::LONGEST_COMMAND;
-use resurgo_wire::control::{Job, Stdin, ToAgent, appnums};
+use resurgo_wire::control::{Job, Nodes, Stdin, ToAgent, appnums};
 
 use super::bus::{Bus, Wanted};
 use super::checkpoints::Checkpoints;
 use super::console::Console;
 use super::events::Event;
+use super::launching::{self, Cluster, Patience};
 use super::ledger::{self, Ledger};
-use super::node::Node;
+use super::node::{Agents, Node};
 use super::output::{Output, Owed};
 use super::policy::Policy;
 use super::refusals::Refusals;
@@ -41,11 +43,12 @@ impl Dispatcher {
         if settings.resumed.is_none() {
             output.make_files(size)?;
         }
-        let node = Node::start()?;
+        let (agents, plans) = start_agents(settings.cluster.as_ref(), job, &signals)?;
         let waves = Waves::of(job, size);
         let ledger = Ledger::new(&job.name, appnums(&job.programs), job.stdin == Stdin::Stream);
         let mut dispatcher = Dispatcher {
-            node,
+            owed: (0..agents.len()).map(|_| Owed::default()).collect(),
+            agents,
             front: Front {
                 signals,
                 console: Console::start(),
@@ -93,7 +96,6 @@ impl Dispatcher {
             pids: vec![None; size],
             exit_codes: settings.print_exit_codes.then(BTreeMap::new),
             ledger: ledger.map_err(cannot("keep standard input"))?,
-            owed: Owed::default(),
             verdict: None,
             interrupted: false,
             stopped: None,
@@ -101,9 +103,18 @@ impl Dispatcher {
         let job = Box::new(settings.job);
         match settings.resumed {
             Some(suspended) => dispatcher.resume(job, suspended)?,
-            None => dispatcher.tell(ToAgent::Launch(job)),
+            None => dispatcher.launch(&job, plans),
         }
         Ok(dispatcher)
+    }
+
+    /// Gives each agent the job, with its own plan of the nodes.
+    fn launch(&mut self, job: &Job, plans: Vec<Nodes>) {
+        for node in 0..self.agents.len() {
+            let mut job = Box::new(job.clone());
+            job.nodes = plans.get(node).cloned();
+            self.agents.node(node).tell(&ToAgent::Launch(job));
+        }
     }
 
     /// Goes on where the job was when it was suspended.
@@ -199,9 +210,12 @@ fn wanted(settings: &Settings) -> Result<Wanted, StartError> {
 fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartError> {
     let job = &mut settings.job;
     if settings.resumed.is_none() {
-        job.stdin = input::find();
-        let key = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut job.key));
-        key.map_err(cannot("read /dev/urandom"))?;
+        job.stdin = match &settings.cluster {
+            // Rank 0 may be on a machine that has no such file.
+            Some(cluster) if !cluster.is_here() => input::stream(),
+            _ => input::find(),
+        };
+        job.key = crate::sys::random().map_err(cannot("read /dev/urandom"))?;
     }
     let launched = settings.resumed.as_ref().map_or(size, |job| job.header.about.launched);
     let mut faults = Schedule::new(&settings.faults, launched);
@@ -211,6 +225,19 @@ fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartEr
         .filter(|(_, messages)| *messages > 0)
         .collect();
     Ok(faults)
+}
+
+/// Starts the agents of all nodes, and answers what each is told of the others.
+fn start_agents(cluster: Option<&Cluster>, job: &Job, signals: &Signals) -> Result<(Agents, Vec<Nodes>), StartError> {
+    let Some(cluster) = cluster else {
+        return Ok((Agents::one(Node::start()?), Vec::new()));
+    };
+    let patience = Patience {
+        signals: signals.as_fd(),
+        ended: &|| signals.ended(),
+    };
+    let (nodes, plans) = launching::launch(cluster, job, &patience)?;
+    Ok((Agents::several(nodes, cluster.of_rank.clone(), cluster.lease), plans))
 }
 
 /// Starts the writers of output, and answers what is readable when one of them has something to say.

@@ -3,6 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use nix::sys::signal::Signal;
+
+use super::policy::signal_name;
 use crate::{channel_memory, event_logger, hint};
 
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +20,10 @@ pub enum StartError {
     },
     #[error("cannot write output of ranks to {}: {error}", .path.display())]
     Output { path: PathBuf, error: io::Error },
+    #[error("node {name}: {why}")]
+    Node { name: String, why: String },
+    #[error("ended by {} before its nodes were there", signal_name(*.0 as i32))]
+    Interrupted(Signal),
     #[error(transparent)]
     EventLogger(#[from] event_logger::Error),
     #[error(transparent)]

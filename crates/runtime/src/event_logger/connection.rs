@@ -12,7 +12,6 @@ use resurgo_wire::event_logger::{Client, Delivery, Identity, LOGGER, LoggerSide,
 
 use super::{Settings, quick};
 use crate::reception::{Guest, Line};
-use crate::sys::nonce;
 
 /// Bytes read at once; with one frame that is not whole, all that a connection keeps.
 const READ_BYTES: usize = 16 << 10;
@@ -85,7 +84,7 @@ impl Connection {
     pub fn new(line: Line, size: usize, epoch: u64, key: [u8; 32]) -> io::Result<Connection> {
         Ok(Connection {
             line,
-            side: LoggerSide::new(size as u32, epoch, key, nonce()?),
+            side: LoggerSide::new(size as u32, epoch, key, crate::sys::random()?),
             acknowledged: 0,
             owed: false,
             told: Told::default(),
@@ -276,7 +275,7 @@ impl Outgoing {
             size: settings.size as u32,
             incarnation: epoch,
             key: settings.key,
-            nonce: nonce()?,
+            nonce: crate::sys::random()?,
             acknowledged: None,
             epoch: 0,
         });

@@ -14,7 +14,7 @@ use resurgo_wire::node_memory::header;
 use super::link::{Link, Moved};
 use super::peer::{Identity, Peer, Trouble};
 use super::shared::{Answer, Command, Shared};
-use crate::sys::nonce;
+use crate::sys::random;
 
 /// Connections that have yet to prove who they are: of more the oldest are closed.
 const MOST_STRANGERS: usize = 64;
@@ -202,7 +202,7 @@ impl Mover {
         for (place, peer) in self.peers.iter_mut().enumerate() {
             if peer.call_at().is_some_and(|at| at <= now) {
                 // Without random bytes it is tried again.
-                match nonce() {
+                match random() {
                     Ok(nonce) => peer.call(&self.own, nonce),
                     Err(_) => peer.hang_up(),
                 }
@@ -233,7 +233,7 @@ impl Mover {
 
     fn accept(&mut self) {
         while let Ok((socket, _)) = self.listener.accept() {
-            let (Ok(link), Ok(nonce)) = (Link::new(socket), nonce()) else {
+            let (Ok(link), Ok(nonce)) = (Link::new(socket), random()) else {
                 continue;
             };
             let number = self.next_stranger;
