@@ -76,13 +76,10 @@ const AT_HAND_NS: u64 = 1_500_000;
 
 /// Makes large pages of shared memory that may be written to, from `start` on, both multiples of [`LARGE_PAGE`]; what it holds stays.
 /// The kernel does that for anybody (MADV_COLLAPSE, Linux 6.1), but not where there is nothing at all: so one small page is made first. An
-/// error: it has none, or the file system is full. False: they are there, but small ones would have been quicker.
-///
-/// # Safety
-/// A mapping of the caller's.
-pub unsafe fn make_large_pages(start: usize, bytes: usize) -> Result<bool, Errno> {
+/// error: it has none, the file system is full, or nothing is mapped there. False: they are there, but small ones would have been quicker.
+pub fn make_large_pages(start: usize, bytes: usize) -> Result<bool, Errno> {
     let began = spent_ns();
-    // SAFETY: as required.
+    // SAFETY: changes nothing that a program could read, wherever that is.
     let advise = |from: usize, bytes: usize, advice: i32| unsafe { call!(libc::SYS_madvise, from, bytes, advice) };
     for page in (start..start + bytes).step_by(LARGE_PAGE) {
         advise(page, 1, libc::MADV_POPULATE_WRITE)?;

@@ -84,13 +84,10 @@ impl LargePages {
             unsafe { call!(libc::SYS_ftruncate, self.file, range.end)? };
             self.length = range.end;
         }
-        // SAFETY: the mapping made above.
-        unsafe {
-            sys::make_large_pages(
-                zone::FILE.start + range.start as usize,
-                (range.end - range.start) as usize,
-            )
-        }
+        sys::make_large_pages(
+            zone::FILE.start + range.start as usize,
+            (range.end - range.start) as usize,
+        )
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use resurgo_wire::node_memory::{Arena, Control, Field, Header, Layout, SEGMENT, control};
+use resurgo_wire::node_memory::{Arena, BLOCK, Control, Field, Header, LARGE_PAGE, Layout, SEGMENT, control};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
 /// The mapping, and what lies where.
@@ -58,6 +58,15 @@ impl Mapped {
     /// Offset of a segment of the arena of `rank`.
     pub fn segment(&self, rank: usize, slot: usize) -> usize {
         self.layout.arena(rank) + self.layout.segments() + slot * SEGMENT
+    }
+
+    /// Gives a block of segments of the arena of `rank` one large page: what will be written there costs no page faults. False: there is
+    /// none at hand.
+    pub fn make_large(&self, rank: usize, block: usize) -> bool {
+        let at = self.segment(rank, block * BLOCK);
+        let there = self.region.get_slice(at, LARGE_PAGE).expect(INSIDE);
+        let address = there.ptr_guard_mut().as_ptr() as usize;
+        resurgo_image::make_large_pages(address, LARGE_PAGE) == Ok(true)
     }
 
     pub fn read(&self, at: usize, bytes: &mut [u8]) {

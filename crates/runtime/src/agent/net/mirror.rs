@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use resurgo_wire::entry::ALIGN;
 use resurgo_wire::mesh::{Frame, Table};
-use resurgo_wire::node_memory::{self as nm, SEGMENT, arena};
+use resurgo_wire::node_memory::{self as nm, BLOCK, SEGMENT, arena};
 
 use super::mapped::Mapped;
 use super::tail::Tail;
@@ -30,6 +30,7 @@ pub struct Mirror {
     theirs: u64,
     /// Up to where there is a copy of each channel.
     ends: HashMap<(u32, u32), Tail>,
+    pages: Pages,
 }
 
 impl Mirror {
@@ -43,6 +44,7 @@ impl Mirror {
             epoch,
             theirs: epoch,
             ends: HashMap::new(),
+            pages: Pages::default(),
         }
     }
 
@@ -50,6 +52,7 @@ impl Mirror {
     pub fn begin_epoch(&mut self, number: u64) {
         self.epoch = number;
         self.ends.clear();
+        self.pages = Pages::default();
     }
 
     /// What comes belongs to an epoch that has not begun here: it must wait.
@@ -101,6 +104,8 @@ impl Mirror {
             } => {
                 let segment = self.segment(source, reference).ok_or(foreign)?;
                 if self.is_current() {
+                    let (_, slot) = nm::dereference(reference);
+                    self.pages.touch(&self.memory, source as usize, slot);
                     self.memory.word(segment).store(begun, Ordering::Relaxed);
                     self.memory.word(segment + ALIGN).store(0, Ordering::Release);
                 }
@@ -193,6 +198,37 @@ impl Mirror {
                 self.ends.entry((rank, index)).or_insert(Tail::first(value));
             }
             _ => self.memory.wake(index as usize),
+        }
+    }
+}
+
+/// Which memory of copies has large pages: writing to fresh small ones takes longer than what is written.
+#[derive(Default)]
+struct Pages {
+    /// Per rank and block of segments, how many have been begun, up to [`Pages::DENSE`].
+    begun: HashMap<(usize, usize), u32>,
+    /// So many blocks get small pages, as there were no large ones at hand.
+    small: u32,
+}
+
+impl Pages {
+    /// A block gets a large page when so many of its segments have been begun: of most ranks only a few are copied.
+    const DENSE: u32 = 4;
+    const PAUSE: u32 = 16;
+
+    fn touch(&mut self, memory: &Mapped, rank: usize, slot: usize) {
+        let begun = self.begun.entry((rank, slot / BLOCK)).or_insert(0);
+        if *begun >= Self::DENSE {
+            return;
+        }
+        *begun += 1;
+        if *begun < Self::DENSE {
+            return;
+        }
+        if self.small > 0 {
+            self.small -= 1;
+        } else if !memory.make_large(rank, slot / BLOCK) {
+            self.small = Self::PAUSE;
         }
     }
 }
