@@ -46,6 +46,32 @@ def from_another_kernel(path, threads=0):
         file.write(header)
 
 
+def change_note(path, change):
+    """The agent's note is what `change` makes of it; it has room in its page, before and after."""
+    with open(path, "r+b") as file:
+        file.seek(4096)
+        page = file.read(4096)
+        text = json.dumps(change(json.loads(page[4 : 4 + int.from_bytes(page[:4], "little")]))).encode()
+        assert len(text) <= 4076
+        page = (len(text).to_bytes(4, "little") + text).ljust(4096, b"\0")
+        file.seek(4096)
+        file.write(page[:-16] + checksum(page))
+
+
+def of_format_7(path):
+    """As versions wrote it whose notes had no number, and text for people where the account is."""
+    note = lambda note: {"job": note["job"], "rank": note["rank"], "image": note["image"], "input": 0, "pmi": "Position"}
+    change_note(path, note)
+    with open(path, "r+b") as file:
+        header = bytearray(file.read(4096))
+        assert header[8:12] == (8).to_bytes(4, "little")
+        header[8:12] = (7).to_bytes(4, "little")
+        header[4080:] = bytes(16)
+        header[4080:] = checksum(header)
+        file.seek(0)
+        file.write(header)
+
+
 START = (0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19)
 ORDER = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
 QUARTERS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15), (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))

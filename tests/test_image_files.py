@@ -18,7 +18,7 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, slow
-from sealing import change_suspended, from_another_kernel
+from sealing import change_note, change_suspended, from_another_kernel, of_format_7
 from survival import agent_of, fillers, kill_snapshots, snapshots
 
 pytestmark = pytest.mark.protocol("pessimistic")
@@ -358,6 +358,22 @@ def of_another_rank(path):
     shutil.copy(next(path.parent.glob(f"rank-1.image-{number}"), None) or sorted(path.parent.glob("rank-1.image-*"))[0], path)
 
 
+def newer_note(path):
+    change_note(path, lambda note: note | {"version": 3})
+
+
+def note_of_another_image(path):
+    change_note(path, lambda note: note | {"image": note["image"] + 1})
+
+
+def note_of_another_job(path):
+    change_note(path, lambda note: note | {"job": "another"})
+
+
+def no_note(path):
+    change_note(path, lambda note: [note])
+
+
 @pytest.mark.parametrize(
     "damage, why, options",
     [
@@ -374,6 +390,10 @@ def of_another_rank(path):
         slow(old_pages, "the checksum of its memory is wrong", ()),
         slow(old_pages, "the checksum of its memory is wrong", ZSTD),
         slow(of_another_rank, "of rank 1 of job", ()),
+        (newer_note, "its note is of version 3, and this resurgo knows 2", ()),
+        slow(note_of_another_image, "it is image", ()),
+        slow(note_of_another_job, "of rank 0 of job another", ()),
+        slow(no_note, "its note cannot be read", ()),
         (from_another_kernel, "not the image that this job has written there", ()),
         slow(os.remove, "No such file", ()),
     ],
@@ -526,11 +546,75 @@ def test_files_can_be_kept_and_shown(jobs, program, tmp_path):
     assert 0 <= age < 60 and re.search(r"\nmemory     [\d.]+ [KM]iB stored of [\d.]+ [MGT]iB mapped, in ", shown), shown
     number = file.name.rpartition("-")[2]
     assert shown.startswith(f"image {number} (format ")
-    assert '"rank":1' in shown and own.name in shown and "node memory" in shown
+    assert f"\nnote       image {number} of rank 1 of job {own.name}\n" in shown and "node memory" in shown, shown
     assert re.search(r"\d+ threads\n +\d+ heat \(main\)", shown) and "standard output" in shown
     damage_bit(file)
     refused = jobs.resurgo("image", "show", file)
     assert refused.code == 1 and "checksum" in refused.errors
+
+
+TALK = """
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+other = 1 - world.rank
+for step in range(int({steps})):
+    if world.rank == 0:
+        print("step", step, flush=True)
+        world.send(step, other)
+        world.recv(source=other)
+    else:
+        world.send(world.recv(source=other), other)
+"""
+
+
+def shown_note(jobs, file):
+    """What the note of an image says: bytes printed, deliveries, and what was sent to and delivered from the other rank."""
+    shown = jobs.resurgo("image", "show", file).ok().text
+    assert re.search(r"\nPMI        initialised; [1-9]\d* barriers, [1-9]\d* puts, [1-9]\d* gets, 0 commands", shown), shown
+    printed = re.search(r"\nprinted    ([\d,]+) bytes on standard output, 0 bytes on standard error\n", shown)[1]
+    deliveries = re.search(r"\ncovers     ([\d,]+) deliveries, of channels with 1 ranks\n", shown)[1]
+    counts = re.search(r"\n  rank    [01]: (\d+) sent to it, (\d+) delivered from it, its log read from segment \d+\n", shown)
+    return int(printed.replace(",", "")), int(deliveries.replace(",", "")), int(counts[1]), int(counts[2])
+
+
+def test_a_note_says_where_the_rank_was(jobs, tmp_path):
+    command = [harness.PYTHON, "-c", TALK.format(steps=20000)]
+    calm = jobs.calm(2, *command)
+    directory = tmp_path / "images"
+    job = start(jobs, directory, 2, *command, every="300ms", options=["--checkpoint-keep"])
+    assert until_written(job, 0) and until_written(job, 1)
+    notes = []
+
+    def look():
+        notes.append(shown_note(jobs, files(directory, 0)[-1]))
+
+    kill_with_snapshots(job, 0, look)
+    result = job.wait().ok()
+    assert result.out == calm.out and from_files(result), result.describe()
+    printed, deliveries, sent, delivered = notes[0]
+    # The line of a step is printed first, then its number is sent, and comes back; MPI's own beginning has a few messages more.
+    lines = calm.out[:printed].splitlines(keepends=True)
+    assert lines[-1].endswith(b"\n") and delivered == deliveries, notes
+    assert delivered <= sent <= delivered + 1 and len(lines) - 1 <= sent <= len(lines) + 10, notes
+
+
+def test_files_of_the_format_before_are_read(jobs, program, tmp_path):
+    calm = jobs.calm(2, *program("heat"), *LONG)
+    directory = tmp_path / "images"
+    job = start(jobs, directory, 2, *program("heat"), *LONG, every="150ms", protocol="blocking")
+    assert until_written(job, 0)
+    jobs.resurgo("suspend", job.process.pid).ok()
+    assert job.wait().code == 75
+    (own,) = directory.iterdir()
+    before = job.out.read_bytes()
+    change_suspended(own, of_format_7)
+    shown = jobs.resurgo("image", "show", files(directory, 1)[-1]).ok().text
+    assert "(format 7)" in shown and " of rank 1 of job " in shown, shown
+    events = jobs.directory / "events-after"
+    resumed = jobs.command([harness.RESURGO, "resume", "--json-events", events, own], events=events, env=unhurried(jobs))
+    resumed.goes_on_from(job)
+    result = resumed.wait().ok()
+    assert before + result.out == calm.out and not result.of("image_lost"), result.describe()
 
 
 def test_a_snapshot_that_dies_while_it_writes_leaves_the_older_files(jobs, program, tmp_path):

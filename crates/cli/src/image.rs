@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 
+use resurgo_runtime::note;
 use resurgo_runtime::units::one_line;
 
 /// Verifies and describes image files; returns the exit status: 1 when one cannot be used.
@@ -22,7 +23,8 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
             status = 1;
             continue;
         }
-        match resurgo_image::file::show(file.as_ref()) {
+        let described = |text: &str| note::describe(text).map_err(|error| error.to_string());
+        match resurgo_image::file::show(file.as_ref(), &described) {
             Ok(text) => {
                 let _ = std::io::stdout().write_all(text.as_bytes());
             }

@@ -404,6 +404,12 @@ impl Node {
         self.u64_at(self.layout.arena(self.rank) + self.layout.cursors(slot) + source * 8)
     }
 
+    /// Where this rank notes how many messages it had sent to `peer`, and had been delivered from it, by the image of `slot`.
+    pub fn image_counts(&self, slot: usize, peer: usize) -> [&AtomicU64; 2] {
+        let tables = [self.layout.image_sent(slot), self.layout.image_delivered(slot)];
+        tables.map(|table| self.u64_at(self.layout.arena(self.rank) + table + peer * 8))
+    }
+
     /// Reference of the record's segment that this rank's oldest usable image goes on in, 0: all are needed.
     pub fn record_needed_from(&self) -> u64 {
         self.of_oldest_image(self.rank, |slot| {

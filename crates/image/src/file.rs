@@ -22,7 +22,7 @@ pub(crate) mod warm;
 pub(crate) mod writer;
 mod zstd;
 
-pub use format::{FORMAT_VERSION, NOTE_OFFSET, note_page};
+pub use format::{FORMAT_VERSION, NOTE_OFFSET, Note};
 pub use reader::{Defect, Image};
 pub use restore::{EXIT_NOT_RESTORED, restore};
 pub use show::show;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -91,6 +92,28 @@ pub struct Position {
     gets: u64,
     name_commands: usize,
     spawns: usize,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let progress = match (self.progress.initialised, self.progress.finalised) {
+            (_, true) => "finalised",
+            (true, false) => "initialised",
+            (false, false) => "nothing said",
+        };
+        let Position {
+            barriers,
+            puts,
+            gets,
+            name_commands,
+            spawns,
+            ..
+        } = self;
+        write!(
+            f,
+            "{progress}; {barriers} barriers, {puts} puts, {gets} gets, {name_commands} commands about names, {spawns} spawns"
+        )
+    }
 }
 
 /// The PMI-1 server of one job. Written down and read again it goes on where it was.

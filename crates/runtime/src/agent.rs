@@ -360,7 +360,7 @@ impl Agent {
             ToAgent::Answer { rank, life, lines } => self.answer(rank, life, &lines),
             ToAgent::OutputTaken { bytes, repeated } => self.output_taken([bytes, repeated])?,
             ToAgent::Repeats { rank, life, output } => self.repeats(rank, life, output)?,
-            ToAgent::Accounted { rank, image, note } => self.accounted(rank, image, note)?,
+            ToAgent::Accounted { rank, image, account } => self.accounted(rank, image, account)?,
             ToAgent::Beat { number } => self.guest.iter_mut().for_each(|guest| guest.answered(number)),
         }
         Ok(())

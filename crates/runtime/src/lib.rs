@@ -15,6 +15,7 @@ pub mod jobs;
 mod leftovers;
 mod likeness;
 pub mod memory;
+pub mod note;
 pub mod own_directory;
 pub mod pattern;
 mod printed;

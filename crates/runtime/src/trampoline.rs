@@ -22,6 +22,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
 use resurgo_wire::node_memory::{IMAGE_FD, NET_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD};
 
+use crate::note::Note;
+
 /// The hidden verb.
 pub const VERB: &str = "rank-exec";
 
@@ -80,18 +82,9 @@ pub fn rank_restore(arguments: Vec<OsString>) -> i32 {
 
 /// A file that somebody has copied over another one may be whole, and still not the image that its name says.
 fn check_note(job: &OsStr, path: &Path, note: &str) -> Result<(), String> {
-    let note: serde_json::Value = serde_json::from_str(note).unwrap_or_default();
-    let name = format!("rank-{}.image-{}", note["rank"], note["image"]);
-    if path.file_name() == Some(OsStr::new(&name)) && note["job"].as_str().map(OsStr::new) == Some(job) {
-        return Ok(());
-    }
-    Err(format!(
-        "image file {}: it is image {} of rank {} of job {}",
-        path.display(),
-        note["image"],
-        note["rank"],
-        note["job"]
-    ))
+    let name = path.file_name().unwrap_or_default();
+    let checked = Note::read(note).and_then(|note| note.must_be(&job.to_string_lossy(), &name.to_string_lossy()));
+    checked.map_err(|error| format!("image file {}: {error}", path.display()))
 }
 
 fn try_exec(arguments: Vec<OsString>) -> Result<Never, (i32, String)> {

@@ -209,12 +209,12 @@ pub enum ToAgent {
     /// Whether this life has yet to print again what former ones printed, on each stream. Told after [`ToDispatcher::Began`] of
     /// every life but the first, and when it changes.
     Repeats { rank: usize, life: u64, output: [bool; 2] },
-    /// Answers [`ToDispatcher::AtImage`]: the image counts, and `note` is what its file says of the account; or without one, the
+    /// Answers [`ToDispatcher::AtImage`]: the image counts, and `account` is what its file says of where the rank was; or without one, the
     /// rank was in the middle of a command to PMI, and no life can begin from the image.
     Accounted {
         rank: usize,
         image: u64,
-        note: Option<serde_json::Value>,
+        account: Option<serde_json::Value>,
     },
 }
 

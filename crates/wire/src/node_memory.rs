@@ -276,6 +276,8 @@ pub struct Layout {
 ///               is per destination how many messages have been sent on that channel so far
 /// announced     per destination a `u64`: messages sent on that channel, written when a wave has stopped this rank, or
 ///               has made it look whose turn it is (group); inside a group, what any life has sent (hierarchical)
+/// image counts  IMAGE_SLOTS times, per destination a `u64`: messages sent to it by the image in that slot; then as many times, per
+///               source a `u64`: messages delivered from it by then
 /// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
 /// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled; only where there is such a file
 /// knowledge     twice [`KNOWLEDGE_EVENTS`] × [`EVENT_BYTES`]: events that this rank knows, in one half (causal)
@@ -400,9 +402,17 @@ impl Layout {
     pub const fn announced(&self) -> usize {
         self.cursors(arena::IMAGE_SLOTS)
     }
+    /// Offset of the table of messages that had been sent by the image in `slot`, per destination, in an arena.
+    pub const fn image_sent(&self, slot: usize) -> usize {
+        self.announced() + page_up(self.size * 8) * (1 + slot)
+    }
+    /// Offset of the table of messages that had been delivered by the image in `slot`, per source, in an arena.
+    pub const fn image_delivered(&self, slot: usize) -> usize {
+        self.image_sent(arena::IMAGE_SLOTS + slot)
+    }
     /// Offset of the serial table in an arena.
     pub const fn serials(&self) -> usize {
-        self.announced() + page_up(self.size * 8)
+        self.image_delivered(arena::IMAGE_SLOTS)
     }
     /// Offset of the spill table in an arena.
     pub const fn spill_table(&self) -> usize {

@@ -4,6 +4,7 @@
 //! The engine itself is ordinary memory and part of the image. What it shares with other ranks is not, and has gone on.
 
 use super::*;
+use resurgo_protocol::Rank;
 use resurgo_wire::node_memory::CutTable;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
@@ -134,13 +135,11 @@ impl Engine {
 
     /// Image `number` of this rank is taken now; what is noted of it in the node memory goes to `slot`.
     pub(super) fn note_image(&mut self, number: u64, slot: usize) {
+        self.note_counts(slot);
         if self.node.waves_pass {
             return self.note_cut(number);
         }
         let node = &self.node;
-        let covered = self.life.protocol.as_ref().map_or(0, Pessimistic::rclock);
-        node.own(nm::arena::IMAGE_CLOCKS.item(slot))
-            .store(covered, Ordering::Release);
         if !node.logs {
             // Channels keep nothing.
             return;
@@ -157,6 +156,25 @@ impl Engine {
         }
         let of_record = node.own(nm::arena::RECORD_CURSORS.item(slot));
         of_record.store(self.history.record.reference(), Ordering::Release);
+    }
+
+    /// Says how far it has come in its messages.
+    fn note_counts(&self, slot: usize) {
+        let node = &self.node;
+        let mut deliveries = 0;
+        for peer in 0..node.ranks() {
+            let counts = match &self.life.protocol {
+                Some(protocol) => [protocol.sent(peer as Rank), protocol.delivered(peer as Rank)],
+                None => [self.peers.begun(peer), self.peers.taken[peer]],
+            };
+            deliveries += counts[1];
+            for (word, count) in node.image_counts(slot, peer).into_iter().zip(counts) {
+                word.store(count, Ordering::Release);
+            }
+        }
+        let covered = self.life.protocol.as_ref().map_or(deliveries, Pessimistic::rclock);
+        node.own(nm::arena::IMAGE_CLOCKS.item(slot))
+            .store(covered, Ordering::Release);
     }
 
     /// Says how much it has sent to whom.

@@ -3,10 +3,11 @@
 //!
 //! ```text
 //! 0        header: one page, written last
-//! 4096     note: one page of the agent's, JSON
+//! 4096     note: the agent's, JSON; one page
 //! 8192     data: pages of memory, in the order in which they came; the extents say which is where. Or one zstd frame of them
 //! ...      sums: a checksum for every page of data
 //! ...      tables: mappings, files, descriptors, threads, extents, strings, auxiliary vector
+//! ...      the rest of a note that is longer than its page, from where the header says that the file ends
 //! ```
 //!
 //! Every part is whole pages, padded with zeros, and covered by a checksum: header and note by one in their own last 16
@@ -17,7 +18,9 @@ use crate::pages::PAGE;
 
 pub const MAGIC: [u8; 8] = *b"resurgoI";
 /// Changes whenever the meaning of any byte changes.
-pub const FORMAT_VERSION: u32 = 7;
+pub const FORMAT_VERSION: u32 = 8;
+/// The oldest one that is read. Its notes have no more than a page.
+pub const OLDEST_VERSION: u32 = 7;
 /// Where the agent's page lies in the file.
 pub const NOTE_OFFSET: u64 = PAGE as u64;
 pub const DATA_OFFSET: u64 = 2 * PAGE as u64;
@@ -89,7 +92,7 @@ pub struct Header {
     pub magic: [u8; 8],
     pub version: u32,
     pub page: u32,
-    /// Of the file.
+    /// Of the file, without what follows of the note.
     pub length: u64,
     /// The image's, counted by rank from 1.
     pub number: u64,
@@ -279,11 +282,12 @@ pub const fn page_up(bytes: u64) -> u64 {
     (bytes + PAGE as u64 - 1) & !(PAGE as u64 - 1)
 }
 
-/// Puts the checksum of a page into its last 16 bytes.
-pub fn seal(page: &mut [u8; PAGE]) {
-    page[PAGE - size_of::<Sum>()..].fill(0);
-    let sum = sum_of(page);
-    page[PAGE - size_of::<Sum>()..].copy_from_slice(bytes_of(&sum));
+/// Puts the checksum of whole pages into their last 16 bytes.
+pub fn seal(pages: &mut [u8]) {
+    let end = pages.len() - size_of::<Sum>();
+    pages[end..].fill(0);
+    let sum = sum_of(pages);
+    pages[end..].copy_from_slice(bytes_of(&sum));
 }
 
 /// True when a page is as it was sealed.
@@ -296,23 +300,58 @@ pub fn is_sealed(page: &[u8; PAGE]) -> bool {
 /// True for the header of an image in this format.
 pub fn is_image(page: &[u8; PAGE]) -> bool {
     let version = record_at::<u32>(page, MAGIC.len());
-    page.starts_with(&MAGIC) && version == Some(FORMAT_VERSION) && is_sealed(page)
+    let is_known = version.is_some_and(|version| (OLDEST_VERSION..=FORMAT_VERSION).contains(&version));
+    page.starts_with(&MAGIC) && is_known && is_sealed(page)
 }
 
-/// The agent's page: what of an image only the agent knows, as one JSON object. None: it is too long.
-pub fn note_page(text: &str) -> Option<Vec<u8>> {
-    let mut page = [0u8; PAGE];
-    if text.len() > PAGE - 4 - size_of::<Sum>() {
-        return None;
+/// Bytes of a note that lie in its page: behind the length, before the checksum.
+const NOTE_ROOM: usize = PAGE - size_of::<u32>() - size_of::<Sum>();
+
+/// The agent's note: what of an image only the agent knows, as one JSON object.
+#[derive(Clone)]
+pub struct Note {
+    /// Lies at [`NOTE_OFFSET`].
+    pub page: Vec<u8>,
+    /// Goes to the end of the file when all else has been written; empty when the page has room for all.
+    pub rest: Vec<u8>,
+}
+
+impl Note {
+    /// None: it is longer than any file may be.
+    pub fn new(text: &str) -> Option<Note> {
+        let length = u32::try_from(text.len()).ok()?;
+        let (here, beyond) = text.as_bytes().split_at(text.len().min(NOTE_ROOM));
+        let mut page = vec![0; PAGE];
+        page[..4].copy_from_slice(&length.to_le_bytes());
+        page[4..4 + here.len()].copy_from_slice(here);
+        seal(&mut page);
+        let mut rest = beyond.to_vec();
+        if !rest.is_empty() {
+            rest.resize(rest_length(rest.len()) as usize, 0);
+            seal(&mut rest);
+        }
+        Some(Note { page, rest })
     }
-    page[..4].copy_from_slice(&(text.len() as u32).to_le_bytes());
-    page[4..4 + text.len()].copy_from_slice(text.as_bytes());
-    seal(&mut page);
-    Some(page.to_vec())
 }
 
-/// The text of the agent's page.
-pub fn note_text(page: &[u8; PAGE]) -> Option<&str> {
-    let length = u32::from_le_bytes(*page.first_chunk()?) as usize;
-    std::str::from_utf8(page.get(4..)?.get(..length)?).ok()
+/// Bytes of the rest of a note in the file.
+fn rest_length(bytes: usize) -> u64 {
+    match bytes {
+        0 => 0,
+        bytes => page_up((bytes + size_of::<Sum>()) as u64),
+    }
+}
+
+/// A page of a note, whose checksum is right: the text in it, and the bytes of its rest in the file, and of the text there.
+pub fn note_in(page: &[u8; PAGE]) -> (&[u8], u64, usize) {
+    let length = u32::from_le_bytes([page[0], page[1], page[2], page[3]]) as usize;
+    let here = length.min(NOTE_ROOM);
+    (&page[4..4 + here], rest_length(length - here), length - here)
+}
+
+/// The text in the rest of a note, which is so long; none when its checksum is not right.
+pub fn note_rest(rest: &[u8], length: usize) -> Option<&[u8]> {
+    let mut copy = rest.to_vec();
+    seal(&mut copy);
+    (copy == rest).then_some(&rest[..length])
 }

@@ -25,7 +25,10 @@ pub enum Defect {
     Unreadable { path: PathBuf, source: io::Error },
     #[error("image file {path}: this is no image file")]
     Foreign { path: PathBuf },
-    #[error("image file {path}: it has format {found}, and this resurgo reads format {FORMAT_VERSION}")]
+    #[error(
+        "image file {path}: it has format {found}, and this resurgo reads {} to {FORMAT_VERSION}",
+        format::OLDEST_VERSION
+    )]
     Version { path: PathBuf, found: u32 },
     #[error("image file {path}: it has {found} bytes instead of {expected}")]
     Length { path: PathBuf, found: u64, expected: u64 },
@@ -40,6 +43,8 @@ pub enum Defect {
     Compression { path: PathBuf, from: u64, why: String },
     #[error("image file {path}: it is whole, but it is not the image that this job has written there")]
     Exchanged { path: PathBuf },
+    #[error("image file {path}: {why}")]
+    Note { path: PathBuf, why: String },
     #[error("image file {path}: there is no room to decompress it: {source}")]
     NoRoom { path: PathBuf, source: io::Error },
     #[error("image file {path}: memory for its data cannot be had: {source}")]
@@ -158,7 +163,7 @@ impl Source<'_> {
             return Err(self.foreign());
         }
         let version = u32::from_le_bytes([page[8], page[9], page[10], page[11]]);
-        if version != FORMAT_VERSION {
+        if !(format::OLDEST_VERSION..=FORMAT_VERSION).contains(&version) {
             return Err(Defect::Version {
                 path: self.path.to_owned(),
                 found: version,
@@ -171,22 +176,32 @@ impl Source<'_> {
             return Err(self.is_damaged("header", 0, PAGE as u64));
         }
         let header: Header = record_at(&page, 0).expect("a page has room for a header");
-        if header.length != length {
+        if header.length > length {
             return Err(self.has_length(length, header.length));
         }
         check_places(&header).ok_or_else(|| nonsense(self.path, "header", "parts do not follow one another"))?;
         Ok((page, header))
     }
 
-    /// The agent's note.
-    fn note(&self) -> Result<String, Defect> {
+    /// The agent's note, in a file of this length; the file has nothing else behind what the header speaks of.
+    fn note(&self, header: &Header, length: u64) -> Result<String, Defect> {
         let mut page = [0u8; PAGE];
         self.read(&mut page, format::NOTE_OFFSET)?;
         if !format::is_sealed(&page) {
             return Err(self.is_damaged("note", format::NOTE_OFFSET, DATA_OFFSET));
         }
-        let note = format::note_text(&page).ok_or_else(|| nonsense(self.path, "note", "it is no text"))?;
-        Ok(note.to_owned())
+        let (text, rest, beyond) = format::note_in(&page);
+        if header.length.checked_add(rest) != Some(length) {
+            return Err(self.has_length(length, header.length.saturating_add(rest)));
+        }
+        let mut text = text.to_vec();
+        if rest > 0 {
+            let mut pages = vec![0; rest as usize];
+            self.read(&mut pages, header.length)?;
+            let more = format::note_rest(&pages, beyond);
+            text.extend(more.ok_or_else(|| self.is_damaged("note", header.length, length))?);
+        }
+        String::from_utf8(text).map_err(|_| nonsense(self.path, "note", "it is no text"))
     }
 
     fn tables(&self, header: &Header) -> Result<Vec<u8>, Defect> {
@@ -219,7 +234,7 @@ impl Image {
         let source = Source { path, file };
         let length = source.length()?;
         let (first, header) = source.header(length)?;
-        let note = source.note()?;
+        let note = source.note(&header, length)?;
         let tables = source.tables(&header)?;
         let outside = |what: &str| nonsense(path, "tables", format!("{what} lie outside"));
         let index = &header.index;

@@ -9,31 +9,34 @@ use super::format::{self, DESCRIPTOR_KINDS, DescriptorKind, MAPPING_KINDS, Mappi
 use super::reader::{Defect, Image};
 use crate::pages::GUARD;
 
-/// Describes a file after having verified all of it.
-pub fn show(path: &Path) -> Result<String, Defect> {
+/// Describes a file after having verified all of it; `describe_note` makes lines of the agent's note, or says why it cannot.
+pub fn show(path: &Path, describe_note: &dyn Fn(&str) -> Result<String, String>) -> Result<String, Defect> {
     let image = Image::open(path)?;
     image.verify()?;
-    Ok(describe(&image))
+    match describe_note(&image.note) {
+        Ok(note) => Ok(describe(&image, &note)),
+        Err(why) => Err(Defect::Note { path: image.path, why }),
+    }
 }
 
-fn describe(image: &Image) -> String {
+fn describe(image: &Image, note: &str) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
-    let _ = describe_whole(&mut text, image)
+    let _ = describe_whole(&mut text, image, note)
         .and_then(|()| list_threads(&mut text, image))
         .and_then(|()| list_descriptors(&mut text, image))
         .and_then(|()| list_mappings(&mut text, image));
     text
 }
 
-fn describe_whole(text: &mut String, image: &Image) -> fmt::Result {
+fn describe_whole(text: &mut String, image: &Image, note: &str) -> fmt::Result {
     let header = &image.header;
     let stored: u64 = image.extents.iter().map(|extent| extent.length).sum();
     let mapped: u64 = image.mappings.iter().map(|mapping| mapping.end - mapping.start).sum();
     let (number, format, length) = (header.number, header.version, readable_size(header.length));
     writeln!(text, "image {number} (format {format}), {length}, whole")?;
     writeln!(text, "written    {}", moment(header.unix_time))?;
-    writeln!(text, "agent      {}", one_line(&image.note))?;
+    text.push_str(note);
     let directory = shown(image.text(header.directory));
     writeln!(text, "directory  {directory} (umask {:03o})", header.umask)?;
     writeln!(text, "goes on    at {:x}, stack {:x}", header.entry, header.stack)?;

@@ -26,6 +26,8 @@ pub(super) struct ImageFile {
     pub digest: String,
     /// See [`super::images::Image`].
     pub delivered: u64,
+    /// Of its note, which goes to its end when the rest is written.
+    rest: Vec<u8>,
     bytes: u64,
     written: u64,
     write_ns: u64,
@@ -39,6 +41,7 @@ impl ImageFile {
             name: OsString::new(),
             digest: String::new(),
             delivered: 0,
+            rest: Vec::new(),
             bytes: 0,
             written: 0,
             write_ns: 0,
@@ -127,15 +130,18 @@ impl Work {
             return Ok(());
         };
         (writing.written, writing.write_ns) = (said.b, said.c);
-        (writing.name, writing.bytes) = store.complete(rank, said.a)?;
+        let unsynced;
+        (writing.name, writing.bytes, unsynced) = store.complete(rank, said.a, &writing.rest)?;
         writing.digest = said.text().to_string();
         let Some(image) = images.copy(said.a) else {
             return Ok(());
         };
         // The snapshot waits for the disk: the agent must not.
-        if let Ok(beside) = store.open_in_transit(said.a)
-            && rank == 0
-        {
+        let in_transit = match rank {
+            0 => store.open_in_transit(said.a).ok(),
+            _ => None,
+        };
+        for beside in unsynced.into_iter().chain(in_transit) {
             let request = Datagram::new(Kind::Sync, 0, 0, 0);
             let _ = image.socket.send(&request, &[beside.as_fd()]);
         }
@@ -158,7 +164,10 @@ impl Agent {
             let reason = format!("it is in a {kind} namespace of its own, and a process that is rebuilt would not be");
             return self.not_written(rank, number, reason);
         }
-        let asked = store.begin(rank, number, &work.job.name, &image.note).and_then(|file| {
+        let Some(note) = resurgo_image::file::Note::new(&image.note.to_text()) else {
+            return self.not_written(rank, number, "its note is too long".to_string());
+        };
+        let asked = store.begin(rank, &note.page).and_then(|file| {
             let request = Datagram::new(
                 Kind::Write,
                 number,
@@ -170,7 +179,7 @@ impl Agent {
         match asked {
             Ok(()) => {
                 let mut file = ImageFile::new(number, image.slot);
-                file.delivered = image.delivered;
+                (file.delivered, file.rest) = (image.delivered, note.rest);
                 work.ranks[rank].images.writing = Some(file);
                 Ok(())
             }

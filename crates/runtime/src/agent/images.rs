@@ -25,6 +25,7 @@ use super::ranks::Rank;
 use super::suspend::ImagesState;
 use super::{Agent, Source, Work};
 use crate::memory;
+use crate::note::{Counts, Note};
 
 const IN_PMI: &str = "it is talking to the process manager";
 
@@ -33,21 +34,19 @@ pub(super) struct Image {
     pub number: u64,
     /// Of the cursors in the node memory.
     pub slot: usize,
-    /// What its file says of the account.
-    pub note: Value,
+    /// What its file says of it.
+    pub note: Note,
     /// What had been delivered to the rank by then: about so many bytes of others' logs.
     pub delivered: u64,
     pub socket: Socket,
-    /// It can be woken.
-    sleeps: bool,
 }
 
 /// An image that is being taken.
 struct Taking {
     number: u64,
     slot: usize,
-    /// The dispatcher has accounted for it.
-    note: Option<Value>,
+    /// Where the rank was, when the dispatcher has accounted for it.
+    account: Option<Value>,
     delivered: u64,
     /// The process has been copied.
     copied: Option<(Datagram, Socket)>,
@@ -171,20 +170,14 @@ impl Images {
         self.taking = None;
     }
 
-    /// The image that is being taken, when the process has been copied and it is accounted for; and how long it stood still.
-    fn complete(&mut self) -> Option<(Image, Duration)> {
-        let is_complete = |taking: &mut Taking| taking.note.is_some() && taking.copied.is_some();
-        let taking = self.taking.take_if(is_complete)?;
-        let (said, socket) = taking.copied?;
-        let image = Image {
-            number: taking.number,
-            slot: taking.slot,
-            note: taking.note?,
-            delivered: taking.delivered,
-            socket,
-            sleeps: said.kind == Kind::Taken,
-        };
-        Some((image, Duration::from_nanos(said.c)))
+    /// The image that was being taken, when the process has been copied and it is accounted for; with the account, what the process has
+    /// said, and the copy.
+    fn complete(&mut self) -> Option<(Taking, Value, Datagram, Socket)> {
+        let is_complete = |taking: &mut Taking| taking.account.is_some() && taking.copied.is_some();
+        let mut taking = self.taking.take_if(is_complete)?;
+        let (said, socket) = taking.copied.take()?;
+        let account = taking.account.take()?;
+        Some((taking, account, said, socket))
     }
 
     /// The process sees the end of its socket, and exits.
@@ -220,7 +213,7 @@ impl Rank {
         self.images.taking = Some(Taking {
             number,
             slot,
-            note: None,
+            account: None,
             delivered: 0,
             copied: None,
         });
@@ -236,6 +229,16 @@ impl Work {
         } else {
             0
         }
+    }
+
+    /// How far a rank had come in its messages by the image whose cursors are in this slot.
+    fn counts_of_image(&self, rank: usize, slot: usize) -> io::Result<Counts> {
+        let mut counts = self.memory.counts(rank, slot, self.ranks.len())?;
+        if !self.logs() {
+            // What lies there is of no log.
+            counts.channels.iter_mut().for_each(|channel| channel.cursor = 0);
+        }
+        Ok(counts)
     }
 
     /// Whether all that the ranks hold could be there twice.
@@ -377,14 +380,14 @@ impl Agent {
         self.send(&mark)
     }
 
-    /// The dispatcher has accounted for an image; without a note the rank was in the middle of a command to PMI.
-    pub(super) fn accounted(&mut self, rank: usize, number: u64, note: Option<Value>) -> io::Result<()> {
+    /// The dispatcher has accounted for an image; without an account the rank was in the middle of a command to PMI.
+    pub(super) fn accounted(&mut self, rank: usize, number: u64, account: Option<Value>) -> io::Result<()> {
         let images = &mut self.work.ranks[rank].images;
         let Some(taking) = images.taking(number) else {
             return Ok(());
         };
-        if note.is_some() {
-            taking.note = note;
+        if account.is_some() {
+            taking.account = account;
             return self.mind_copied(rank);
         }
         // A copy that has been made ends by itself.
@@ -394,18 +397,26 @@ impl Agent {
 
     /// An image is told of when the process has been copied and it is accounted for.
     fn mind_copied(&mut self, rank: usize) -> io::Result<()> {
-        let Some((image, stood)) = self.work.ranks[rank].images.complete() else {
+        let Some((taking, account, said, socket)) = self.work.ranks[rank].images.complete() else {
             return Ok(());
         };
         let event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Snapshot(rank).token());
-        self.epoll.add(&image.socket, event)?;
-        let (number, sleeps) = (image.number, image.sleeps);
-        self.work.ranks[rank].images.copies.push(image);
+        self.epoll.add(&socket, event)?;
+        let work = &mut self.work;
+        let counts = work.counts_of_image(rank, taking.slot)?;
+        let (number, sleeps) = (taking.number, said.kind == Kind::Taken);
+        work.ranks[rank].images.copies.push(Image {
+            number,
+            slot: taking.slot,
+            note: Note::new(&work.job.name, rank, number, counts, account),
+            delivered: taking.delivered,
+            socket,
+        });
         self.coordinate(Fact::Copied {
             rank: rank as u32,
             number,
             sleeps,
-            stood,
+            stood: Duration::from_nanos(said.c),
         })
     }
 

@@ -13,6 +13,8 @@ use resurgo_wire::node_memory::{
     self as nm, Arena, Control, Field, Header, Layout, Lifetime, Text, Word, arena, control, header,
 };
 
+use crate::note::{Channel, Counts};
+
 /// What a message takes in a log beyond its payload, about: entries begin at multiples of 64 bytes.
 const LOG_ENTRY: u64 = 64;
 
@@ -231,6 +233,27 @@ impl NodeMemory {
     /// When the injected fault of the present life of `rank` struck, by CLOCK_MONOTONIC; 0: it has not.
     pub fn killed_ns(&self, rank: usize) -> io::Result<u64> {
         self.control(rank, control::KILLED_NS)
+    }
+
+    /// What `rank` has noted in this slot of how far it had come in its messages with the first `ranks` ranks.
+    pub fn counts(&self, rank: usize, slot: usize, ranks: usize) -> io::Result<Counts> {
+        let table = |offset| self.table(self.layout.arena(rank) + offset, ranks);
+        let sent = table(self.layout.image_sent(slot))?;
+        let delivered = table(self.layout.image_delivered(slot))?;
+        let cursors = table(self.layout.cursors(slot))?;
+        let channel = |peer| Channel {
+            peer,
+            sent: sent[peer],
+            delivered: delivered[peer],
+            cursor: cursors[peer],
+        };
+        let channels = (0..ranks).map(channel);
+        Ok(Counts {
+            deliveries: self.arena(rank, arena::IMAGE_CLOCKS.item(slot))?,
+            channels: channels
+                .filter(|channel| channel.sent > 0 || channel.delivered > 0)
+                .collect(),
+        })
     }
 
     /// The process that has opened the provider in the present life of `rank`, by the number that it knows.

@@ -16,8 +16,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::fcntl::OFlag;
-use serde_json::{Value, json};
 
+use crate::note;
 use crate::own_directory::Directory;
 use crate::suspended::{self, Key};
 
@@ -100,28 +100,30 @@ impl Store {
         Ok(self.directory.open_file(name, OFlag::O_RDONLY)?)
     }
 
-    /// Opens the file for the next image of a rank, and writes what only the launcher knows: `account` is the dispatcher's part.
-    pub fn begin(&self, rank: usize, number: u64, job: &str, account: &Value) -> io::Result<File> {
-        let mut note = json!({ "job": job, "rank": rank, "image": number });
-        for (key, value) in account.as_object().into_iter().flatten() {
-            note[key] = value.clone();
-        }
-        let page = resurgo_image::file::note_page(&note.to_string()).ok_or(io::ErrorKind::FileTooLarge)?;
+    /// Opens the file for the next image of a rank, and writes the page of its note.
+    pub fn begin(&self, rank: usize, page: &[u8]) -> io::Result<File> {
         // One that is there already has its room on the disk, or in memory.
         let _ = self.directory.rename(spare(rank), temporary(rank));
         let file = self
             .directory
             .open_file(temporary(rank), OFlag::O_RDWR | OFlag::O_CREAT)?;
-        file.write_all_at(&page, resurgo_image::file::NOTE_OFFSET)?;
+        file.write_all_at(page, resurgo_image::file::NOTE_OFFSET)?;
         Ok(file)
     }
 
-    /// Gives the file that has been written its own name. Returns that, and its length.
-    pub fn complete(&self, rank: usize, number: u64) -> io::Result<(OsString, u64)> {
-        let name: OsString = format!("rank-{rank}.image-{number}").into();
+    /// Adds the `rest` of its note to the file that has been written, and gives it its own name. Returns that, its length, and the file
+    /// if it is not all on the disk.
+    pub fn complete(&self, rank: usize, number: u64, rest: &[u8]) -> io::Result<(OsString, u64, Option<File>)> {
+        let mut unsynced = None;
+        if !rest.is_empty() {
+            let file = self.directory.open_file(temporary(rank), OFlag::O_RDWR)?;
+            file.write_all_at(rest, file.metadata()?.len())?;
+            unsynced = Some(file);
+        }
+        let name: OsString = note::file_name(rank, number).into();
         self.directory.rename(temporary(rank), &name)?;
         let bytes = self.image(&name).and_then(|file| file.metadata());
-        Ok((name, bytes.map_or(0, |file| file.len())))
+        Ok((name, bytes.map_or(0, |file| file.len()), unsynced))
     }
 
     /// A file is not needed any more: the next image is written over it.

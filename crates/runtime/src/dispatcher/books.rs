@@ -39,8 +39,8 @@ impl Dispatcher {
                 heard,
                 kept,
             } => {
-                let note = self.ledger.note_account((rank, life), image, read, heard, &kept);
-                self.tell(ToAgent::Accounted { rank, image, note });
+                let account = self.ledger.note_account((rank, life), image, read, heard, &kept);
+                self.tell(ToAgent::Accounted { rank, image, account });
             }
             ToDispatcher::StdinWanted { life } => self.stdin_wanted(life),
             _ => {}

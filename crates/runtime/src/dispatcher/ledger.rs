@@ -15,7 +15,7 @@ use std::path::Path;
 
 use resurgo_pmi::{Command, LineBuffer, LineError, Server};
 use resurgo_wire::control::Stream;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::own_directory::{Directory, Trust};
 use crate::printed::{self, Entry, Place};
@@ -24,7 +24,7 @@ use accounts::{Account, RankState};
 pub(super) use spool::Part;
 use spool::Spool;
 pub(super) use taken::Accepted;
-use taken::{Printed, Taken};
+use taken::Taken;
 
 /// What must outlive nodes.
 pub(super) struct Ledger {
@@ -161,8 +161,8 @@ impl Ledger {
     }
 
     /// The present life of a rank stands still for image `image`, with all it has printed and said here; it has read so much of its
-    /// input and been given `heard` bytes of answers. Images that are not `kept` are gone. Returns what the image's file says of the
-    /// account; None: the rank is in the middle of a command, and no life can begin there.
+    /// input and been given `heard` bytes of answers. Images that are not `kept` are gone. Returns the
+    /// account, for the note of the image; None: the rank is in the middle of a command, and no life can begin there.
     pub fn note_account(
         &mut self,
         (rank, life): (usize, u64),
@@ -184,10 +184,9 @@ impl Ledger {
             pmi: pmi.filter(|_| is_between)?,
             read,
         };
-        let printed = account.printed.each_ref().map(Printed::bytes);
-        let note = json!({"printed": printed, "input": read, "pmi": format!("{:?}", account.pmi)});
+        let noted = serde_json::to_value(&account).ok()?;
         this.accounts.insert(image, account);
-        Some(note)
+        Some(noted)
     }
 
     /// An interrupted run of the job, whose files are in `directory`, has printed more since its file was written.

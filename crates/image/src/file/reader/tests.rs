@@ -19,6 +19,15 @@ struct Victim {
 /// The writer's memory, and the descriptor of the node memory, are one for all tests of the process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
+/// A note that is so many bytes longer than it need be.
+fn note(more: usize) -> format::Note {
+    format::Note::new(&format!("{{\"job\":\"test{}\"}}", "-".repeat(more))).unwrap()
+}
+
+fn shown(path: &Path) -> Result<String, Defect> {
+    crate::file::show(path, &|note| Ok(format!("{note}\n")))
+}
+
 fn new_file(path: &Path) -> File {
     let mut options = File::options();
     let file = options
@@ -28,8 +37,7 @@ fn new_file(path: &Path) -> File {
         .truncate(true)
         .open(path)
         .unwrap();
-    file.write_all_at(&format::note_page("{\"job\":\"test\"}").unwrap(), format::NOTE_OFFSET)
-        .unwrap();
+    file.write_all_at(&note(0).page, format::NOTE_OFFSET).unwrap();
     file
 }
 
@@ -141,7 +149,7 @@ fn what_is_written_can_be_read() {
         let mut extents = image.extents.iter();
         assert!(!extents.any(|extent| extent.address <= zero && zero < extent.address + extent.length));
         assert!(image.text(image.header.vdso).starts_with(b"\x7fELF"));
-        let shown = crate::file::show(&victim.path).unwrap();
+        let shown = shown(&victim.path).unwrap();
         assert!(
             shown.contains(&format!("image 7 (format {FORMAT_VERSION})")) && shown.contains("by zstd") == (level > 0)
         );
@@ -183,6 +191,86 @@ fn every_damage_is_noticed() {
     let file = File::options().write(true).open(&victim.path).unwrap();
     file.set_len(length as u64 + 1).unwrap();
     assert!(matches!(victim.check(), Err(Defect::Length { .. })));
+}
+
+/// The same file with a note that is so many bytes longer.
+fn with_note(whole: &[u8], more: usize) -> Vec<u8> {
+    let mut bytes = whole.to_vec();
+    let note = note(more);
+    bytes[format::NOTE_OFFSET as usize..][..PAGE].copy_from_slice(&note.page);
+    bytes.extend(note.rest);
+    bytes
+}
+
+#[test]
+fn a_note_may_be_longer_than_its_page() {
+    let victim = Victim::new("note", 0);
+    let (empty, length) = (note(0).page[..4].to_vec(), victim.whole.len());
+    let empty = u32::from_le_bytes(empty.try_into().unwrap()) as usize;
+    let room = PAGE - 20 - empty;
+    for (more, pages) in [
+        (room, 0),
+        (room + 1, 1),
+        (room + PAGE - 16, 1),
+        (room + PAGE - 15, 2),
+        (1 << 20, 256),
+    ] {
+        let bytes = with_note(&victim.whole, more);
+        assert_eq!(bytes.len(), length + pages * PAGE, "{more}");
+        std::fs::write(&victim.path, &bytes).unwrap();
+        let text = victim.check().unwrap().note;
+        assert_eq!((text.len(), text.ends_with("-\"}")), (empty + more, true), "{more}");
+        let mut random = Random(more as u64);
+        for at in (0..10).map(|_| random.below(bytes.len() - length + 1) + length - 1) {
+            let Some(byte) = bytes.get(at).filter(|_| at >= length) else {
+                continue;
+            };
+            victim.put(at, &[byte ^ 4]);
+            assert!(matches!(victim.check(), Err(Defect::Sum { part: "note", .. })), "{at}");
+            victim.put(at, &[*byte]);
+            let file = again(&victim.path);
+            file.set_len(at as u64).unwrap();
+            assert!(matches!(victim.check(), Err(Defect::Length { .. })), "cut to {at}");
+            victim.put(at, &bytes[at..]);
+        }
+        assert!(victim.check().is_ok());
+    }
+    // The image that was written over the file has a shorter note than the one before.
+    write_copy(&again(&victim.path), 8, 0);
+    assert!(
+        matches!(victim.check(), Err(Defect::Length { .. })),
+        "its rest is missing"
+    );
+    let page = note(1).page;
+    victim.put(format::NOTE_OFFSET as usize, &page);
+    assert!(victim.check().is_ok());
+}
+
+#[test]
+fn files_of_the_format_before_are_read_and_written_over() {
+    let victim = Victim::new("older", 0);
+    for (version, is_read) in [
+        (6, false),
+        (7, true),
+        (FORMAT_VERSION, true),
+        (FORMAT_VERSION + 1, false),
+    ] {
+        let mut first: [u8; PAGE] = *victim.whole.first_chunk().unwrap();
+        first[8..12].copy_from_slice(&u32::to_le_bytes(version));
+        format::seal(&mut first);
+        victim.put(0, &first);
+        let shown = shown(&victim.path);
+        match is_read {
+            true => assert!(shown.unwrap().starts_with(&format!("image 7 (format {version})"))),
+            false => assert!(
+                shown
+                    .unwrap_err()
+                    .to_string()
+                    .ends_with("and this resurgo reads 7 to 8")
+            ),
+        }
+        assert_eq!(format::is_image(&first), is_read);
+    }
 }
 
 #[test]
@@ -233,7 +321,7 @@ fn nonsense_with_right_checksums_does_no_harm() {
         format::seal(&mut head);
         victim.put(0, &head);
         victim.put(tables.start, &body);
-        refused += u32::from(crate::file::show(&victim.path).is_err());
+        refused += u32::from(shown(&victim.path).is_err());
     }
     assert!(refused > 200, "{refused} of 600 refused");
 }

@@ -100,12 +100,6 @@ pub struct Printed {
     stride: u64,
 }
 
-impl Printed {
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
 /// One stream of one rank.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Taken {

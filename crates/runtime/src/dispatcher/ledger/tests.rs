@@ -3,7 +3,9 @@
 use resurgo_wire::control::Stream::{Stderr, Stdout};
 
 use resurgo_pmi::Position;
+use serde_json::json;
 
+use super::taken::Printed;
 use super::*;
 
 fn ledger(ranks: usize) -> Ledger {
@@ -52,6 +54,29 @@ fn a_life_goes_on_where_its_image_was() {
     assert_eq!(ledger.printed(0, 3, Stdout, b"three\n").new, b"three\n");
     assert_eq!(ledger.began(0, 4, 6, true), None, "there was no such image");
     assert_eq!(ledger.began(0, 4, 0, true), Some([true; 2]));
+}
+
+/// Another node would begin from what the note of an image says.
+#[test]
+fn what_a_note_says_of_an_account_is_all_of_it() {
+    let mut ledger = ledger(1);
+    let heard = say(&mut ledger, 0, 1, "cmd=init pmi_version=1 pmi_subversion=1\n");
+    ledger.printed(0, 1, Stdout, b"one\ntwo, and");
+    ledger.printed(0, 1, Stderr, &[0xff; 5000]);
+    let noted = ledger.note_account((0, 1), 7, 3, Some(heard), &[]).unwrap();
+    let note = crate::note::Note::new("j", 0, 7, crate::note::Counts::default(), noted.clone());
+    let account = crate::note::Note::read(&note.to_text()).unwrap().account;
+    let read: Account = serde_json::from_value(account).unwrap();
+    let kept = &ledger.ranks[0].accounts[&7];
+    assert_eq!((&read.printed, read.pmi, read.read), (&kept.printed, kept.pmi, 3));
+    let shown = crate::note::describe(&note.to_text()).unwrap();
+    for line in [
+        "printed    12 bytes on standard output, 5,000 bytes on standard error\n",
+        "input      3 bytes read\n",
+        "PMI        initialised; 0 barriers, 0 puts",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
 }
 
 #[test]

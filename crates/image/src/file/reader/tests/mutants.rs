@@ -83,7 +83,7 @@ impl Place {
     }
 
     fn read_all(&self) -> Result<Reading, String> {
-        let shown = crate::file::show(&self.path).map_err(|defect| defect.to_string())?;
+        let shown = shown(&self.path).map_err(|defect| defect.to_string())?;
         let image = Image::open(&self.path).map_err(|defect| defect.to_string())?;
         let data = image.verified_data().map_err(|defect| defect.to_string())?;
         let mut memory = Vec::new();

@@ -1,14 +1,14 @@
 //! Small image files that nobody has written, the same ones in every run.
 
 use super::*;
-use crate::file::format::Record;
+use crate::file::format::{Note, Record};
 use crate::pages::PAGE;
 
 /// A whole image in parts.
 #[derive(Clone)]
 pub struct Parts {
     pub header: Header,
-    note: Vec<u8>,
+    note: Note,
     pub data: Vec<u8>,
     /// The same as it comes into the file.
     pub packed: Vec<u8>,
@@ -112,7 +112,8 @@ impl Parts {
         let data: Vec<u8> = (0..(free - DATA_OFFSET) as usize).map(byte).collect();
         Parts {
             header,
-            note: format::note_page("{\"job\":\"test\"}").unwrap(),
+            // One with room in its page, and one without.
+            note: note(if compression == PLAIN { 0 } else { 5000 }),
             packed: packed(&data, compression),
             data,
             tables: [
@@ -193,7 +194,8 @@ impl Parts {
         header.length = header.tables.offset + header.tables.length;
         let mut first = [0; PAGE];
         put_header(&mut first, &header);
-        [&first[..], &self.note, packed, &sums, &tables].concat()
+        let Note { page, rest } = &self.note;
+        [&first[..], page, packed, &sums, &tables, rest].concat()
     }
 }
 
