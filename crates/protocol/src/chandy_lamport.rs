@@ -51,9 +51,13 @@ impl Cut {
     }
 
     /// Whether a message that carries `mark` may be delivered. If not, it was sent behind the cut of a wave that this rank has
-    /// yet to copy itself for, or that will be dropped. An old message may look like that when waves have come round in 16
-    /// bits; it is held back a little, too.
+    /// yet to copy itself for, or that will be dropped. On another node the next wave may have been asked for already; it is never
+    /// more than one, as no wave begins before every rank has said what it does. An old message may look like that when waves have
+    /// come round in 16 bits; it is held back a little, too.
     pub fn may_deliver(&self, mark: u16, waves: Waves) -> bool {
+        if mark == waves.asked.wrapping_add(1) as u16 {
+            return self.wave > waves.asked;
+        }
         self.wave >= waves.asked || waves.over >= waves.asked || mark != waves.asked as u16
     }
 }
@@ -96,6 +100,16 @@ mod tests {
         waves.over = 2;
         assert!(late.may_deliver(early.mark(), waves));
         waves.asked = 3;
+        assert!(late.may_deliver(early.mark(), waves));
+    }
+
+    #[test]
+    fn a_node_may_hear_of_a_wave_later_than_another() {
+        let (mut early, mut late) = (Cut::default(), Cut::default());
+        early.cut(3);
+        let waves = Waves { asked: 2, over: 2 };
+        assert!(!late.may_deliver(early.mark(), waves), "nobody here knows of wave 3");
+        late.cut(3);
         assert!(late.may_deliver(early.mark(), waves));
     }
 

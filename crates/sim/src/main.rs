@@ -13,7 +13,8 @@ use resurgo_sim::{Failure, Loggers, Mutation, Options, Outcome, Piggybacks, Repo
 
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
                    [--tolerate process|node|node-in-place|vcausal|manetho|logon|vcausal-in-place|manetho-in-place|
-                               logon-in-place|auto|blocking|chandy-lamport|group|hierarchical|channel-memory|all]
+                               logon-in-place|auto|blocking|chandy-lamport|group|blocking-on-nodes|
+                               chandy-lamport-on-nodes|group-on-nodes|hierarchical|channel-memory|all]
                    [--mutations]
                    [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
        resurgo-sim study --help
@@ -28,6 +29,7 @@ const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N 
                     but only processes fail; vcausal, manetho, logon: causal logging, nodes fail, or in place;
                     auto: processes fail, images are taken in waves, and sometimes all ranks return to one;
                     blocking, chandy-lamport, group: processes fail, and all ranks return to a wave;
+                    with -on-nodes: nodes fail, too, stand still, or are cut off;
                     hierarchical: processes fail, and each takes its group with it to a wave;
                     channel-memory: nodes fail, and all messages are in channel memories
   --event-loggers   causal logging's (0 to 3, as the seed has it)

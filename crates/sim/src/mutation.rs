@@ -229,6 +229,24 @@ pub enum Mutation {
     BeginResumedAnew,
     /// A job that goes on from files gives waves numbers that have been used.
     NumbersAgain,
+    /// An agent does not end its ranks when its lease is over, and they do not look.
+    LeaseNeverEnds,
+    /// A lease is counted from when the answer came.
+    LeaseFromAnswer,
+    /// Ranks do not look at the lease themselves: an agent that stands still does not end them.
+    RanksIgnoreLease,
+    /// What comes from a life of a node that has ended is believed.
+    ForgetEpoch,
+    /// A node that is suspected counts as dead: its ranks begin elsewhere before they have ended there.
+    LostWhenSuspected,
+    /// The coordinator is not told that a node is lost.
+    TellNobodyOfLoss,
+    /// A rank whose node is lost begins there again.
+    BeginOnLostNode,
+    /// A file on a node's disk counts as being everywhere, so a wave is chosen whose image was on the lost node only.
+    FilesOutliveNodes,
+    /// An image counts before the partner has it.
+    CountBeforePartner,
     /// Inside a group logs do not keep what was in transit in a wave.
     ForgetInTransit,
     /// Inside a group logs keep what was in transit in the newest wave, not that of the one before.
@@ -291,9 +309,10 @@ pub enum Mutation {
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 429] = {
+    pub const ALL: [(Self, Setting); 452] = {
         use Mutation::*;
         use Setting::{Auto, Blocking, ChandyLamport, ChannelMemory, Group, Hierarchical, InPlace, Node, Process};
+        use Setting::{BlockingOnNodes, ChandyLamportOnNodes, GroupOnNodes};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
         const MANETHO: Setting = Setting::Causal(Reduction::Manetho);
         const LOGON: Setting = Setting::Causal(Reduction::LogOn);
@@ -679,6 +698,29 @@ impl Mutation {
             (KeepDeferring, Group),
             (CompleteAfterFirstGroup, Group),
             (WriteAllAtOnce, Group),
+            (LeaseNeverEnds, BlockingOnNodes),
+            (LeaseNeverEnds, ChandyLamportOnNodes),
+            (LeaseNeverEnds, GroupOnNodes),
+            (LeaseFromAnswer, ChandyLamportOnNodes),
+            (RanksIgnoreLease, BlockingOnNodes),
+            (RanksIgnoreLease, ChandyLamportOnNodes),
+            (RanksIgnoreLease, GroupOnNodes),
+            (ForgetEpoch, ChandyLamportOnNodes),
+            (LostWhenSuspected, BlockingOnNodes),
+            (LostWhenSuspected, ChandyLamportOnNodes),
+            (LostWhenSuspected, GroupOnNodes),
+            (TellNobodyOfLoss, BlockingOnNodes),
+            (TellNobodyOfLoss, ChandyLamportOnNodes),
+            (TellNobodyOfLoss, GroupOnNodes),
+            (BeginOnLostNode, BlockingOnNodes),
+            (BeginOnLostNode, ChandyLamportOnNodes),
+            (BeginOnLostNode, GroupOnNodes),
+            (FilesOutliveNodes, BlockingOnNodes),
+            (FilesOutliveNodes, ChandyLamportOnNodes),
+            (FilesOutliveNodes, GroupOnNodes),
+            (CountBeforePartner, BlockingOnNodes),
+            (CountBeforePartner, ChandyLamportOnNodes),
+            (CountBeforePartner, GroupOnNodes),
             (CopyWhenStopped, Hierarchical),
             (NoteWhenCopied, Hierarchical),
             (DropKeepsACopy, Hierarchical),

@@ -25,6 +25,10 @@ pub enum Setting {
     ChandyLamport,
     /// The same with waves that stop one group of ranks after the other.
     Group,
+    /// As these three, on several nodes with links between them and the dispatcher; nodes fail, too (see [`crate::waves`]).
+    BlockingOnNodes,
+    ChandyLamportOnNodes,
+    GroupOnNodes,
     /// Processes fail, every group of ranks has waves of its own, and all ranks of it return to its last one (see
     /// [`crate::hierarchical`]).
     Hierarchical,
@@ -33,7 +37,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::Process,
         Self::Node,
         Self::InPlace,
@@ -47,6 +51,9 @@ impl Setting {
         Self::Blocking,
         Self::ChandyLamport,
         Self::Group,
+        Self::BlockingOnNodes,
+        Self::ChandyLamportOnNodes,
+        Self::GroupOnNodes,
         Self::Hierarchical,
         Self::ChannelMemory,
     ];
@@ -63,6 +70,9 @@ impl Setting {
             Self::Gathering(Reduction::Vcausal) => "vcausal-in-place",
             Self::Gathering(Reduction::Manetho) => "manetho-in-place",
             Self::Gathering(Reduction::LogOn) => "logon-in-place",
+            Self::BlockingOnNodes => "blocking-on-nodes",
+            Self::ChandyLamportOnNodes => "chandy-lamport-on-nodes",
+            Self::GroupOnNodes => "group-on-nodes",
             Self::Auto
             | Self::Blocking
             | Self::ChandyLamport
@@ -78,9 +88,9 @@ impl Setting {
             Self::Process | Self::Node | Self::InPlace => Protocol::Pessimistic,
             Self::Causal(_) | Self::Gathering(_) => Protocol::Causal,
             Self::Auto => Protocol::Auto,
-            Self::Blocking => Protocol::Blocking,
-            Self::ChandyLamport => Protocol::ChandyLamport,
-            Self::Group => Protocol::Group,
+            Self::Blocking | Self::BlockingOnNodes => Protocol::Blocking,
+            Self::ChandyLamport | Self::ChandyLamportOnNodes => Protocol::ChandyLamport,
+            Self::Group | Self::GroupOnNodes => Protocol::Group,
             Self::Hierarchical => Protocol::Hierarchical,
             Self::ChannelMemory => Protocol::ChannelMemory,
         }
@@ -89,6 +99,14 @@ impl Setting {
     /// Each group of ranks has waves of its own, and returns alone.
     pub(crate) fn is_hierarchical(self) -> bool {
         self.protocol().waves() == kinds::Waves::OfEachGroup
+    }
+
+    /// Agents have links to the dispatcher, and are lost.
+    pub const fn has_nodes(self) -> bool {
+        matches!(
+            self,
+            Self::BlockingOnNodes | Self::ChandyLamportOnNodes | Self::GroupOnNodes
+        )
     }
 
     /// The failure that must be survived.

@@ -9,12 +9,15 @@ mod agent;
 mod channel;
 mod checkers;
 mod groups;
+mod links;
+mod lives;
+mod losses;
+mod nodes;
 mod rank;
 mod stored;
 
 use std::collections::BTreeMap;
 
-use resurgo_protocol::chandy_lamport::Waves;
 use resurgo_protocol::coordinator::Plan;
 use resurgo_protocol::group::{Groups, Turn};
 use resurgo_protocol::{Fact, Rank, kinds};
@@ -30,6 +33,7 @@ use crate::world::{Failure, Options, Outcome, Report};
 use agent::Agent;
 use channel::Channel;
 use checkers::Checkers;
+use nodes::{Happening, Nodes, Storage};
 use rank::{Memory, Phase, Piece, Process};
 
 /// Events after the last failure by which every rank must have finished.
@@ -74,6 +78,9 @@ impl ToAgent {
 #[derive(Debug)]
 struct Snapshot {
     rank: Rank,
+    /// The node that it is on, and that one's life.
+    node: usize,
+    serial: u64,
     wave: u64,
     memory: Memory,
     alive: bool,
@@ -115,16 +122,15 @@ enum Event {
     Rewind(usize),
     /// The agent hears that a copy is gone.
     CopyGone(Rank, usize),
+    Node(Happening),
 }
 
 /// How waves go from group to group.
 struct Grouping {
     /// Waves stop one group after the other.
     one_by_one: bool,
-    /// The groups of the last wave, and of the one before it.
-    last: [Groups; 2],
-    /// Whose turn it is, as all ranks can see.
-    turn: Turn,
+    /// The groups of the last wave.
+    last: Groups,
     at_once: u32,
 }
 
@@ -179,8 +185,7 @@ struct World {
     /// Waves stop nobody.
     non_blocking: bool,
     grouping: Grouping,
-    /// How far they have come, as all ranks can see.
-    waves: Waves,
+    nodes: Nodes<Event>,
     transit: Transit,
     pace: Pace,
     crashes: Crashes,
@@ -212,29 +217,30 @@ impl World {
         let non_blocking = waves == kinds::Waves::Passing;
         let grain = if non_blocking { random.between(1, 4) } else { 0 };
         let one_by_one = waves == kinds::Waves::GroupByGroup;
-        let has_files = random.one_in(2);
+        let linked = options.setting.has_nodes();
+        let nodes = Nodes::new(linked, size, &mut Random::new(crate::random::mix(seed, 3)));
+        let has_files = random.one_in(2) || linked && nodes.storage != Storage::Own;
         let at_once = if one_by_one { random.between(1, 2) as u32 } else { 1 };
         let plan = Plan {
             protocol: options.setting.protocol(),
             units: Groups::one(size),
             files: has_files,
-            partners: false,
+            partners: nodes.storage == Storage::Partners,
             local_copies: random.one_in(2),
             groups_at_once: match options.mutation {
                 Some(Mutation::WriteAllAtOnce) => u32::MAX,
                 _ => at_once,
             },
         };
-        Self {
+        let mut this = Self {
             mutation: options.mutation,
             non_blocking,
             grouping: Grouping {
                 one_by_one,
-                last: [Groups::one(size), Groups::one(size)],
-                turn: Turn::default(),
+                last: Groups::one(size),
                 at_once,
             },
-            waves: Waves::default(),
+            nodes,
             now: 0,
             queue: Queue::new(),
             checkers: Checkers::new(size),
@@ -279,7 +285,9 @@ impl World {
             random,
             job,
             size,
-        }
+        };
+        this.nodes.set_latency(this.pace.latency);
+        this
     }
 
     fn is(&self, mutation: Mutation) -> bool {
@@ -300,8 +308,12 @@ impl World {
     }
 
     fn run(&mut self) -> Result<(), Violation> {
+        self.open_links()?;
         self.coordinate(Fact::Launched)?;
         self.schedule(1, Event::Wave);
+        if self.nodes.linked {
+            self.schedule(1, Event::Node(Happening::Watch));
+        }
         let mut last_failure = 0;
         while !self.agent.all_finished() {
             let Some((at, event)) = self.queue.pop() else {
@@ -313,6 +325,7 @@ impl World {
                 Event::Woken(..) | Event::Wake(..) | Event::Rewind(_) | Event::ToAgent(_, ToAgent::Ready)
             );
             let in_wave = matches!(event, Event::ToRank(..) | Event::ToAgent(..) | Event::Tell(..));
+            let is_routine = matches!(&event, Event::Node(happening) if happening.is_routine());
             self.happen(event)?;
             self.mind_silence()?;
             self.report.events += 1;
@@ -321,7 +334,7 @@ impl World {
                 last_failure = events;
                 let spite =
                     self.crashes.spiteful && (returning && self.random.one_in(6) || in_wave && self.random.one_in(20));
-                if spite || events > self.crashes.calm && self.random.one_in(self.crashes.one_in) {
+                if spite || !is_routine && events > self.crashes.calm && self.random.one_in(self.crashes.one_in) {
                     self.crashes.left -= 1;
                     self.fail()?;
                 }
@@ -357,7 +370,11 @@ impl World {
     }
 
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
-        if self.is_lost(&event) {
+        if self.is_lost(&event) || self.is_fenced(&event) {
+            return Ok(());
+        }
+        if let Some(node) = self.must_wait(&event) {
+            self.nodes.of[node].waiting.push_back(event);
             return Ok(());
         }
         match event {
@@ -398,13 +415,18 @@ impl World {
             }
             Event::Rewind(process) => self.rewind(process),
             Event::CopyGone(rank, copy) => self.copy_gone(rank, copy),
+            Event::Node(happening) => self.happens_to_node(happening),
         }
     }
 
     /// Something fails: a process, several, all, a copy, the launcher.
     fn fail(&mut self) -> Result<(), Violation> {
-        if !self.whole_in_files().is_empty() && self.random.one_in(4) {
+        let may_resume = self.nodes.storage == Storage::Shared && !self.whole_in_files().is_empty();
+        if may_resume && self.random.one_in(4) {
             return self.lose_launcher();
+        }
+        if self.nodes.linked && self.random.one_in(3) {
+            return self.fail_nodes();
         }
         let alive: Vec<usize> = (0..self.processes.len())
             .filter(|process| self.processes[*process].alive)
@@ -496,9 +518,12 @@ impl World {
         }
     }
 
-    fn new_process(&mut self, rank: Rank, generation: u64, phase: Phase, memory: Memory) -> usize {
-        self.processes
-            .push(Process::new(rank, generation, phase, memory, self.now));
+    fn new_process(&mut self, rank: Rank, generation: u64, phase: Phase, memory: Memory, node: usize) -> usize {
+        self.processes.push(Process {
+            node,
+            serial: self.nodes.of[node].life.serial,
+            ..Process::new(rank, generation, phase, memory, self.now)
+        });
         self.processes.len() - 1
     }
 }

@@ -4,6 +4,8 @@ use resurgo_protocol::causal::Reduction;
 use resurgo_sim::{Loggers, Options, Outcome, Piggybacks, Setting, Spread, simulate};
 
 fn run(setting: Setting, seeds: std::ops::Range<u64>) {
+    // Where a node takes images along, fewer begin from one.
+    let images_of = if setting.has_nodes() { 6 } else { 3 };
     let (mut crashes, mut lost, mut from_images, mut fallbacks) = (0, 0, 0, 0);
     let count = seeds.end - seeds.start;
     let options = Options {
@@ -32,7 +34,7 @@ fn run(setting: Setting, seeds: std::ops::Range<u64>) {
     // The runs must be worth something.
     assert!(crashes > 2 * count, "{crashes} crashes in {count} seeds");
     assert!(
-        from_images > count / 3,
+        from_images > count / images_of,
         "{from_images} lives from images in {count} seeds"
     );
     assert!(
@@ -149,6 +151,13 @@ fn waves_that_stop_nobody_are_returned_to() {
 #[test]
 fn waves_of_groups_in_turn_are_returned_to() {
     run(Setting::Group, 0..2_000);
+}
+
+#[test]
+fn a_lost_node_sends_all_ranks_back_to_a_wave_that_is_not_lost_with_it() {
+    run(Setting::BlockingOnNodes, 0..3_000);
+    run(Setting::ChandyLamportOnNodes, 0..3_000);
+    run(Setting::GroupOnNodes, 0..500);
 }
 
 #[test]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use resurgo_protocol::coordinator::{From, Plan, State, Why};
+use resurgo_protocol::coordinator::{Plan, State, Why};
 use resurgo_protocol::group::Turn;
 use resurgo_protocol::{Command, Coordinator, Fact, Rank};
 
 use super::rank::{Memory, Phase, Piece};
-use super::{Event, ToAgent, ToRank, World};
+use super::{Event, Snapshot, ToAgent, ToRank, World};
 use crate::checkers::{LIVENESS, Violation, violation};
 use crate::mutation::Mutation;
 
@@ -16,16 +16,28 @@ use crate::mutation::Mutation;
 #[derive(Debug, Default, Clone)]
 pub(super) struct Known {
     /// The coordinator's number of its present life.
-    life: u64,
+    pub life: u64,
     /// Its process, once the number is known.
     pub process: Option<usize>,
     /// A copy has been asked for the process, whose number is not known.
-    waking: Option<usize>,
+    pub waking: Option<usize>,
     /// It is to end as soon as it is known.
-    doomed: bool,
-    /// Its process is being rebuilt from this image, whose file is damaged.
-    damaged: Option<u64>,
-    pub finished: bool,
+    pub doomed: bool,
+    /// Its process is being rebuilt from this image, whose file is damaged where it is read.
+    pub damaged: Option<(u64, usize)>,
+    /// Where it is.
+    pub node: usize,
+}
+
+impl Known {
+    /// Its node has gone, and the process with it.
+    pub fn is_gone(&mut self) {
+        *self = Self {
+            life: self.life,
+            node: self.node,
+            ..Self::default()
+        };
+    }
 }
 
 #[derive(Debug)]
@@ -33,6 +45,11 @@ pub(super) struct Agent {
     pub coordinator: Coordinator,
     plan: Plan,
     pub ranks: Vec<Known>,
+    /// Of each rank, as the dispatcher knows it: its life, and whether that has finished.
+    pub lives: Vec<u64>,
+    pub finished: Vec<bool>,
+    /// The last wave that the dispatcher has asked for.
+    pub asked: u64,
     /// Copies that have been told of, by rank and wave.
     pub copies: BTreeMap<(Rank, u64), usize>,
     /// Images in files, and those that are being written.
@@ -45,22 +62,22 @@ pub(super) struct Agent {
     /// The first process and copy of this run.
     first: (usize, usize),
     /// The newest wave that all could have begun from, before the coordinator chose one.
-    usable: u64,
+    pub usable: u64,
     /// A failure has been told, and the answer is on its way.
-    told: bool,
+    pub told: bool,
     /// Of processes: one more whenever all begin.
-    generation: u64,
+    pub generation: u64,
     /// The wave that all begin from, once the first has.
-    beginning: Option<u64>,
+    pub beginning: Option<u64>,
     /// Processes that have ended and were nobody's.
-    unclaimed: Vec<(usize, bool)>,
+    pub unclaimed: Vec<(usize, bool)>,
     /// Whom the coordinator has asked and made notice in this turn: for variants.
-    turn: Turn,
-    in_turn: Vec<Rank>,
-    outside: Vec<Rank>,
+    pub turn: Turn,
+    pub in_turn: Vec<Rank>,
+    pub outside: Vec<Rank>,
     /// The last turn that a variant has drained too early, and the wave that one does not hear of.
     eager: Turn,
-    deaf: u64,
+    pub deaf: u64,
     /// Copies that a variant has told of before they existed.
     promised: Vec<(Rank, u64)>,
 }
@@ -71,6 +88,9 @@ impl Agent {
             coordinator: Coordinator::new(plan.clone()),
             plan,
             ranks: vec![Known::default(); size],
+            lives: vec![0; size],
+            finished: vec![false; size],
+            asked: 0,
             copies: BTreeMap::new(),
             files: BTreeMap::new(),
             writing: vec![None; size],
@@ -145,7 +165,7 @@ impl Agent {
     }
 
     pub fn all_finished(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.finished)
+        !self.finished.contains(&false)
     }
 
     /// The newest copy of `rank` that counts.
@@ -180,24 +200,23 @@ impl World {
         Ok(())
     }
 
-    fn carry_out(&mut self, command: Command) -> Result<(), Violation> {
+    /// The agent of this node does what it is told, or the dispatcher.
+    pub(super) fn do_as_told(&mut self, node: usize, command: Command) -> Result<(), Violation> {
         match command {
             Command::Waves { asked, over } => {
-                self.waves.asked = asked;
-                if asked != over {
-                    self.checkers.asked(asked)?;
-                    self.note(|| format!("wave {asked} is asked for"));
-                } else if !self.is(Mutation::DropSilently) {
-                    self.waves.over = over;
+                let is_dropped = asked == over && !self.is(Mutation::DropSilently);
+                let waves = &mut self.nodes.of[node].words.waves;
+                waves.asked = asked;
+                if is_dropped {
+                    waves.over = over;
                 }
             }
             Command::Groups(groups) => {
-                let of = (0..self.size as Rank).map(|rank| groups.of(rank)).collect();
-                self.checkers.begin_groups(self.waves.asked, of);
-                self.grouping.last.swap(0, 1);
-                self.grouping.last[0] = groups;
+                let words = &mut self.nodes.of[node].words;
+                words.groups.swap(0, 1);
+                words.groups[0] = groups;
             }
-            Command::Turn(turn) => self.turn_is(turn),
+            Command::Turn(turn) => self.turn_is(node, turn),
             Command::Ask { .. }
             | Command::Notice { .. }
             | Command::Drain { .. }
@@ -211,15 +230,33 @@ impl World {
             Command::ForgetTransit { before } => self.transit.state.retain(|wave, _| *wave >= before),
             Command::EndCopy { rank, number } => self.end_copy(rank, number),
             Command::Write { rank, number } => return self.write(rank, number),
-            Command::GiveUp { rank, .. } => return self.stop_writing(rank),
-            Command::Collect { rank, number } => drop(self.agent.files.remove(&(rank, number))),
+            Command::GiveUp { rank, number } => {
+                self.remove_file(node, rank, number);
+                return self.stop_writing(rank, Some(number));
+            }
+            Command::Collect { rank, number } => self.remove_file(node, rank, number),
+            Command::Replicate { rank, number, to } => return self.replicate(node, rank, number, to as usize),
+            Command::Lost { ranks, .. } => {
+                if let Some(rank) = ranks.first() {
+                    self.answer_failure(*rank);
+                }
+            }
             Command::Kill { rank, .. } => return self.kill_rank(rank),
             Command::Reset => return self.reset(),
             Command::EmptyLogs => {
                 self.agent.generation += 1;
                 self.agent.beginning = None;
             }
-            Command::Begin { rank, life, from, .. } => return self.begin_life(rank, life, from),
+            Command::Begin {
+                rank,
+                life,
+                from,
+                reads,
+                ..
+            } => {
+                let reads = reads.map_or(node, |node| node as usize);
+                return self.begin_life(node, rank, life, from, reads);
+            }
             Command::Go { rank } => self.tell(rank, ToRank::Go(0)),
             Command::Complete { number, .. } => return self.completed(number),
             Command::Dropped { why, .. } => return self.dropped(&why),
@@ -261,7 +298,8 @@ impl World {
             }
             Command::Drain { rank, number } => {
                 if self.is(Mutation::TurnTooEarly) {
-                    self.grouping.turn.group = self.agent.turn.group + 1;
+                    let group = self.agent.turn.group + 1;
+                    self.all_words().for_each(|words| words.turn.group = group);
                 }
                 if self.answers_itself() || self.is(Mutation::CopyUndrained) {
                     return self.report(rank, ToAgent::Drained(number, 0));
@@ -293,14 +331,11 @@ impl World {
         std::mem::replace(&mut self.agent.turn, turn) != turn
     }
 
-    fn turn_is(&mut self, turn: Turn) {
+    fn turn_is(&mut self, node: usize, turn: Turn) {
         let is_over = turn.group == 0;
-        self.agent.turn = turn;
-        self.agent.in_turn.clear();
-        self.agent.outside.clear();
-        self.note(|| format!("group {} has its turn in wave {}", turn.group, turn.wave));
+        self.note(|| format!("group {} has its turn in wave {} on node {node}", turn.group, turn.wave));
         if !is_over || !self.is(Mutation::DropSilently) && !self.is(Mutation::KeepDeferring) {
-            self.grouping.turn = turn;
+            self.nodes.of[node].words.turn = turn;
         }
     }
 
@@ -313,6 +348,12 @@ impl World {
     pub(super) fn want_wave(&mut self) -> Result<(), Violation> {
         let after = self.soon(self.pace.between_waves);
         self.schedule(after, Event::Wave);
+        // All nodes have heard of the wave before.
+        let up = self.nodes.up();
+        let mut words = up.iter().map(|life| self.nodes.of[life.node].words.waves.asked);
+        if words.any(|asked| asked != self.agent.asked) {
+            return Ok(());
+        }
         let state = |rank: &Known| match rank.process.map(|process| self.processes[process].phase) {
             Some(Phase::Running | Phase::Standing(_) | Phase::Ready) => State::Live,
             Some(Phase::Closed) => State::Closed,
@@ -362,7 +403,7 @@ impl World {
                 self.snapshots[copy].under_way = false;
                 self.agent.copies.insert((rank, number), copy);
                 if self.is(Mutation::LetGoEarly) {
-                    self.waves.over = number;
+                    self.all_words().for_each(|words| words.waves.over = number);
                 }
                 if self.is(Mutation::PromoteIncomplete) {
                     if self.agent.promised.contains(&(rank, number)) {
@@ -399,16 +440,17 @@ impl World {
             },
             ToAgent::Ready => return Ok(()),
         };
-        self.coordinate(fact)
+        self.tell_of(rank, fact)
     }
 
     fn report_copy(&mut self, rank: Rank, number: u64) -> Result<(), Violation> {
-        self.coordinate(Fact::Copied {
+        let fact = Fact::Copied {
             rank,
             number,
             sleeps: true,
             stood: Duration::from_millis(1),
-        })
+        };
+        self.tell_of(rank, fact)
     }
 
     /// In a variant, when the first stands still.
@@ -438,7 +480,7 @@ impl World {
                 true => life,
                 false => self.agent.ranks[other as usize].life,
             };
-            self.coordinate(Fact::Ready { rank: other, life })?;
+            self.tell_of(other, Fact::Ready { rank: other, life })?;
         }
         Ok(())
     }
@@ -476,7 +518,8 @@ impl World {
             state.map(|piece| (piece.id, piece.index)).collect()
         })?;
         if self.is(Mutation::DropSilently) {
-            (self.waves.over, self.grouping.turn.group) = (number, 0);
+            self.all_words()
+                .for_each(|words| (words.waves.over, words.turn.group) = (number, 0));
         }
         self.nothing_else_is_kept()
     }
@@ -489,7 +532,7 @@ impl World {
         self.report.fallbacks += 1;
         self.note(|| format!("the wave is dropped: {why}"));
         if self.is(Mutation::KeepDeferring) {
-            self.grouping.turn.group = 0;
+            self.all_words().for_each(|words| words.turn.group = 0);
         }
         if !self.is(Mutation::DropSilently) {
             self.checkers.end_groups();
@@ -527,235 +570,14 @@ impl World {
     fn nothing_else_is_kept(&self) -> Result<(), Violation> {
         let coordinator = &self.agent.coordinator;
         let current = coordinator.is_in_wave(0).then(|| coordinator.asked(0));
+        let nodes = &self.nodes;
+        let is_known = |copy: &Snapshot| {
+            let image = (copy.rank, copy.wave);
+            let is_told = nodes.copied.contains(&image) && !nodes.ending.contains(&image);
+            !nodes.linked || is_told && nodes.counts(copy.node, copy.serial)
+        };
         let kept = self.snapshots.iter().filter(|copy| copy.alive && !copy.under_way);
+        let kept = kept.filter(|copy| is_known(copy));
         self.checkers.kept(kept.map(|copy| (copy.rank, copy.wave)), current)
-    }
-
-    /// The agent hears that a process has ended.
-    pub(super) fn ended(&mut self, process: usize, orderly: bool) -> Result<(), Violation> {
-        let known = self.agent.ranks.iter().position(|rank| rank.process == Some(process));
-        match known {
-            Some(rank) => self.rank_ended(rank as Rank, orderly)?,
-            None if self.is(Mutation::ForgetUnclaimedEnds) => {}
-            None if self.is(Mutation::HearOldLives) => {
-                let rank = self.processes[process].rank;
-                let life = self.agent.ranks[rank as usize].life;
-                self.coordinate(Fact::Ended { rank, life, orderly })?;
-            }
-            // Perhaps a life whose number a copy has yet to tell.
-            None => self.agent.unclaimed.push((process, orderly)),
-        }
-        if self.agent.ranks.iter().all(|rank| rank.waking.is_none()) {
-            self.agent.unclaimed.clear();
-        }
-        Ok(())
-    }
-
-    fn rank_ended(&mut self, rank: Rank, orderly: bool) -> Result<(), Violation> {
-        let returning = self.agent.is_returning();
-        let known = &mut self.agent.ranks[rank as usize];
-        known.process = None;
-        known.finished = orderly && !returning;
-        let life = known.life;
-        if let Some(number) = known.damaged.take()
-            && self.mutation != Some(Mutation::ForgetLostFiles)
-        {
-            self.agent.files.remove(&(rank, number));
-            self.coordinate(Fact::FileLost { rank, number })?;
-        }
-        self.coordinate(Fact::Ended { rank, life, orderly })?;
-        if !returning && !orderly && !std::mem::replace(&mut self.agent.told, true) {
-            let after = self.soon(self.pace.latency);
-            self.schedule(after, Event::Return(rank));
-        }
-        Ok(())
-    }
-
-    /// What follows from a failure: all ranks return.
-    pub(super) fn return_to_wave(&mut self, rank: Rank) -> Result<(), Violation> {
-        self.note(|| "all ranks return".into());
-        self.agent.told = false;
-        self.coordinate(Fact::Return { rank })
-    }
-
-    fn kill_rank(&mut self, rank: Rank) -> Result<(), Violation> {
-        let known = &mut self.agent.ranks[rank as usize];
-        if let Some(process) = known.process {
-            self.kill(process);
-        } else if known.waking.is_some() {
-            known.doomed = true;
-            let life = known.life;
-            if self.mutation == Some(Mutation::BeginBesideUnknown) {
-                known.waking = None;
-                return self.coordinate(Fact::NotBegun { rank, life });
-            }
-        }
-        Ok(())
-    }
-
-    fn kill(&mut self, process: usize) {
-        if self.is(Mutation::KillByGroupOnly) && !self.processes[process].grouped {
-            return;
-        }
-        // It may do something yet.
-        let after = self.soon(self.pace.latency);
-        self.schedule(after, Event::Dies(process));
-    }
-
-    /// Puts into the channels what was in transit at the wave.
-    fn refill(&mut self, wave: u64) {
-        for from in 0..self.size {
-            for to in 0..self.size {
-                if !self.is(Mutation::KeepLostFuture) {
-                    let state = self.transit.state.get(&wave).map(|state| state[from][to].clone());
-                    self.transit.channels[from][to].restart(state.unwrap_or_default());
-                }
-                if self.is(Mutation::RefillLate) {
-                    self.transit.channels[from][to].delay();
-                }
-            }
-        }
-    }
-
-    /// All ranks are about to begin their programs, over empty channels.
-    pub(super) fn reset(&mut self) -> Result<(), Violation> {
-        self.note(|| "all begin".into());
-        self.checkers.may_begin_anew(self.agent.usable, self.agent.is_resumed)?;
-        self.agent.generation += 1;
-        self.agent.beginning = Some(0);
-        self.checkers.begin_anew(self.agent.generation);
-        self.transit
-            .channels
-            .iter_mut()
-            .flatten()
-            .for_each(|channel| channel.restart(Vec::new()));
-        self.transit.announced.iter_mut().for_each(|counts| counts.fill(0));
-        Ok(())
-    }
-
-    /// A rank gets a process.
-    fn begin_life(&mut self, rank: Rank, life: u64, from: From) -> Result<(), Violation> {
-        let generation = self.agent.generation;
-        self.agent.ranks[rank as usize] = Known {
-            life,
-            ..Known::default()
-        };
-        let from = match self.newest_image(rank) {
-            Some(newest) if self.is(Mutation::BeginFromNewest) => newest,
-            _ => from,
-        };
-        let wave = from.number();
-        if self.agent.beginning.is_none() {
-            self.agent.beginning = Some(wave);
-            self.checkers.begin(generation, wave, self.agent.usable)?;
-        }
-        self.checkers.begins_from(rank, wave, self.agent.beginning)?;
-        match from {
-            From::Beginning => {
-                let memory = Memory::new(self.job.start(rank), self.size);
-                let process = self.new_process(rank, generation, Phase::Starting, memory);
-                self.processes[process].life = life;
-                self.agent.ranks[rank as usize].process = Some(process);
-                let after = self.soon(self.pace.step * 3);
-                self.schedule(after, Event::Step(process));
-                self.coordinate(Fact::Started { rank, life })
-            }
-            From::Copy(number) => {
-                let Some(copy) = self.agent.copies.get(&(rank, number)).copied() else {
-                    return self.coordinate(Fact::NotBegun { rank, life });
-                };
-                self.agent.ranks[rank as usize].waking = Some(copy);
-                let after = self.soon(self.pace.latency);
-                self.schedule(after, Event::Wake(copy, generation, life));
-                Ok(())
-            }
-            From::File(number) => {
-                let Some(memory) = self.agent.files.get(&(rank, number)).cloned() else {
-                    return self.coordinate(Fact::NotBegun { rank, life });
-                };
-                let damaged = self.random.one_in(4) && self.may_be_damaged(number);
-                let process = self.new_process(rank, generation, Phase::Waking, memory);
-                self.note(|| format!("{rank} is rebuilt from its file as process {process}"));
-                self.processes[process].life = life;
-                self.processes[process].grouped = true;
-                let known = &mut self.agent.ranks[rank as usize];
-                known.process = Some(process);
-                known.damaged = damaged.then_some(number);
-                let after = self.soon(self.pace.latency);
-                match damaged {
-                    true => self.schedule(after, Event::Dies(process)),
-                    false => self.schedule(after, Event::Rewind(process)),
-                }
-                self.coordinate(Fact::Started { rank, life })
-            }
-        }
-    }
-
-    /// In a variant, what a rank begins from whatever it is told.
-    fn newest_image(&self, rank: Rank) -> Option<From> {
-        let of_rank = (rank, 0)..(rank + 1, 0);
-        let file = self.agent.files.range(of_rank).next_back().map(|((_, wave), _)| *wave);
-        file.map(From::File)
-    }
-
-    /// The number of a process that a copy has made.
-    pub(super) fn woken(&mut self, rank: Rank, process: usize) -> Result<(), Violation> {
-        let life = self.processes[process].life;
-        let known = &mut self.agent.ranks[rank as usize];
-        if known.life != life || known.waking.take().is_none() {
-            return Ok(());
-        }
-        known.process = Some(process);
-        if known.doomed {
-            self.kill(process);
-        }
-        self.coordinate(Fact::Started { rank, life })?;
-        for datagram in std::mem::take(&mut self.processes[process].unread) {
-            self.said(process, datagram)?;
-        }
-        let unclaimed = &mut self.agent.unclaimed;
-        match unclaimed.iter().position(|(ended, _)| *ended == process) {
-            Some(index) => {
-                let (_, orderly) = unclaimed.swap_remove(index);
-                self.rank_ended(rank, orderly)
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// A copy is gone.
-    pub(super) fn copy_gone(&mut self, rank: Rank, copy: usize) -> Result<(), Violation> {
-        let number = self.snapshots[copy].wave;
-        if self.agent.copies.get(&(rank, number)) != Some(&copy) {
-            return Ok(());
-        }
-        self.agent.copies.remove(&(rank, number));
-        if self.is(Mutation::LoseTwoWaves) && !self.agent.is_returning() {
-            self.agent.deaf = self.agent.coordinator.asked(rank);
-        }
-        self.coordinate(Fact::CopyLost {
-            rank,
-            number,
-            stored: false,
-        })?;
-        let known = &mut self.agent.ranks[rank as usize];
-        if known.waking.take_if(|waking| *waking == copy).is_none() {
-            return Ok(());
-        }
-        // A process that it has made, and whose number nobody knows, sees the end of its own socket when it reads from
-        // there.
-        let life = known.life;
-        let of_rank = |process: &usize| {
-            let this = &self.processes[*process];
-            this.alive && this.rank == rank && this.life == life
-        };
-        if let Some(process) = (0..self.processes.len()).find(of_rank) {
-            self.processes[process].given_up = true;
-            if self.processes[process].phase == Phase::Ready {
-                let after = self.soon(self.pace.latency);
-                self.schedule(after, Event::Dies(process));
-            }
-        }
-        self.coordinate(Fact::NotBegun { rank, life })
     }
 }

@@ -1,9 +1,11 @@
 //! Waves of groups that have their turns one after the other: what must not pass is deferred, and who computes is made to look.
 
+use resurgo_protocol::coordinator::Place;
 use resurgo_protocol::group::{Buffer, Groups, Turn};
 use resurgo_protocol::{Fact, Rank};
 
 use super::checkers::FORCED;
+use super::nodes::Storage;
 use super::rank::{Phase, Waiting};
 use super::{Event, ToAgent, ToRank, World};
 use crate::checkers::Violation;
@@ -33,7 +35,8 @@ impl World {
     pub(super) fn passes(&self, process: usize, to: Rank) -> bool {
         let from = self.processes[process].rank;
         let former = usize::from(self.is(Mutation::FormerGroups) && from == 0);
-        let (own, other) = (self.grouping.last[former].of(from), self.grouping.last[former].of(to));
+        let groups = &self.words(process).groups[former];
+        let (own, other) = (groups.of(from), groups.of(to));
         self.processes[process].seen.passes(own, other)
             || self.is(Mutation::SendToEarlier) && own > other
             || self.is(Mutation::SendToLater) && own < other
@@ -42,6 +45,9 @@ impl World {
     /// A message cannot leave now: a small one is copied, and its send is over; others stay with the program.
     pub(super) fn defer(&mut self, process: usize, message: &mut Waiting) -> Result<(), Violation> {
         let without_bound = self.is(Mutation::BufferWithoutBound);
+        let turn = self.words(process).turn;
+        // The dispatcher may know already that it is over, and the node may not.
+        let is_news = self.nodes.linked && turn != self.agent.turn;
         let this = &mut self.processes[process];
         if !std::mem::replace(&mut message.settled, true) {
             let buffer = &mut this.memory.buffer;
@@ -56,7 +62,7 @@ impl World {
             }
         }
         // What it has seen long ago may be over.
-        if this.seen == self.grouping.turn {
+        if this.seen == turn && !is_news {
             self.checkers.defers(this.rank, this.memory.buffer.messages())?;
         }
         Ok(())
@@ -64,7 +70,7 @@ impl World {
 
     /// It sees whose turn it is.
     pub(super) fn look(&mut self, process: usize) {
-        self.processes[process].seen = self.grouping.turn;
+        self.processes[process].seen = self.words(process).turn;
     }
 
     /// The program uses memory again whose sends are over.
@@ -138,15 +144,13 @@ impl World {
         let after = self.soon(self.pace.latency * 4);
         self.schedule(after, Event::Written(rank, number));
         match self.is(Mutation::CountUnwritten) {
-            true => self.coordinate(Fact::Written { rank, number }),
+            true => self.tell_of(rank, Fact::Written { rank, number }),
             false => Ok(()),
         }
     }
 
     fn check_writing(&mut self, rank: Rank, begins: bool) -> Result<(), Violation> {
-        let groups: Vec<u32> = (0..self.size as Rank)
-            .map(|rank| self.grouping.last[0].of(rank))
-            .collect();
+        let groups: Vec<u32> = (0..self.size as Rank).map(|rank| self.grouping.last.of(rank)).collect();
         self.checkers.writes(rank, begins, &groups, self.grouping.at_once)
     }
 
@@ -160,10 +164,13 @@ impl World {
         if self.random.one_in(12) {
             self.check_writing(rank, false)?;
             let reason = "the disk is full".to_string();
-            return self.coordinate(Fact::NotWritten { rank, number, reason });
+            return self.tell_of(rank, Fact::NotWritten { rank, number, reason });
         }
         let memory = self.snapshots[*copy].memory.clone();
         self.agent.files.insert((rank, number), memory);
+        let life = self.nodes.of[self.agent.ranks[rank as usize].node].life;
+        let stored = self.nodes.stored.entry((rank, number)).or_default();
+        stored.insert((life.node, life.serial));
         self.check_writing(rank, false)?;
         if self.is(Mutation::KeepOneFile) {
             self.agent.files.retain(|(of, wave), _| *of != rank || *wave == number);
@@ -173,11 +180,25 @@ impl World {
         {
             self.snapshots[copy].alive = false;
         }
-        self.coordinate(Fact::Written { rank, number })
+        let is_everywhere = self.nodes.storage == Storage::Shared || self.is(Mutation::FilesOutliveNodes);
+        let fact = match self.nodes.linked && is_everywhere {
+            true => Fact::Stored {
+                rank,
+                number,
+                place: Place::Everywhere,
+            },
+            false => Fact::Written { rank, number },
+        };
+        self.tell_of(rank, fact)
     }
 
-    pub(super) fn stop_writing(&mut self, rank: Rank) -> Result<(), Violation> {
-        self.agent.writing[rank as usize] = None;
+    /// The rank does not write this image any more, or any.
+    pub(super) fn stop_writing(&mut self, rank: Rank, number: Option<u64>) -> Result<(), Violation> {
+        let writing = &mut self.agent.writing[rank as usize];
+        if writing.is_none() || number.is_some() && *writing != number {
+            return Ok(());
+        }
+        *writing = None;
         self.check_writing(rank, false)
     }
 }

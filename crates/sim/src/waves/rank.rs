@@ -99,6 +99,9 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Process {
     pub rank: Rank,
+    /// The node that it is on, and that one's life.
+    pub node: usize,
+    pub serial: u64,
     pub generation: u64,
     /// The coordinator's number of this life.
     pub life: u64,
@@ -129,6 +132,8 @@ impl Process {
     pub fn new(rank: Rank, generation: u64, phase: Phase, memory: Memory, now: u64) -> Self {
         Self {
             rank,
+            node: 0,
+            serial: 0,
             generation,
             life: 0,
             alive: true,
@@ -292,7 +297,7 @@ impl World {
                 if self.is(Mutation::MarkBefore) {
                     mark = mark.wrapping_sub(1);
                 }
-                let (over, mutation) = (self.waves.over, self.mutation);
+                let (over, mutation) = (self.words(process).waves.over, self.mutation);
                 let channel = &mut self.transit.channels[rank as usize][to];
                 channel.reclaim(over, mutation);
                 channel.publish(mark, piece);
@@ -329,7 +334,7 @@ impl World {
         let this = &self.processes[process];
         let channel = &self.transit.channels[source][this.rank as usize];
         let any = !self.non_blocking || self.is(Mutation::DeliverBehindMarker);
-        any && !channel.is_empty() || channel.may_deliver(&this.memory.cut, self.waves)
+        any && !channel.is_empty() || channel.may_deliver(&this.memory.cut, self.words(process).waves)
     }
 
     /// Takes one piece, which is there no more. True: a message for the program is whole.
@@ -508,6 +513,7 @@ impl World {
     fn copy_now(&mut self, process: usize, wave: u64) {
         let this = &self.processes[process];
         let (rank, mut memory) = (this.rank, this.memory.clone());
+        let (node, serial) = (this.node, this.serial);
         if self.is(Mutation::CopyWithoutWaiting) {
             memory.waiting.clear();
         }
@@ -522,6 +528,8 @@ impl World {
         self.checkers.copied(rank, wave);
         self.snapshots.push(Snapshot {
             rank,
+            node,
+            serial,
             wave,
             memory,
             alive: true,
@@ -537,12 +545,12 @@ impl World {
 
     /// A copy makes a process.
     pub(super) fn wake(&mut self, copy: usize, generation: u64, life: u64) {
-        let Snapshot { rank, alive, .. } = self.snapshots[copy];
+        let Snapshot { rank, node, alive, .. } = self.snapshots[copy];
         if !alive {
             return;
         }
         let memory = self.snapshots[copy].memory.clone();
-        let process = self.new_process(rank, generation, Phase::Waking, memory);
+        let process = self.new_process(rank, generation, Phase::Waking, memory, node);
         self.processes[process].life = life;
         self.note(|| format!("{rank} is made again as process {process}"));
         let (told, grouped) = (self.soon(self.pace.latency), self.soon(self.pace.latency));

@@ -4,8 +4,9 @@
 use resurgo_protocol::coordinator::Former;
 use resurgo_protocol::{Coordinator, Fact, Rank};
 
-use super::World;
 use super::agent::Agent;
+use super::nodes::Storage;
+use super::{Snapshot, World};
 use crate::checkers::Violation;
 use crate::mutation::Mutation;
 
@@ -14,7 +15,10 @@ impl World {
     pub(super) fn whole_in_files(&self) -> Vec<u64> {
         let files = &self.agent.files;
         let waves = files.keys().filter(|(rank, _)| *rank == 0).map(|(_, wave)| *wave);
-        let all_have = |wave: &u64| (0..self.size as Rank).all(|rank| files.contains_key(&(rank, *wave)));
+        // The dispatcher records what it has been told of.
+        let has =
+            |image: &(Rank, u64)| files.contains_key(image) && (!self.nodes.linked || self.nodes.told.contains(image));
+        let all_have = |wave: &u64| (0..self.size as Rank).all(|rank| has(&(rank, *wave)));
         waves
             .filter(|wave| all_have(wave) && (!self.non_blocking || self.agent.has_transit_file(*wave)))
             .collect()
@@ -23,9 +27,16 @@ impl World {
     /// The newest wave that all can begin from, as it really is; 0: there is none.
     pub(super) fn newest_usable(&self) -> u64 {
         let agent = &self.agent;
+        let nodes = &self.nodes;
+        let has_file = |image: (Rank, u64)| {
+            agent.files.contains_key(&image)
+                && (!nodes.linked || nodes.told.contains(&image))
+                && (nodes.storage == Storage::Shared || nodes.can_read_file(image.0, image.1))
+        };
         let has = |rank: Rank, wave: u64| {
-            let copy = agent.copies.get(&(rank, wave));
-            copy.is_some_and(|copy| self.snapshots[*copy].alive) || agent.files.contains_key(&(rank, wave))
+            let copy = agent.copies.get(&(rank, wave)).map(|copy| &self.snapshots[*copy]);
+            let is_there = |copy: &Snapshot| copy.alive && (!nodes.linked || nodes.counts(copy.node, copy.serial));
+            copy.is_some_and(is_there) || has_file((rank, wave))
         };
         let known =
             |wave: u64| !self.non_blocking || self.transit.state.contains_key(&wave) || agent.has_transit_file(wave);
@@ -81,7 +92,7 @@ impl World {
             .iter_mut()
             .for_each(|copy| (copy.alive, copy.under_way) = (false, false));
         self.transit.state.clear();
-        self.grouping.turn.group = 0;
+        self.all_words().for_each(|words| words.turn.group = 0);
         self.checkers.end_groups();
         self.checkers.nobody_writes();
         let first = (self.processes.len(), self.snapshots.len());
@@ -99,6 +110,12 @@ impl World {
             agent.is_resumed = true;
         }
         self.agent = agent;
+        self.nodes.begin_again();
+        self.nodes
+            .of
+            .iter_mut()
+            .for_each(|node| node.alive &= !self.nodes.linked);
+        self.open_links()?;
         if anew {
             self.agent.usable_is(recorded.last().copied().unwrap_or(0));
             self.reset()?;

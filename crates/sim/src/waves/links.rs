@@ -1,0 +1,395 @@
+//! Links between the dispatcher and agents: facts and commands take their time, and what comes from a node that has been given up is
+//! refused. Without links all this happens at once.
+
+use std::time::Duration;
+
+use resurgo_protocol::coordinator::{From, Place};
+use resurgo_protocol::membership::{Change, Duty};
+use resurgo_protocol::{Command, Fact, Rank};
+
+use super::nodes::{Downward, Happening, Life, Storage, Upward, Words};
+use super::{Event, World};
+use crate::checkers::{Violation, violation};
+use crate::mutation::Mutation;
+
+const FENCED: &str = "what is on a lost node is lost";
+const STORED_TWICE: &str = "an image counts when two nodes have its file";
+
+/// Ticks between two looks of the dispatcher.
+const WATCH: u64 = 15;
+
+impl World {
+    /// What ranks of the node of this process see.
+    pub(super) fn words(&self, process: usize) -> &Words {
+        &self.nodes.of[self.processes[process].node].words
+    }
+
+    pub(super) fn all_words(&mut self) -> impl Iterator<Item = &mut Words> {
+        self.nodes.of.iter_mut().map(|node| &mut node.words)
+    }
+
+    fn clock(&self) -> Duration {
+        Duration::from_millis(self.now)
+    }
+
+    /// All nodes come, and ranks are placed on them.
+    pub(super) fn open_links(&mut self) -> Result<(), Violation> {
+        if !self.nodes.linked {
+            return Ok(());
+        }
+        for node in 0..self.nodes.of.len() {
+            self.join(node)?;
+        }
+        let nodes = self.nodes.placed.iter().map(|node| *node as u32).collect();
+        self.coordinate(Fact::Placed { nodes })
+    }
+
+    /// The agent of the node says so.
+    pub(super) fn tell_from(&mut self, node: usize, fact: Fact) -> Result<(), Violation> {
+        match self.nodes.linked {
+            true => {
+                self.send_up(node, Upward::Fact(fact));
+                Ok(())
+            }
+            false => self.heard(fact),
+        }
+    }
+
+    /// The agent says so that has the rank.
+    pub(super) fn tell_of(&mut self, rank: Rank, fact: Fact) -> Result<(), Violation> {
+        self.tell_from(self.agent.ranks[rank as usize].node, fact)
+    }
+
+    pub(super) fn send_up(&mut self, node: usize, word: Upward) {
+        let after = self.soon(self.pace.latency);
+        let this = &mut self.nodes.of[node];
+        if this.alive {
+            this.last.0 = (self.now + after).max(this.held.0).max(this.last.0 + 1);
+            let (at, life) = (this.last.0, this.life);
+            self.schedule(at - self.now, Event::Node(Happening::Up(life, word)));
+        }
+    }
+
+    fn send_down(&mut self, life: Life, word: Downward) {
+        let after = self.soon(self.pace.latency);
+        let this = &mut self.nodes.of[life.node];
+        this.last.1 = (self.now + after).max(this.held.1).max(this.last.1 + 1);
+        let at = this.last.1;
+        self.schedule(at - self.now, Event::Node(Happening::Down(life, word)));
+    }
+
+    pub(super) fn happens_to_node(&mut self, happening: Happening) -> Result<(), Violation> {
+        match happening {
+            Happening::Up(life, _) | Happening::Broken(life) | Happening::Confirmed(life)
+                if life.serial < self.nodes.first =>
+            {
+                Ok(())
+            }
+            Happening::Up(life, word) => match self.nodes.late.get(&life.serial) {
+                Some(late) if *late > self.now => {
+                    let after = late - self.now;
+                    self.schedule(after, Event::Node(Happening::Up(life, word)));
+                    Ok(())
+                }
+                _ => self.arrives(life, word),
+            },
+            Happening::Down(life, word) => self.is_told(life, word),
+            Happening::Tick(life) => self.tick(life),
+            Happening::Thaw(life) => self.thaw(life),
+            Happening::Watch => {
+                self.schedule(WATCH, Event::Node(Happening::Watch));
+                self.nodes.membership.pass(Duration::from_millis(self.now));
+                self.node_changes()
+            }
+            Happening::Broken(life) => {
+                self.nodes.membership.broken(life.node as u32, life.epoch);
+                self.node_changes()
+            }
+            Happening::Confirmed(life) => {
+                self.nodes.membership.ended(life.node as u32, life.epoch);
+                self.node_changes()
+            }
+            Happening::Join(node) => self.join(node),
+            Happening::Replicated(rank, number, from, to) => self.replicated(rank, number, from, to),
+        }
+    }
+
+    /// The dispatcher reads what an agent has said.
+    fn arrives(&mut self, life: Life, word: Upward) -> Result<(), Violation> {
+        let taken = self.nodes.membership.heard(life.node as u32, life.epoch, self.clock());
+        self.node_changes()?;
+        match (word, taken) {
+            (Upward::Beat(number), Ok(())) => self.send_down(life, Downward::Answer(number)),
+            (Upward::Beat(_), Err(_)) => self.send_down(life, Downward::Refused),
+            (Upward::Fact(fact), Err(refused)) if !self.is(Mutation::ForgetEpoch) => {
+                self.note(|| format!("{refused}: {fact:?}"));
+            }
+            (Upward::Fact(fact), _) => return self.heard(fact),
+        }
+        Ok(())
+    }
+
+    /// The dispatcher answers to what has become of nodes.
+    pub(super) fn node_changes(&mut self) -> Result<(), Violation> {
+        while let Some(change) = self.nodes.membership.poll() {
+            self.note(|| format!("{change:?}"));
+            match change {
+                Change::Suspected { node, epoch } if self.is(Mutation::LostWhenSuspected) => {
+                    self.nodes.membership.ended(node, epoch);
+                }
+                Change::Dead { node, .. } if !self.is(Mutation::TellNobodyOfLoss) => {
+                    self.nodes.joined[node as usize] = None;
+                    self.coordinate(Fact::Down { node })?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The dispatcher hears a fact that is to be believed.
+    pub(super) fn heard(&mut self, fact: Fact) -> Result<(), Violation> {
+        if self.nodes.linked {
+            self.is_known(&fact)?;
+        }
+        let Fact::Ended { rank, life, orderly } = fact else {
+            return self.coordinate(fact);
+        };
+        let returning = self.agent.is_returning();
+        let is_present = self.agent.lives[rank as usize] == life;
+        if is_present {
+            self.agent.finished[rank as usize] = orderly && !returning;
+        }
+        self.coordinate(fact)?;
+        if is_present && !returning && !orderly {
+            self.answer_failure(rank);
+        }
+        Ok(())
+    }
+
+    /// What the dispatcher knows now, so that it can be held to it.
+    fn is_known(&mut self, fact: &Fact) -> Result<(), Violation> {
+        let (image, place) = match *fact {
+            Fact::Copied { rank, number, .. } => {
+                self.nodes.copied.insert((rank, number));
+                return Ok(());
+            }
+            Fact::Written { rank, number } => ((rank, number), None),
+            Fact::Stored { rank, number, place } => ((rank, number), Some(place)),
+            _ => return Ok(()),
+        };
+        let nodes = &mut self.nodes;
+        let is_partner = |life: &Life| Some(Place::Node(life.node as u32)) == place;
+        let up = nodes.up();
+        let counts = match (nodes.storage, place) {
+            (Storage::Partners, None) => up.len() < 2,
+            (Storage::Partners, Some(_)) => up.iter().any(is_partner),
+            (_, _) => true,
+        };
+        if nodes.given_up.contains(&image) || !counts {
+            return Ok(());
+        }
+        let partner = up.into_iter().find(is_partner);
+        let stored = nodes.stored.get(&image).into_iter().flatten();
+        if let Some(life) = partner
+            && !stored.copied().any(|has| has == (life.node, life.serial))
+        {
+            let what = format!("image {image:?} counts, and node {} does not have it", life.node);
+            return violation(STORED_TWICE, what);
+        }
+        nodes.told.insert(image);
+        Ok(())
+    }
+
+    /// The coordinator wants something: what the dispatcher does itself it does now, and sends the rest to nodes.
+    pub(super) fn carry_out(&mut self, command: Command) -> Result<(), Violation> {
+        self.before(&command)?;
+        if !self.nodes.linked {
+            return self.do_as_told(0, command);
+        }
+        let of_rank = match command {
+            Command::Waves { .. } | Command::Groups(_) | Command::Turn(_) => None,
+            Command::GiveUp { .. } | Command::Collect { .. } => None,
+            Command::Ask { rank, .. }
+            | Command::Notice { rank, .. }
+            | Command::Drain { rank, .. }
+            | Command::Copy { rank, .. }
+            | Command::Abandon { rank, .. }
+            | Command::EndCopy { rank, .. }
+            | Command::Write { rank, .. }
+            | Command::Replicate { rank, .. }
+            | Command::Kill { rank, .. }
+            | Command::Begin { rank, .. }
+            | Command::Go { rank } => Some(rank),
+            // What was in transit is gathered by the dispatcher.
+            command => return self.do_as_told(0, command),
+        };
+        let placed = of_rank.map(|rank| self.nodes.placed[rank as usize]);
+        for life in self.nodes.joined.clone().into_iter().flatten() {
+            if placed.is_none_or(|node| node == life.node) {
+                self.send_down(life, Downward::Do(command.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The dispatcher is about to do this, or to have it done.
+    fn before(&mut self, command: &Command) -> Result<(), Violation> {
+        match *command {
+            Command::Waves { asked, over } if asked != over => {
+                self.agent.asked = asked;
+                self.note(|| format!("wave {asked} is asked for"));
+                self.checkers.asked(asked)
+            }
+            Command::Groups(ref groups) => {
+                let of = (0..self.size as Rank).map(|rank| groups.of(rank)).collect();
+                self.checkers.begin_groups(self.agent.asked, of);
+                self.grouping.last = groups.clone();
+                Ok(())
+            }
+            Command::Turn(turn) => {
+                self.agent.turn = turn;
+                self.agent.in_turn.clear();
+                self.agent.outside.clear();
+                Ok(())
+            }
+            Command::GiveUp { rank, number } | Command::Collect { rank, number } => {
+                self.nodes.told.remove(&(rank, number));
+                self.nodes.given_up.insert((rank, number));
+                Ok(())
+            }
+            Command::EndCopy { rank, number } => {
+                self.nodes.ending.insert((rank, number));
+                Ok(())
+            }
+            Command::Begin {
+                rank, life, from, node, ..
+            } => {
+                (self.agent.lives[rank as usize], self.agent.finished[rank as usize]) = (life, false);
+                self.may_begin(rank, from, node as usize)?;
+                let is_lost = |node: usize| !self.nodes.up().iter().any(|life| life.node == node);
+                let former = self.nodes.placed[rank as usize];
+                if !self.is(Mutation::BeginOnLostNode) || !is_lost(former) {
+                    self.nodes.placed[rank as usize] = node as usize;
+                }
+                if self.agent.beginning.is_some() {
+                    return Ok(());
+                }
+                self.agent.beginning = Some(from.number());
+                self.checkers
+                    .begin(self.agent.generation, from.number(), self.agent.usable)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A life begins there: with what is not lost, as the dispatcher could know.
+    fn may_begin(&self, rank: Rank, from: From, node: usize) -> Result<(), Violation> {
+        let nodes = &self.nodes;
+        if !nodes.linked {
+            return Ok(());
+        }
+        if !nodes.up().iter().any(|life| life.node == node) {
+            return violation(FENCED, format!("{rank} begins on node {node}"));
+        }
+        let is_there = match from {
+            From::Beginning => true,
+            From::Copy(number) => self.agent.copies.get(&(rank, number)).is_none_or(|copy| {
+                let copy = &self.snapshots[*copy];
+                nodes.counts(copy.node, copy.serial)
+            }),
+            From::File(_) if nodes.storage == Storage::Shared => true,
+            From::File(number) => nodes.could_have_file(rank, number),
+        };
+        match is_there {
+            true => Ok(()),
+            false => violation(
+                FENCED,
+                format!("{rank} begins from {from:?}, which is on no node that is there"),
+            ),
+        }
+    }
+
+    /// The agent hears something from the dispatcher.
+    fn is_told(&mut self, life: Life, word: Downward) -> Result<(), Violation> {
+        if !self.nodes.is_alive(life.node, life.serial) {
+            return Ok(());
+        }
+        let this = &self.nodes.of[life.node];
+        let clock = this.clock(self.now);
+        // An agent that has stood still looks at its lease first.
+        if this.lease.until() <= clock && !self.is(Mutation::LeaseNeverEnds) {
+            return self.node_dies(life.node);
+        }
+        match word {
+            Downward::Answer(_) if self.is(Mutation::LeaseFromAnswer) => self.nodes.renew(life.node, self.now),
+            Downward::Answer(number) => self.nodes.of[life.node].lease.answered(number, clock),
+            Downward::Refused => self.nodes.of[life.node].lease.refused(),
+            Downward::Do(command) => return self.do_as_told(life.node, command),
+        }
+        Ok(())
+    }
+
+    /// The agent sends a heartbeat, or ends when its lease has run out.
+    fn tick(&mut self, life: Life) -> Result<(), Violation> {
+        if !self.nodes.is_alive(life.node, life.serial) {
+            return Ok(());
+        }
+        let this = &mut self.nodes.of[life.node];
+        let duty = this.lease.poll(this.clock(self.now));
+        let after = this.until(this.lease.due(), self.now);
+        match duty {
+            Some(Duty::End) if self.is(Mutation::LeaseNeverEnds) => return Ok(()),
+            Some(Duty::End) => {
+                self.note(|| format!("the lease of node {} is over", life.node));
+                return self.node_dies(life.node);
+            }
+            Some(Duty::Beat { number }) => self.send_up(life.node, Upward::Beat(number)),
+            None => {}
+        }
+        self.schedule(after, Event::Node(Happening::Tick(life)));
+        Ok(())
+    }
+
+    /// The rank's node sends its file to another one.
+    pub(super) fn replicate(&mut self, node: usize, rank: Rank, number: u64, to: usize) -> Result<(), Violation> {
+        let place = Place::Node(to as u32);
+        if self.is(Mutation::CountBeforePartner) {
+            return self.tell_from(node, Fact::Stored { rank, number, place });
+        }
+        let (from, to) = (self.nodes.of[node].life, self.nodes.of[to].life);
+        let after = self.soon(self.pace.latency * 6);
+        self.schedule(after, Event::Node(Happening::Replicated(rank, number, from, to)));
+        Ok(())
+    }
+
+    fn replicated(&mut self, rank: Rank, number: u64, from: Life, to: Life) -> Result<(), Violation> {
+        let nodes = &mut self.nodes;
+        let both = [from, to]
+            .into_iter()
+            .all(|life| nodes.is_alive(life.node, life.serial));
+        let Some(stored) = nodes.stored.get_mut(&(rank, number)).filter(|_| both) else {
+            return Ok(());
+        };
+        if !stored.contains(&(from.node, from.serial)) {
+            return Ok(());
+        }
+        stored.insert((to.node, to.serial));
+        let place = Place::Node(to.node as u32);
+        let after = self.soon(self.pace.latency * 4);
+        self.nodes.of[to.node].last.0 = self.nodes.of[to.node].last.0.max(self.now + after);
+        self.tell_from(to.node, Fact::Stored { rank, number, place })?;
+        self.spite(to.node)
+    }
+
+    /// The file is not needed any more.
+    pub(super) fn remove_file(&mut self, node: usize, rank: Rank, number: u64) {
+        let life = self.nodes.of[node].life;
+        if let Some(stored) = self.nodes.stored.get_mut(&(rank, number)) {
+            stored.remove(&(life.node, life.serial));
+        }
+        if self.nodes.storage == Storage::Shared {
+            self.agent.files.remove(&(rank, number));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Nodes that are lost and come back: agents that end, with all that is on their nodes, stand still, or are cut off.
+
+use resurgo_protocol::Fact;
+
+use super::nodes::{Happening, Life};
+use super::{Event, World};
+use crate::checkers::Violation;
+use crate::mutation::Mutation;
+
+impl World {
+    /// A node, or two at once: their agents end, stand still, or are cut off one way or both. One that is well stays.
+    pub(super) fn fail_nodes(&mut self) -> Result<(), Violation> {
+        let mut well = self.well();
+        let most = well.len().saturating_sub(1) as u64;
+        let victims = if self.random.one_in(3) { 2 } else { 1 };
+        for _ in 0..most.min(victims) {
+            let victim = well.swap_remove(self.random.below(well.len() as u64) as usize);
+            self.report.crashes += 1;
+            self.fail_node(victim)?;
+        }
+        Ok(())
+    }
+
+    /// Nodes that have no problem, and that the dispatcher takes for that.
+    fn well(&self) -> Vec<Life> {
+        let up = self.nodes.up().into_iter();
+        let well =
+            up.filter(|life| self.nodes.is_alive(life.node, life.serial) && self.nodes.of[life.node].is_well(self.now));
+        well.collect()
+    }
+
+    /// What a node has just said comes late, and it is lost, as long as there is another one.
+    pub(super) fn spite(&mut self, node: usize) -> Result<(), Violation> {
+        let is_other = |life: &Life| life.node != node;
+        if self.crashes.left == 0
+            || !self.crashes.spiteful
+            || !self.random.one_in(6)
+            || !self.well().iter().any(is_other)
+        {
+            return Ok(());
+        }
+        self.crashes.left -= 1;
+        self.report.crashes += 1;
+        let longest = self.nodes.lease();
+        let late = self.now + self.soon(longest);
+        self.nodes.late.insert(self.nodes.of[node].life.serial, late);
+        self.note(|| format!("the agent of node {node} is killed"));
+        self.node_dies(node)
+    }
+
+    fn fail_node(&mut self, life: Life) -> Result<(), Violation> {
+        let longest = self.nodes.lease() * 9 / 4;
+        let until = self.now + self.soon(longest);
+        let node = &mut self.nodes.of[life.node];
+        match self.random.below(6) {
+            0..=2 => {
+                self.note(|| format!("the agent of node {} is killed", life.node));
+                if self.random.one_in(2) {
+                    self.nodes.late.insert(life.serial, until);
+                }
+                return self.node_dies(life.node);
+            }
+            3 => {
+                node.frozen = true;
+                self.note(|| format!("the agent of node {} stands still until {until}", life.node));
+                self.schedule(until - self.now, Event::Node(Happening::Thaw(life)));
+            }
+            way => {
+                let lease = self.nodes.lease();
+                let (both, other) = (self.random.one_in(2), self.now + self.soon(lease));
+                let node = &mut self.nodes.of[life.node];
+                if both || way == 4 {
+                    node.held.0 = until;
+                }
+                if both || way == 5 {
+                    node.held.1 = other;
+                }
+                let held = node.held;
+                self.note(|| format!("the link of node {} is cut until {held:?}", life.node));
+            }
+        }
+        Ok(())
+    }
+
+    /// The agent ends, and with it all that is there. The dispatcher sees the end of the connection behind all that has been said; who
+    /// has started the agent may see its end at any time, or never.
+    pub(super) fn node_dies(&mut self, node: usize) -> Result<(), Violation> {
+        let this = &mut self.nodes.of[node];
+        let life = this.life;
+        (this.alive, this.frozen) = (false, false);
+        this.waiting.clear();
+        let late = self.nodes.late.get(&life.serial).copied().unwrap_or(0);
+        let broken = this.last.0.max(this.held.0).max(late).max(self.now) + 1;
+        let is_here = |of: usize, serial: u64| (of, serial) == (node, life.serial);
+        for process in &mut self.processes {
+            process.alive &= !is_here(process.node, process.serial);
+        }
+        for copy in self.snapshots.iter_mut().filter(|copy| is_here(copy.node, copy.serial)) {
+            (copy.alive, copy.under_way) = (false, false);
+        }
+        let (snapshots, processes) = (&self.snapshots, &self.processes);
+        self.agent
+            .copies
+            .retain(|_, copy| !is_here(snapshots[*copy].node, snapshots[*copy].serial));
+        self.agent
+            .unclaimed
+            .retain(|(process, _)| !is_here(processes[*process].node, processes[*process].serial));
+        for rank in 0..self.size as u32 {
+            if self.agent.ranks[rank as usize].node == node {
+                self.agent.ranks[rank as usize].is_gone();
+                self.stop_writing(rank, None)?;
+            }
+        }
+        self.schedule(broken - self.now, Event::Node(Happening::Broken(life)));
+        if self.random.one_in(2) {
+            let after = self.soon(self.pace.latency * 2);
+            self.schedule(after, Event::Node(Happening::Confirmed(life)));
+        }
+        let longest = self.nodes.lease() * 2;
+        let after = if self.random.one_in(2) { 30 } else { longest };
+        let after = self.soon(after);
+        self.schedule(after, Event::Node(Happening::Join(node)));
+        Ok(())
+    }
+
+    /// A new agent wants to join; it waits until its node's former life has ended for sure.
+    pub(super) fn join(&mut self, node: usize) -> Result<(), Violation> {
+        if self.nodes.of[node].alive {
+            return Ok(());
+        }
+        let joined = self
+            .nodes
+            .membership
+            .join(node as u32, std::time::Duration::from_millis(self.now));
+        self.node_changes()?;
+        let Ok(epoch) = joined else {
+            let after = self.soon(100);
+            self.schedule(after, Event::Node(Happening::Join(node)));
+            return Ok(());
+        };
+        let life = self.nodes.start(node, epoch, self.now, self.size);
+        self.note(|| format!("node {node} is there, epoch {epoch}"));
+        self.schedule(1, Event::Node(Happening::Tick(life)));
+        let (slots, spare) = (self.nodes.of[node].slots, self.nodes.of[node].spare);
+        self.coordinate(Fact::Up {
+            node: node as u32,
+            slots,
+            spare,
+        })
+    }
+
+    /// The agent goes on, with what has waited for it.
+    pub(super) fn thaw(&mut self, life: Life) -> Result<(), Violation> {
+        if !self.nodes.is_alive(life.node, life.serial) {
+            return Ok(());
+        }
+        self.note(|| format!("the agent of node {} goes on", life.node));
+        let this = &mut self.nodes.of[life.node];
+        this.frozen = false;
+        let waiting = std::mem::take(&mut this.waiting);
+        for event in waiting {
+            self.happen(event)?;
+        }
+        Ok(())
+    }
+
+    /// The event is for an agent that stands still.
+    pub(super) fn must_wait(&self, event: &Event) -> Option<usize> {
+        if !self.nodes.linked {
+            return None;
+        }
+        let node = match *event {
+            Event::ToAgent(process, _) | Event::Ended(process, _) => self.processes[process].node,
+            Event::Woken(copy, _) | Event::CopyGone(_, copy) => self.snapshots[copy].node,
+            Event::Written(rank, _) => self.agent.ranks[rank as usize].node,
+            Event::Node(Happening::Down(life, _) | Happening::Tick(life)) => life.node,
+            _ => return None,
+        };
+        self.nodes.of[node].frozen.then_some(node)
+    }
+
+    /// The event comes from a life of a node that has ended; or it is for a rank whose node has no lease, which does nothing any more.
+    pub(super) fn is_fenced(&self, event: &Event) -> bool {
+        if !self.nodes.linked {
+            return false;
+        }
+        let (node, serial) = match *event {
+            Event::ToAgent(process, _) | Event::Ended(process, _) => {
+                (self.processes[process].node, self.processes[process].serial)
+            }
+            Event::Wake(copy, ..) | Event::Woken(copy, _) | Event::CopyGone(_, copy) => {
+                (self.snapshots[copy].node, self.snapshots[copy].serial)
+            }
+            Event::Step(process)
+            | Event::Force(process)
+            | Event::ToRank(process, _)
+            | Event::Tell(process, _)
+            | Event::Rewind(process) => {
+                let this = &self.processes[process];
+                let node = &self.nodes.of[this.node];
+                let is_over = node.lease.until() <= node.clock(self.now);
+                let unfenced = self.is(Mutation::RanksIgnoreLease) || self.is(Mutation::LeaseNeverEnds);
+                return is_over && !unfenced && self.nodes.is_alive(this.node, this.serial);
+            }
+            _ => return false,
+        };
+        !self.nodes.is_alive(node, serial)
+    }
+}
