@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from harness import RESURGO, by_rank, slow
-from test_suspend import HEAT, LONG_HEAT, SUSPENDED, Chain, ready
+from test_suspend import HEAT, INPUT, LONG_HEAT, ROOT_ONLY, SUSPENDED, Chain, ready
 
 EVERY = ["--checkpoint-every", "100ms"]
 WAVES = ["auto", "blocking", "chandy-lamport", "group"]
@@ -75,7 +77,17 @@ def test_without_a_wave_it_is_said_that_there_is_nothing(chain, program):
     assert told.code == 2 and "is running" in told.errors and told.errors.count("\n") == 1, told.describe()
     assert interrupt(job, "launcher")
     told = chain.resurgo("resume", chain.directory)
-    assert told.code == 2 and "there is no set of images of one moment" in told.errors, told.describe()
+    reason = "under pessimistic each rank has images of its own moments, and what was under way between them"
+    assert told.code == 2 and reason in told.errors and "--protocol auto" in told.errors, told.describe()
+    assert told.errors.count("\n") == 1 and told.text == ""
+
+
+def test_before_the_first_wave_it_is_said_so(chain, program):
+    job = chain.start(2, *program("heat"), *HEAT, options=["--checkpoint-every", "20s"])
+    ready(job)
+    assert interrupt(job, "launcher")
+    told = chain.resurgo("resume", chain.directory)
+    assert told.code == 2 and "it was lost before its first images were complete" in told.errors, told.describe()
     assert told.errors.count("\n") == 1 and told.text == ""
 
 
@@ -191,3 +203,125 @@ def test_output_goes_on_to_the_byte(jobs, chain, rng, to, kills):
         assert not job.leftovers()
     job.wait(600).ok()
     assert by_rank(out.read_bytes()) == by_rank(calm.out)
+
+
+@pytest.mark.parametrize("protocol", ["auto", slow("blocking")])
+def test_standard_input_from_a_pipe(chain, protocol):
+    """What had come by the last wave is in its file; what follows comes from the input of the later run."""
+    lines = [b"line %d\n" % i for i in range(301)]
+    given = b"".join(lines[:150]) + lines[150][:3]
+    words = [harness.PYTHON, "-c", INPUT, len(lines)]
+    job = chain.start(2, *words, stdin=subprocess.PIPE, options=EVERY, protocol=protocol)
+    job.process.stdin.write(given)
+    job.process.stdin.flush()
+    assert job.until(lambda: b"[0 20]" in job.out.read_bytes(), what="the first lines")
+    assert recorded(job, 2 + sum(event["event"] == "wave_recorded" for event in job.events))
+    assert interrupt(job, "everything")
+    job.process.stdin.close()
+    assert b"[0 150]" not in chain.out
+    rest = chain.jobs.directory / "rest"
+    rest.write_bytes(b"".join(lines)[len(given) :])
+    with open(rest, "rb") as stdin:
+        chain.resume(chain.directory, stdin=stdin)
+    chain.end()
+    for rank in range(2):
+        own = [int(i) for i in re.findall(rb"\[%d (\d+)\]" % rank, chain.out)]
+        assert own == list(range(len(lines))), rank
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("protocol", ["auto", slow("blocking")])
+def test_a_full_disk_while_a_wave_is_written_down(jobs, chain, program, protocol):
+    """The waves that cannot be written down are told; the job goes on, and is resumed from the last one that was."""
+    calm = jobs.calm(2, *program("heat"), *HEAT)
+    chain.images.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", chain.images], check=True)
+    try:
+        job = chain.start(2, *program("heat"), *HEAT, options=EVERY, protocol=protocol)
+        assert recorded(job, 3)
+        job.kill([0, 1], signal.SIGSTOP)
+        full = chain.images / "full"
+        with open(full, "wb") as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 16))
+        job.kill([0, 1], signal.SIGCONT)
+        lacking = ("wave_not_recorded", "image_not_written")
+        assert job.until(lambda: any(event["event"] in lacking for event in job.events), what="a full disk")
+        wave = job.result(0).of("wave_recorded")[-1]["wave"]
+        assert interrupt(job, "everything")
+        full.unlink()
+        chain.resume(chain.directory)
+        result = chain.last.wait().ok()
+        begun = {event["image"] for event in result.of("started")}
+        assert len(begun) == 1 and begun.pop() >= wave, result.describe()
+    finally:
+        subprocess.run(["umount", "-l", chain.images], check=True)
+    reasons = [event["reason"] for event in job.result(0).of("wave_not_recorded") + job.result(0).of("image_not_written")]
+    assert any("No space left on device" in reason for reason in reasons), reasons
+    # What the disk had no room for in the journal of output is printed again.
+    assert chain.out == calm.out or job.result(0).of("output_not_kept")
+    assert calm.out.startswith(job.out.read_bytes()) and calm.out.endswith(result.out)
+
+
+def cut(path, to, rng):
+    """As a power cut leaves a file that was being written: some of the beginning, and perhaps zeros."""
+    whole = path.read_bytes()
+    at = rng.randrange(len(whole))
+    to.write_bytes(whole[:at] + bytes(rng.choice([0, len(whole) - at])))
+
+
+@pytest.mark.parametrize("protocol", ["auto", slow("blocking")])
+def test_a_power_cut_while_a_wave_is_written_down(jobs, chain, program, rng, protocol):
+    """What was being written is cut off anywhere: the wave before is whole, and the job goes on from it."""
+    calm = jobs.calm(2, *program("heat"), *HEAT)
+    job = chain.start(2, *program("heat"), *HEAT, options=EVERY, protocol=protocol)
+    for _ in range(4):
+        if not recorded(job):
+            break
+        if not interrupt(job, "everything"):
+            break
+        own = chain.directory
+        cut(own / "suspended", own / "wave.new", rng)
+        for rank in range(2):
+            image = next(own.glob(f"rank-{rank}.image-*"))
+            cut(image, own / f"rank-{rank}.new", rng)
+        job = chain.resume(own)
+    chain.last.wait().ok()
+    assert chain.out == calm.out and not list(chain.images.iterdir())
+
+
+def test_a_file_of_a_wave_that_is_not_whole_is_refused(chain, program, rng):
+    """A disk that lost what it said it had: nothing is begun, and with the file as it was the job goes on."""
+    job = chain.start(2, *program("heat"), *HEAT, options=EVERY)
+    assert recorded(job)
+    assert interrupt(job, "everything")
+    own, aside = chain.directory, chain.jobs.directory / "aside"
+    shutil.copy(own / "suspended", aside)
+    for _ in range(12):
+        cut(aside, own / "suspended", rng)
+        if (own / "suspended").read_bytes() == aside.read_bytes():
+            continue
+        told = chain.resurgo("resume", own)
+        assert told.code in (1, 2) and told.text == "" and str(own) in told.errors, told.describe()
+        assert "shorter than it should be" in told.errors or "damaged" in told.errors or "no file of a" in told.errors, told.describe()
+    shutil.copy(aside, own / "suspended")
+    chain.resume(own)
+    chain.end()
+
+
+@pytest.mark.parametrize("protocol", ["blocking", slow("group")])
+def test_images_of_a_wave_that_are_not_whole(jobs, chain, program, rng, protocol):
+    """The file names two waves: all ranks go on from the older one."""
+    calm = jobs.calm(2, *program("heat"), *HEAT)
+    job = chain.start(2, *program("heat"), *HEAT, options=EVERY, protocol=protocol)
+    assert recorded(job, 3)
+    assert interrupt(job, "everything")
+    own = chain.directory
+    images = sorted(own.glob("rank-1.image-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    newest, older = images[-1], images[-2]
+    cut(newest, newest, rng)
+    chain.resume(own)
+    result = chain.last.wait().ok()
+    assert result.of("image_lost")[0]["image"] == int(newest.name.rpartition("-")[2]), result.describe()
+    assert result.of("returned")[0]["wave"] == int(older.name.rpartition("-")[2]), result.describe()
+    assert chain.out == calm.out

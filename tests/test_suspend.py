@@ -410,7 +410,7 @@ def test_damaged_files(jobs, chain, program):
     os.truncate(state, 20)
     refused("it is shorter than it should be")
     state.unlink()
-    refused("there is no set of images of one moment")
+    refused("no wave of its images was written down before it was lost")
 
 
 @pytest.mark.parametrize(

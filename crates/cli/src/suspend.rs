@@ -145,7 +145,7 @@ pub fn remove(name: &OsStr) -> Result<String, String> {
     let directory = std::path::absolute(name).map_err(|error| format!("{}: {error}", name.display()))?;
     match Suspended::find(&directory) {
         // A job that cannot be resumed can be removed all the same.
-        Err(Error::OnlyImages(_) | Error::Defect(..)) if !is_number => forget(&directory, None),
+        Err(Error::OnlyImages(..) | Error::Defect(..)) if !is_number => forget(&directory, None),
         _ => named(name).and_then(|job| forget(&job.directory, Some(&job))),
     }
 }

@@ -23,7 +23,7 @@ pub(crate) mod writer;
 mod zstd;
 
 pub use format::{FORMAT_VERSION, NOTE_OFFSET, Note};
-pub use reader::{Defect, Image};
+pub use reader::{Defect, Image, note_of};
 pub use restore::{EXIT_NOT_RESTORED, restore};
 pub use show::show;
 pub use zstd::MOST as MOST_COMPRESSED;

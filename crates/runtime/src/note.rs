@@ -1,9 +1,11 @@
 //! The note in an image file: what another node needs to start the rank from it and the process itself does not know. The agent writes
 //! it, `resurgo image show` prints it, and a process is rebuilt only from a file whose note says that it is the image asked for.
 
+use std::ffi::OsStr;
 use std::fmt::{self, Write};
 
 use resurgo_pmi::Position;
+use resurgo_protocol::Protocol;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -17,8 +19,10 @@ pub const VERSION: u32 = 2;
 pub struct Note {
     #[serde(default = "first")]
     pub version: u32,
-    /// Name of the job.
+    /// Name of the job, and of its protocol when the image was taken.
     pub job: String,
+    #[serde(default)]
+    pub protocol: String,
     pub rank: usize,
     /// Number of the image, counted by rank from 1.
     pub image: u64,
@@ -92,10 +96,11 @@ struct AnyVersion {
 }
 
 impl Note {
-    pub fn new(job: &str, rank: usize, image: u64, counts: Counts, account: Value) -> Note {
+    pub fn new(job: &str, protocol: Protocol, (rank, image): (usize, u64), counts: Counts, account: Value) -> Note {
         Note {
             version: VERSION,
             job: job.to_string(),
+            protocol: protocol.name().to_string(),
             rank,
             image,
             counts,
@@ -135,6 +140,14 @@ impl Note {
 /// The name of the file of an image.
 pub fn file_name(rank: usize, image: u64) -> String {
     format!("rank-{rank}.image-{image}")
+}
+
+/// It is the name of the file of an image.
+pub fn is_file_name(name: &OsStr) -> bool {
+    let numbers = name
+        .to_str()
+        .and_then(|name| name.strip_prefix("rank-")?.split_once(".image-"));
+    numbers.is_some_and(|(rank, image)| [rank, image].iter().all(|number| number.parse::<u64>().is_ok()))
 }
 
 /// What people are shown of an account.
@@ -178,6 +191,7 @@ impl Note {
         )?;
         writeln!(lines, "input      {} read", counted(account.read, "byte", "bytes"))?;
         writeln!(lines, "PMI        {}", account.pmi)?;
+        writeln!(lines, "protocol   {}", one_line(&self.protocol))?;
         let deliveries = counted(self.counts.deliveries, "delivery", "deliveries");
         let channels = &self.counts.channels;
         writeln!(
@@ -219,7 +233,7 @@ mod tests {
         };
         let printed = |bytes| json!({ "bytes": bytes, "units": 1 });
         let account = json!({ "printed": [printed(9), printed(1)], "pmi": Position::default(), "read": 4 });
-        Note::new("job", 2, 6, counts, account)
+        Note::new("job", Protocol::Causal, (2, 6), counts, account)
     }
 
     #[test]
@@ -295,6 +309,7 @@ mod tests {
             "note       image 6 of rank 2 of job job\n",
             "printed    9 bytes on standard output, 1 byte on standard error\n",
             "input      4 bytes read\n",
+            "protocol   causal\n",
             "covers     11 deliveries, of channels with 2 ranks\n",
             "  rank    3: 7 sent to it, 8 delivered from it, its log read from segment 2\n",
         ] {

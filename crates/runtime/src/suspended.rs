@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::unistd::{Whence, geteuid, lseek};
+use resurgo_protocol::{Protocol, kinds};
 use resurgo_wire::control::Job;
 use resurgo_wire::node_memory;
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,7 @@ use serde_json::Value;
 
 pub use crate::job_key::{KEY, Key};
 use crate::leftovers;
+use crate::note::{self, Note};
 use crate::own_directory::{self, Directory, Trust};
 use crate::printed::{self, Place};
 
@@ -182,10 +184,28 @@ pub enum Error {
     #[error("the job in {} is running", .0.display())]
     InUse(PathBuf),
     #[error(
-        "the job that has left its images in {} cannot be resumed: there is no set of images of one moment with all that was under \
-         way between ranks, as a complete wave has it, or a suspension; resurgo rm {} removes its files", .0.display(), .0.display()
+        "the job that has left its files in {} cannot be resumed: {}; resurgo rm {} removes its files", .0.display(), .1, .0.display()
     )]
-    OnlyImages(PathBuf),
+    OnlyImages(PathBuf, NoWave),
+}
+
+/// Why there is nothing but images, if anything, of a job that was lost.
+#[derive(Debug, thiserror::Error)]
+pub enum NoWave {
+    #[error("it was lost before its first images were complete")]
+    NoImages,
+    #[error("no wave of its images was written down before it was lost")]
+    Incomplete,
+    /// Logs are in the node's memory, and no image has any of it.
+    #[error(
+        "under {0} each rank has images of its own moments, and what was under way between them was in memory that is lost; with \
+         --protocol auto a job leaves waves to resume from, or suspend it in time (resurgo suspend, or SIGTERM)"
+    )]
+    NotLogged(String),
+    #[error(
+        "there is no set of images of one moment with all that was under way between ranks, as a complete wave has it"
+    )]
+    Unknown,
 }
 
 /// Makes the key of a job, in its directory. Returns it with what keeps others from resuming the job.
@@ -296,8 +316,29 @@ fn without_file(directory: &Path) -> Error {
     match Directory::open(directory, Trust::Groups) {
         Ok(directory) if !directory.has(KEY) => Error::Nothing(path),
         Ok(directory) if runs(&directory) => Error::InUse(path),
-        Ok(_) => Error::OnlyImages(path),
+        Ok(directory) => Error::OnlyImages(path, why_no_wave(&directory)),
         Err(_) => Error::Nothing(path),
+    }
+}
+
+/// Of a job that was lost, and whose images alone are in `directory`.
+fn why_no_wave(directory: &Directory) -> NoWave {
+    let names = directory.names().into_iter().filter(|name| note::is_file_name(name));
+    let notes = names.map(|name| {
+        let file = directory.open_file(&name, OFlag::O_RDONLY).ok()?;
+        let text = resurgo_image::file::note_of(Path::new(&name), file).ok()?;
+        Note::read(&text).ok()
+    });
+    let mut notes = notes.peekable();
+    if notes.peek().is_none() {
+        return NoWave::NoImages;
+    }
+    let protocol = notes.flatten().map(|note| note.protocol).find(|name| !name.is_empty());
+    let known = protocol.as_deref().and_then(Protocol::named);
+    match (known.map(Protocol::waves), protocol) {
+        (Some(kinds::Waves::None | kinds::Waves::OfEachGroup), Some(protocol)) => NoWave::NotLogged(protocol),
+        (Some(_), _) => NoWave::Incomplete,
+        (None, _) => NoWave::Unknown,
     }
 }
 
@@ -347,7 +388,7 @@ impl Suspended {
         Ok(found
             .filter(|found| match found {
                 // Neither is one that runs and that nothing is written down of yet.
-                Err(Error::Nothing(_) | Error::OnlyImages(_) | Error::InUse(_) | Error::OtherUser(..)) => false,
+                Err(Error::Nothing(_) | Error::OnlyImages(..) | Error::InUse(_) | Error::OtherUser(..)) => false,
                 // The directory of somebody else.
                 Err(Error::Io(_, error)) => error.kind() != io::ErrorKind::PermissionDenied,
                 _ => true,

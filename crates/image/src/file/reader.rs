@@ -214,6 +214,14 @@ impl Source<'_> {
     }
 }
 
+/// The agent's note in an open image file; nothing else of it is verified but its header. `path` is for people.
+pub fn note_of(path: &Path, file: File) -> Result<String, Defect> {
+    let source = Source { path, file };
+    let length = source.length()?;
+    let (_, header) = source.header(length)?;
+    source.note(&header, length)
+}
+
 impl Image {
     /// Opens the file `path` and checks everything but the data.
     pub fn open(path: &Path) -> Result<Image, Defect> {

@@ -408,7 +408,7 @@ impl Agent {
         work.ranks[rank].images.copies.push(Image {
             number,
             slot: taking.slot,
-            note: Note::new(&work.job.name, rank, number, counts, account),
+            note: Note::new(&work.job.name, work.job.protocol, (rank, number), counts, account),
             delivered: taking.delivered,
             socket,
         });

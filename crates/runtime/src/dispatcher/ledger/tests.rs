@@ -3,10 +3,12 @@
 use resurgo_wire::control::Stream::{Stderr, Stdout};
 
 use resurgo_pmi::Position;
+use resurgo_protocol::Protocol;
 use serde_json::json;
 
 use super::taken::Printed;
 use super::*;
+use crate::note::{Counts, Note};
 
 fn ledger(ranks: usize) -> Ledger {
     let mut ledger = Ledger::new("j", vec![0; ranks], true).unwrap();
@@ -64,8 +66,8 @@ fn what_a_note_says_of_an_account_is_all_of_it() {
     ledger.printed(0, 1, Stdout, b"one\ntwo, and");
     ledger.printed(0, 1, Stderr, &[0xff; 5000]);
     let noted = ledger.note_account((0, 1), 7, 3, Some(heard), &[]).unwrap();
-    let note = crate::note::Note::new("j", 0, 7, crate::note::Counts::default(), noted.clone());
-    let account = crate::note::Note::read(&note.to_text()).unwrap().account;
+    let note = Note::new("j", Protocol::Auto, (0, 7), Counts::default(), noted);
+    let account = Note::read(&note.to_text()).unwrap().account;
     let read: Account = serde_json::from_value(account).unwrap();
     let kept = &ledger.ranks[0].accounts[&7];
     assert_eq!((&read.printed, read.pmi, read.read), (&kept.printed, kept.pmi, 3));
