@@ -18,9 +18,11 @@
 
 mod files;
 mod images;
+mod messages;
 mod nodes;
 mod returns;
 mod state;
+mod surveys;
 #[cfg(test)]
 mod tests;
 mod waves;
@@ -29,11 +31,13 @@ mod words;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::group::{Groups, Turn};
+use crate::group::Groups;
+use crate::group::formation::Grouping;
 use crate::kinds::{Protocol, Waves};
 use crate::{Node, Rank};
-pub use state::{Former, From, Place};
-use state::{Images, Member, Nodes, Process, Unit};
+pub use messages::{Command, Fact, Manner, Whom};
+pub use state::{Former, From, Place, State};
+use state::{Found, Images, Member, Nodes, Process, Survey, Unit};
 pub use words::{Cause, Why};
 
 /// Complete files of a rank that stay.
@@ -45,6 +49,8 @@ pub struct Plan {
     pub protocol: Protocol,
     /// The ranks that have their waves together.
     pub units: Groups,
+    /// How the ranks of a wave are put into groups that are copied one after the other, where they are.
+    pub groups: Grouping,
     /// Images are written into files.
     pub files: bool,
     /// With several nodes an image counts when another node has its file, too: [`Command::Replicate`].
@@ -55,334 +61,6 @@ pub struct Plan {
     pub groups_at_once: u32,
 }
 
-/// What a rank does when an image of it is wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// It is inside MPI, and repeats nothing.
-    Live,
-    NotOpened,
-    Closed,
-    Repeats,
-    /// It runs, and its memory is not all there.
-    Filling,
-    /// Its last images are still being written down.
-    Writing,
-}
-
-/// What has happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fact {
-    /// The job begins.
-    Launched,
-    /// So many ranks are new.
-    Spawned {
-        ranks: usize,
-    },
-    /// Images of a unit are wanted; where ranks have them alone it is a rank. `states` and `held`, the bytes that they hold, are of its
-    /// ranks; `groups` are those of the next wave, where there are some.
-    Wanted {
-        unit: usize,
-        states: Vec<State>,
-        held: u64,
-        groups: Option<Groups>,
-    },
-    /// All threads of the rank stand still. `accounted`: it is not in the middle of a command to the process manager.
-    Stopped {
-        rank: Rank,
-        number: u64,
-        accounted: bool,
-    },
-    /// It holds back what must not pass.
-    Noticed {
-        rank: Rank,
-        turn: Turn,
-    },
-    /// Its channels are empty, after it has taken so much from them.
-    Drained {
-        rank: Rank,
-        number: u64,
-        moved: u64,
-    },
-    /// Its copy exists, which can be woken if it `sleeps`, and otherwise writes a file and ends. It stood still for so long.
-    Copied {
-        rank: Rank,
-        number: u64,
-        sleeps: bool,
-        stood: Duration,
-    },
-    /// It cannot be copied, or cannot hold back what must not pass.
-    Refused {
-        rank: Rank,
-        number: u64,
-        reason: String,
-    },
-    /// What was in transit in this wave is known, or cannot be.
-    TransitKnown {
-        number: u64,
-    },
-    TransitLost {
-        number: u64,
-        reason: String,
-    },
-    TransitNotWritten {
-        number: u64,
-        reason: String,
-    },
-    /// The file of the image is complete, and on the disk of the rank's node.
-    Written {
-        rank: Rank,
-        number: u64,
-    },
-    /// The complete file can be read there, too.
-    Stored {
-        rank: Rank,
-        number: u64,
-        place: Place,
-    },
-    NotWritten {
-        rank: Rank,
-        number: u64,
-        reason: String,
-    },
-    /// The copy has gone. `stored`: all of its file is there.
-    CopyLost {
-        rank: Rank,
-        number: u64,
-        stored: bool,
-    },
-    /// The file cannot be used where the rank has just been told to read it.
-    FileLost {
-        rank: Rank,
-        number: u64,
-    },
-    /// The process of the life is known.
-    Started {
-        rank: Rank,
-        life: u64,
-    },
-    /// The life will have no process, or it could not be made what the image says.
-    NotBegun {
-        rank: Rank,
-        life: u64,
-    },
-    /// It is as it was at the wave, and waits for the others.
-    Ready {
-        rank: Rank,
-        life: u64,
-    },
-    /// Its process has ended, as programs should or not.
-    Ended {
-        rank: Rank,
-        life: u64,
-        orderly: bool,
-    },
-    /// The node is there: so many ranks have room on it. `spare`: it is kept for ranks whose nodes are lost.
-    Up {
-        node: Node,
-        slots: u32,
-        spare: bool,
-    },
-    /// The node is lost, with its processes, copies, and what is on its disk. Nothing that comes from there is told any more.
-    Down {
-        node: Node,
-    },
-    /// Before the job begins, or goes on: the node of each rank.
-    Placed {
-        nodes: Vec<Node>,
-    },
-    /// A rank that has failed begins again alone.
-    Restart {
-        rank: Rank,
-    },
-    /// A rank has failed, and its unit returns.
-    Return {
-        rank: Rank,
-    },
-    /// There are to be no waves any more, and images of single ranks.
-    OnlyLogs,
-    /// There are waves again, and none so far.
-    WavesAgain,
-    /// All processes are to end, as the job is being suspended.
-    Halt,
-    /// The job goes on after that, or is resumed: `together` from a wave, although there are logs.
-    GoOn {
-        together: bool,
-    },
-    /// The time [`Coordinator::due`] has come.
-    Due,
-}
-
-/// How an image is taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
-    /// Of one rank alone.
-    Alone,
-    /// In a wave for which ranks stand still together.
-    Together,
-    /// In a wave that stops nobody.
-    Passing,
-}
-
-/// What is to be done, or told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
-    /// The ranks see how far waves have come.
-    Waves {
-        asked: u64,
-        over: u64,
-    },
-    /// The ranks see their groups in the next wave.
-    Groups(Groups),
-    /// The ranks see whose turn it is; with group 0 that the wave is over, and what has been deferred leaves.
-    Turn(Turn),
-    /// The rank is asked for an image.
-    Ask {
-        rank: Rank,
-        number: u64,
-        manner: Manner,
-    },
-    /// The rank is made to hold back what must not pass.
-    Notice {
-        rank: Rank,
-        turn: Turn,
-    },
-    /// The rank takes what its channels hold.
-    Drain {
-        rank: Rank,
-        number: u64,
-    },
-    /// The rank copies itself and goes on.
-    Copy {
-        rank: Rank,
-        number: u64,
-    },
-    /// The rank goes on, without an image.
-    Abandon {
-        rank: Rank,
-        number: u64,
-    },
-    /// What was in transit in the wave is taken out of the logs, read from its file, put into the logs, written into its file.
-    TakeTransit {
-        number: u64,
-    },
-    ReadTransit {
-        number: u64,
-    },
-    PutTransit {
-        number: u64,
-    },
-    WriteTransit {
-        number: u64,
-    },
-    /// What was in transit in earlier waves is not needed in memory any more; files of other waves than these are not.
-    ForgetTransit {
-        before: u64,
-    },
-    CollectTransit {
-        keep: Vec<u64>,
-    },
-    /// The copy ends.
-    EndCopy {
-        rank: Rank,
-        number: u64,
-    },
-    /// The copy writes its file.
-    Write {
-        rank: Rank,
-        number: u64,
-    },
-    /// The rank's node sends the file to another one, which says when it has all of it.
-    Replicate {
-        rank: Rank,
-        number: u64,
-        to: Node,
-    },
-    /// The file that was to be written is not any more, and goes where it is complete; on all nodes.
-    GiveUp {
-        rank: Rank,
-        number: u64,
-    },
-    /// The file is not needed any more, on any node.
-    Collect {
-        rank: Rank,
-        number: u64,
-    },
-    /// No life of the rank begins before this image any more.
-    Forget {
-        rank: Rank,
-        before: u64,
-    },
-    /// The process of the life ends; one that is not known yet as soon as it is.
-    Kill {
-        rank: Rank,
-        life: u64,
-    },
-    /// All that ranks share, and their talk with the process manager, begins anew.
-    Reset,
-    /// The logs inside the unit are emptied.
-    CutInside {
-        unit: usize,
-    },
-    /// The logs begin anew, empty.
-    EmptyLogs,
-    /// The rank gets a process on this node. `together`: it says when it is ready, and waits for [`Command::Go`]. `reads`: the node
-    /// from which the file comes that it begins from, where that is another one.
-    Begin {
-        rank: Rank,
-        life: u64,
-        from: From,
-        together: bool,
-        node: Node,
-        reads: Option<Node>,
-    },
-    Go {
-        rank: Rank,
-    },
-    /// Told: the rank has an image alone.
-    Taken {
-        rank: Rank,
-        number: u64,
-        stood: Duration,
-        sleeps: bool,
-    },
-    /// Told: there is no image, or wave, because of this rank.
-    Dropped {
-        rank: Rank,
-        why: Why,
-    },
-    /// Told: the wave is complete.
-    Complete {
-        unit: usize,
-        number: u64,
-        total: Duration,
-        longest: Duration,
-        all: Duration,
-        groups: Groups,
-    },
-    /// Told: the image will be in no file.
-    NotWritten {
-        rank: Rank,
-        number: u64,
-        reason: String,
-    },
-    /// Told: the ranks of the unit have returned to this wave; 0: to the beginning.
-    Returned {
-        unit: usize,
-        wave: u64,
-    },
-    /// Told: these ranks have failed with their node. (Of others that were there the units return already.)
-    Lost {
-        node: Node,
-        ranks: Vec<Rank>,
-    },
-    /// Told: the rank can begin from nowhere, and others go on.
-    CannotRecoverAlone {
-        rank: Rank,
-    },
-    /// Told: the job cannot go on.
-    Fail(Cause),
-}
-
 /// See the head of this file.
 #[derive(Debug)]
 pub struct Coordinator {
@@ -390,6 +68,9 @@ pub struct Coordinator {
     ranks: Vec<Member>,
     units: Vec<Unit>,
     nodes: Nodes,
+    /// Questions that have not been answered for all their ranks, and how many there have been.
+    surveys: Vec<Survey>,
+    surveyed: u64,
     /// Waves of which what was in transit is known, and those of which it is in a file.
     transit: BTreeSet<u64>,
     transit_files: BTreeSet<u64>,
@@ -409,6 +90,8 @@ impl Coordinator {
             units: units.collect(),
             ranks: (0..plan.units.ranks()).map(|_| Member::default()).collect(),
             nodes: Nodes::default(),
+            surveys: Vec::new(),
+            surveyed: 0,
             transit: BTreeSet::new(),
             transit_files: BTreeSet::new(),
             is_halted: false,
@@ -432,17 +115,6 @@ impl Coordinator {
         }
         this.count_on();
         this
-    }
-
-    /// What would be needed to go on from files.
-    pub fn former(&self, rank: Rank) -> Former {
-        let member = &self.ranks[rank as usize];
-        Former {
-            asked: member.images.asked,
-            begun: member.images.begun,
-            files: member.images.files.clone(),
-            finished: member.finished,
-        }
     }
 
     /// Numbers of waves go on behind those of all images.
@@ -474,15 +146,14 @@ impl Coordinator {
         match fact {
             Fact::Launched => (0..self.ranks.len() as Rank).for_each(|rank| self.begin(rank, From::Beginning, false)),
             Fact::Spawned { ranks } => self.spawned(ranks),
-            Fact::Wanted {
-                unit,
-                states,
+            Fact::Wanted { unit } => self.survey(unit),
+            Fact::Surveyed {
+                rank,
+                number,
+                state,
                 held,
-                groups,
-            } => match self.has_waves() {
-                true => self.begin_wave(unit, &states, held, groups, now),
-                false => self.begin_image(unit as Rank, states[0], held, now),
-            },
+                sent,
+            } => self.surveyed(rank, number, Found { state, held, sent }, now),
             Fact::Stopped {
                 rank,
                 number,
@@ -502,9 +173,14 @@ impl Coordinator {
             Fact::TransitNotWritten { number, reason } => self.transit_not_written(number, &reason),
             Fact::Written { rank, number } => self.written(rank, number),
             Fact::NotWritten { rank, number, reason } => self.not_written(rank, number, reason),
-            Fact::CopyLost { rank, number, stored } => self.copy_lost(rank, number, stored),
+            Fact::CopyLost {
+                rank,
+                number,
+                stored,
+                reason,
+            } => self.copy_lost(rank, number, stored, reason),
             Fact::Stored { rank, number, place } => self.stored(rank, number, place),
-            Fact::FileLost { rank, number } => self.file_lost(rank, number),
+            Fact::FileLost { rank, number, reason } => self.file_lost(rank, number, reason),
             Fact::Started { rank, life } => self.started(rank, life),
             Fact::NotBegun { rank, life } => self.not_begun(rank, life),
             Fact::Ready { rank, life } => self.ready(rank, life),
@@ -530,20 +206,35 @@ impl Coordinator {
         self.plan.protocol.has_waves()
     }
 
-    /// As it is now: see [`Fact::OnlyLogs`].
+    /// Its protocol is as it is now: see [`Fact::OnlyLogs`].
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// As it is now.
     pub fn protocol(&self) -> Protocol {
         self.plan.protocol
     }
 
-    /// A life can begin from the copy: it is not part of a wave that is under way.
-    pub fn counts(&self, rank: Rank, copy: u64) -> bool {
-        self.ranks[rank as usize].images.copy == Some(copy)
+    /// Waves have been given up, and all begin again when a rank cannot recover alone.
+    pub fn may_begin_again(&self) -> bool {
+        self.may_begin_again
+    }
+
+    /// Where `rank` runs, or did last.
+    pub fn node(&self, rank: Rank) -> Node {
+        self.ranks[rank as usize].node
     }
 
     /// The unit of `rank`.
     pub fn unit(&self, rank: Rank) -> usize {
         let has = |unit: &Unit| unit.members.binary_search(&rank).is_ok();
         self.units.iter().position(has).unwrap_or(0)
+    }
+
+    /// How many units there are.
+    pub fn units(&self) -> usize {
+        self.units.len()
     }
 
     /// The ranks of a unit.
@@ -554,11 +245,6 @@ impl Coordinator {
     /// Its unit returns to a wave: the ends of its processes are no failures.
     pub fn is_returning(&self, rank: Rank) -> bool {
         self.units[self.unit(rank)].returning.is_some()
-    }
-
-    /// Waves have been given up, and all begin again when a rank cannot recover alone.
-    pub fn may_begin_again(&self) -> bool {
-        self.may_begin_again
     }
 
     /// The number of the last wave that the unit of `rank` has been asked for.
@@ -572,7 +258,7 @@ impl Coordinator {
     }
 
     /// Only the failed rank's unit returns, and repeats what it has done.
-    fn is_hierarchical(&self) -> bool {
+    pub fn is_hierarchical(&self) -> bool {
         self.plan.protocol.waves() == Waves::OfEachGroup
     }
 
@@ -590,7 +276,9 @@ impl Coordinator {
 
     fn spawned(&mut self, ranks: usize) {
         // There is no way back to where they were not.
-        self.may_begin_again = false;
+        if std::mem::take(&mut self.may_begin_again) {
+            self.tell_protocol();
+        }
         for rank in self.ranks.len()..self.ranks.len() + ranks {
             let node = self.roomiest();
             self.ranks.push(Member {
@@ -603,20 +291,32 @@ impl Coordinator {
 
     /// Ranks have images alone from now on; those that they have stay good for that.
     fn only_logs(&mut self) {
+        self.drop_surveys(&Why::NoWaves, |_| true);
         self.drop_wave(0, Why::NoWaves);
         if let Some(protocol) = self.plan.protocol.without_waves() {
             self.plan.protocol = protocol;
             self.may_begin_again = !self.is_resumed;
+            self.tell_protocol();
         }
+    }
+
+    fn tell_protocol(&mut self) {
+        self.tell(Command::Protocol {
+            protocol: self.plan.protocol,
+            may_begin_again: self.may_begin_again,
+        });
     }
 
     /// Images of single ranks are no wave, also when they have the same number.
     fn waves_again(&mut self) {
-        let Some(protocol) = self.plan.protocol.with_waves_again() else {
+        let former = self.plan.protocol.with_waves_again();
+        let Some(protocol) = former.filter(|_| self.may_begin_again) else {
             return;
         };
+        self.drop_surveys(&Why::NoWaves, |_| true);
         self.plan.protocol = protocol;
         self.may_begin_again = false;
+        self.tell_protocol();
         self.forget_copies(0, |_| false);
         self.collect_files(0, |_| true);
         self.count_on();
@@ -624,7 +324,10 @@ impl Coordinator {
 
     fn halt(&mut self) {
         self.is_halted = true;
-        self.units.iter_mut().for_each(|unit| unit.returning = None);
+        self.tell(Command::Halt);
+        for unit in &mut self.units {
+            (unit.returning, unit.reading) = (None, None);
+        }
         for rank in 0..self.ranks.len() as Rank {
             self.kill(rank);
         }
@@ -632,6 +335,7 @@ impl Coordinator {
 
     fn go_on_after_halt(&mut self, together: bool) {
         self.is_halted = false;
+        self.tell(Command::GoOn);
         if together || !self.plan.protocol.logs() || self.is_hierarchical() {
             for unit in 0..self.units.len() {
                 let mut members = self.units[unit].members.iter();

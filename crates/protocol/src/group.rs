@@ -20,6 +20,7 @@ use crate::Rank;
 
 /// Which rank is in which group; groups have their turns in the order of their numbers, which begin at 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Groups {
     of: Vec<u32>,
     count: u32,
@@ -70,6 +71,7 @@ impl Groups {
 
 /// How far a wave has come, as the coordinator tells all ranks in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Turn {
     /// The last wave that has been begun.
     pub wave: u64,

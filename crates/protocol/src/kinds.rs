@@ -160,6 +160,24 @@ impl Protocol {
     }
 }
 
+/// A protocol in messages and files: its number.
+#[cfg(feature = "serde")]
+pub mod by_number {
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    use super::Protocol;
+
+    pub fn serialize<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u32(protocol.number())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Protocol, D::Error> {
+        let number = u32::deserialize(deserializer)?;
+        Protocol::numbered(number).ok_or_else(|| D::Error::custom(format!("there is no protocol {number}")))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,8 +2,8 @@
 //! and say to the dispatcher's ledger.
 //!
 //! Single-threaded, one epoll loop, nothing in it blocks. What follows from the end of a rank the dispatcher decides, and the coordinator
-//! ([`resurgo_protocol::coordinator`]), which the agent tells what happens and obeys (`waves.rs`). When the dispatcher goes away, everything that the agent has started
-//! ends.
+//! ([`resurgo_protocol::coordinator`]) there, which the agent tells what happens and obeys (`waves.rs`). When the dispatcher goes away,
+//! everything that the agent has started ends.
 
 mod bypass;
 mod feed;
@@ -35,7 +35,6 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
-use resurgo_protocol::{Coordinator, Fact};
 use resurgo_wire::control::{End, Job, Stream, ToAgent, ToDispatcher};
 
 use crate::connection::Connection;
@@ -131,6 +130,8 @@ struct Agent {
     paused: bool,
     /// The program has come to its end.
     finished: bool,
+    /// A rank could not be started: no other is.
+    is_broken: bool,
     stopped: bool,
 }
 
@@ -147,9 +148,6 @@ struct Work {
     ranks: Vec<Rank>,
     /// Standard input of rank 0.
     feed: Feed,
-    /// It decides what follows from what happens to ranks and their images. Its times are since `began`.
-    coordinator: Coordinator,
-    began: Instant,
     waves: waves::Waves,
     held: held::Held,
     /// Where images are written into files, if they are.
@@ -157,8 +155,6 @@ struct Work {
     /// What is being written so that an interrupted job can be resumed.
     recording: Option<record::Recording>,
     halt: suspend::Halt,
-    /// It goes on from a wave, as the launcher or the machine was lost: all ranks begin together.
-    is_from_wave: bool,
     /// Bytes of output the dispatcher is willing to take, and of output that is repeated.
     window: [u64; 2],
 }
@@ -229,8 +225,7 @@ impl Agent {
             (None, true) => Some(TICK),
             (None, false) => {
                 let looks = self.work.looks_at_buffers().or(self.work.looks_at_held());
-                let next = looks.into_iter().chain(self.work.patience_ends()).min();
-                next.map(|at| at.saturating_duration_since(now) + late)
+                looks.map(|at| at.saturating_duration_since(now) + late)
             }
         };
         if let Some(guest) = &self.guest {
@@ -289,36 +284,15 @@ impl Agent {
         match message {
             // This agent has its job.
             ToAgent::Launch(_) | ToAgent::Resume { .. } => {}
-            ToAgent::Halt => self.halt()?,
-            ToAgent::GoOn => {
-                if self.ending.is_none() {
-                    self.go_on_after_halt(false)?;
-                }
-            }
+            ToAgent::Do(command) => self.carry_out(command)?,
             ToAgent::Suspend { about, input } => {
                 if self.ending.is_none() {
                     self.suspend(about, input.as_deref())?;
                 }
             }
             ToAgent::Record { about, input } => self.record(about, input)?,
-            ToAgent::Restart {
-                rank,
-                fault_at_messages,
-            } => {
-                self.start_again(rank, fault_at_messages)?;
-            }
-            ToAgent::Checkpoint { rank } => self.want_images(rank)?,
+            ToAgent::FaultAt { rank, messages } => self.work.ranks[rank].fault_at_messages = messages,
             ToAgent::MeasureLogs => self.measure_logs()?,
-            ToAgent::Wave { unit } => self.want_images(unit)?,
-            ToAgent::Return {
-                rank,
-                fault_at_messages,
-            } => {
-                if self.ending.is_none() {
-                    self.work.ranks[rank].fault_at_messages = fault_at_messages;
-                    self.coordinate(Fact::Return { rank: rank as u32 })?;
-                }
-            }
             ToAgent::Kill { rank } => {
                 if let Some(this) = self.work.ranks.get_mut(rank)
                     && let Some(life) = &this.life
@@ -335,12 +309,11 @@ impl Agent {
                 if self.ending.is_none()
                     && let Err(error) = self.spawn(programs, &message_faults)
                 {
+                    self.is_broken = true;
                     let reason = format!("cannot start what rank {by} spawned: {error}{}", crate::hint(&error));
                     self.send(&ToDispatcher::Failed { reason })?;
                 }
             }
-            ToAgent::OnlyLogs => self.change_protocol(Fact::OnlyLogs)?,
-            ToAgent::WavesAgain => self.change_protocol(Fact::WavesAgain)?,
             ToAgent::Signal { number } => {
                 if let Ok(signal) = Signal::try_from(number) {
                     self.signal_all(signal);
@@ -387,26 +360,6 @@ impl Agent {
         }
     }
 
-    /// Starts all ranks of a job that begins.
-    fn start_all(&mut self) -> Result<(), String> {
-        let work = &mut self.work;
-        let size = work.ranks.len();
-        if work.is_hierarchical() {
-            work.tell_groups(&work.job.units(size))
-                .map_err(|error| format!("cannot write to the node memory: {error}"))?;
-        }
-        for (rank, messages) in &work.job.message_faults {
-            work.ranks[*rank].fault_at_messages = *messages;
-        }
-        self.coordinate_starts(Fact::Launched)
-            .map_err(|(rank, error)| format!("cannot start rank {rank} of {size}: {error}{}", crate::hint(&error)))
-    }
-
-    pub(super) fn cannot_begin(&mut self, reason: String) -> io::Result<()> {
-        self.kill_everything();
-        self.send(&ToDispatcher::Failed { reason })
-    }
-
     /// Ends what is left of the job and tells the dispatcher.
     fn stop(&mut self) -> io::Result<()> {
         self.kill_everything();
@@ -435,5 +388,18 @@ impl Agent {
             let place = spawn::place(&self.work.job, number);
             leftovers::remove(&place.kvs_name, place.rank);
         }
+    }
+}
+
+impl Work {
+    /// What lives need that the job's first begin with.
+    fn prepare_lives(&mut self) -> io::Result<()> {
+        if self.is_hierarchical() {
+            self.tell_groups(&self.job.units(self.ranks.len()))?;
+        }
+        for (rank, messages) in &self.job.message_faults {
+            self.ranks[*rank].fault_at_messages = *messages;
+        }
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@ mod books;
 mod bus;
 mod checkpoints;
 mod console;
+mod coordinate;
 mod events;
 mod heard;
 mod images;
@@ -37,8 +38,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use resurgo_protocol::Protocol;
-use resurgo_protocol::group::Groups;
+use resurgo_protocol::Coordinator;
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, ToAgent, ToDispatcher};
 
@@ -152,7 +152,10 @@ struct Dispatcher {
     faults: Schedule,
     checkpoints: Checkpoints,
     images: Images,
-    waves: Waves,
+    /// It decides what follows from what happens to ranks and their images. Its times are since `start`.
+    coordinator: Coordinator,
+    /// The program does not repeat what it does: all ranks return to a wave after every failure, although they log.
+    together: bool,
     suspension: Suspension,
     start: Instant,
     /// Since the start; none once it is over.
@@ -202,19 +205,6 @@ struct Spawning {
     worlds: Vec<usize>,
     /// Which rank has spawned each one that was spawned in this run.
     by: BTreeMap<usize, usize>,
-}
-
-/// Which ranks have their images together and return together.
-struct Waves {
-    protocol: Protocol,
-    /// The ranks that have their waves together: all, or each group of ranks for itself.
-    units: Groups,
-    /// Per unit: its ranks are being returned to a wave.
-    returning: Vec<bool>,
-    /// The program does not repeat what it does: all ranks return to a wave after every failure, although they log.
-    together: bool,
-    /// Waves have been given up, and all begin again when a rank cannot recover alone.
-    may_begin_again: bool,
 }
 
 /// What is known of images beside their times.
@@ -275,6 +265,7 @@ impl Dispatcher {
         code
     }
 
+    /// Tells the node of the rank that it is about, or all.
     fn tell(&mut self, message: ToAgent) {
         self.agents.tell(&message);
     }
@@ -309,6 +300,7 @@ impl Dispatcher {
         self.inject_faults();
         self.checkpoint();
         let lost = self.hear_agents(&ready.agents)?;
+        self.mind_silent_ranks();
         // After the answers have been heard: nothing else may happen for a long time.
         self.tell_who_waits_for_images();
         self.mind_suspension();
@@ -400,6 +392,9 @@ impl Dispatcher {
             && let Some(due) = self.front.signals.due()
         {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
+        }
+        if let Some(due) = self.coordinator.due() {
+            at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
         }
         if let Some(due) = self.front.progress_due {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
@@ -520,7 +515,7 @@ impl Dispatcher {
         Status {
             ranks: self.pids.len(),
             running: self.pids.iter().flatten().count(),
-            protocol: self.waves.protocol.name().to_string(),
+            protocol: self.coordinator.protocol().name().to_string(),
             seconds: self.start.elapsed().as_secs_f64(),
             restarts: self.bus.stats().restarts(),
             images,
@@ -566,6 +561,9 @@ fn killed(rank: usize, statistics: LifeStatistics) -> resurgo_wire::control::End
     resurgo_wire::control::Ended {
         rank,
         life: 1,
+        asked: 1,
+        by_order: false,
+        orderly: false,
         pid: 123,
         end: resurgo_wire::control::End::Signalled(9),
         initialised: true,

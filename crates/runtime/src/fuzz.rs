@@ -150,7 +150,7 @@ fn fuzz_frames_of_every_protocol() {
             life,
             lines: b"cmd=maxes\n".to_vec(),
         },
-        ToAgent::Halt,
+        ToAgent::Do(resurgo_protocol::Command::Halt),
     ]);
     let dispatcher = framed(&[
         ToDispatcher::StdinWanted { life },

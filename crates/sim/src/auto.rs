@@ -12,11 +12,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use resurgo_protocol::coordinator::{From, Manner, State as Condition, Why};
+use resurgo_protocol::coordinator::{From, Manner, Why};
 use resurgo_protocol::{Command, Fact, Rank};
 
 use crate::checkers::{Checkers, KEPT, Violation, violation};
-use crate::kept::{copied, stopped};
+use crate::kept::{copied, is_live, stopped};
 use crate::log::{Log, Record};
 use crate::mutation::Mutation;
 use crate::process::{Process, State};
@@ -57,6 +57,11 @@ impl World {
 
     fn carry_out(&mut self, command: &Command) {
         match *command {
+            Command::Survey { number, ref ranks, .. } => {
+                for rank in ranks {
+                    self.coordinate(is_live(*rank, number));
+                }
+            }
             Command::Ask {
                 rank,
                 number,
@@ -163,12 +168,7 @@ impl World {
 
     fn want_wave(&mut self, rank: Rank) {
         let unit = self.coordinator.unit(rank);
-        self.coordinate(Fact::Wanted {
-            unit,
-            states: vec![Condition::Live; self.coordinator.members(unit).len()],
-            held: 0,
-            groups: None,
-        });
+        self.coordinate(Fact::Wanted { unit });
     }
 
     fn stand_still(&mut self, rank: Rank, number: u64) {
@@ -306,8 +306,12 @@ impl World {
         };
         images.writing.take_if(|writing| *writing == number);
         self.note(|| format!("the copy of {rank} for wave {number} is lost"));
-        let stored = false;
-        self.coordinate(Fact::CopyLost { rank, number, stored });
+        self.coordinate(Fact::CopyLost {
+            rank,
+            number,
+            stored: false,
+            reason: "it has ended".to_string(),
+        });
     }
 
     /// All ranks return to the last complete wave, or to the beginning if there has been none.

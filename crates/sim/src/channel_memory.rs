@@ -12,11 +12,12 @@ use std::collections::VecDeque;
 use resurgo_protocol::channel_memory::{Admission, ChannelMemory, Departures, memory_of};
 use resurgo_protocol::coordinator::Plan;
 use resurgo_protocol::group::Groups;
+use resurgo_protocol::group::formation::Grouping;
 use resurgo_protocol::{Coordinator, Fact, Rank, Tolerate};
 
 use crate::causal::Piggybacks;
 use crate::checkers::{Checkers, KEPT, LIVENESS, MAX_RANKS, Violation, violation};
-use crate::kept::{KeptImages, wanted};
+use crate::kept::KeptImages;
 use crate::mutation::Mutation;
 use crate::program::{Job, Program};
 use crate::queue::Queue;
@@ -217,6 +218,7 @@ impl World {
             coordinator: Coordinator::new(Plan {
                 protocol: options.setting.protocol(),
                 units: Groups::one(size),
+                groups: Grouping::One,
                 files: true,
                 partners: false,
                 local_copies: true,
@@ -362,7 +364,7 @@ impl World {
                 if self.is_life(rank, incarnation) {
                     self.complete_image(rank);
                 } else if self.is(Mutation::LateImage) && self.ranks[rank as usize].images.late.is_some() {
-                    self.coordinate(wanted(rank));
+                    self.coordinate(Fact::Wanted { unit: rank as usize });
                     self.all_stands(rank);
                     self.complete_image(rank);
                 }

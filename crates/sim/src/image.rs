@@ -16,7 +16,6 @@ use resurgo_protocol::coordinator::{From, KEPT as KEPT_IMAGES};
 use resurgo_protocol::{Causal, Fact, Rank};
 
 use crate::checkers::{KEPT, Standing, Violation, violation};
-use crate::kept::wanted;
 use crate::log::{Cursor, Log};
 use crate::logger::ToLogger;
 use crate::mutation::Mutation;
@@ -86,7 +85,7 @@ impl World {
         }
         process.image_wanted = false;
         let incarnation = process.incarnation;
-        self.coordinate(wanted(rank));
+        self.coordinate(Fact::Wanted { unit: rank as usize });
         let delay = 1 + self.random.below(self.imaging.time);
         self.crashes.provoked = Some(rank);
         self.note(|| format!("{rank} begins to write an image"));
@@ -258,7 +257,11 @@ impl World {
         self.destroyed = None;
         self.counts.fallbacks += 1;
         self.note(|| format!("the newest image of {rank} is destroyed"));
-        self.coordinate(Fact::FileLost { rank, number: newest });
+        self.coordinate(Fact::FileLost {
+            rank,
+            number: newest,
+            reason: "it is damaged".to_string(),
+        });
         false
     }
 

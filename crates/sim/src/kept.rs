@@ -152,12 +152,13 @@ pub(crate) fn stopped(rank: Rank, number: u64) -> Fact {
     }
 }
 
-/// An image of `rank` alone is wanted, which runs and repeats nothing.
-pub(crate) fn wanted(rank: Rank) -> Fact {
-    Fact::Wanted {
-        unit: rank as usize,
-        states: vec![State::Live],
+/// `rank` runs and repeats nothing.
+pub(crate) fn is_live(rank: Rank, number: u64) -> Fact {
+    Fact::Surveyed {
+        rank,
+        number,
+        state: State::Live,
         held: 0,
-        groups: None,
+        sent: Vec::new(),
     }
 }

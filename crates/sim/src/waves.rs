@@ -19,6 +19,7 @@ mod stored;
 use std::collections::BTreeMap;
 
 use resurgo_protocol::coordinator::Plan;
+use resurgo_protocol::group::formation;
 use resurgo_protocol::group::{Groups, Turn};
 use resurgo_protocol::{Fact, Rank, kinds};
 
@@ -208,6 +209,31 @@ pub(crate) fn simulate(seed: u64, options: Options, trace: bool) -> Result<Repor
     }
 }
 
+/// What the coordinator is to do, and how many groups may write their images at the same time, whatever a variant does.
+fn plan<E>(options: &Options, size: usize, nodes: &Nodes<E>, random: &mut Random) -> (Plan, u32) {
+    let one_by_one = options.setting.protocol().waves() == kinds::Waves::GroupByGroup;
+    let has_files = random.one_in(2) || nodes.linked && nodes.storage != Storage::Own;
+    let at_once = if one_by_one { random.between(1, 2) as u32 } else { 1 };
+    let plan = Plan {
+        protocol: options.setting.protocol(),
+        units: Groups::one(size),
+        groups: match one_by_one {
+            true => formation::Grouping::Dynamic {
+                size: random.between(1, size as u64) as usize,
+            },
+            false => formation::Grouping::One,
+        },
+        files: has_files,
+        partners: nodes.storage == Storage::Partners,
+        local_copies: random.one_in(2),
+        groups_at_once: match options.mutation {
+            Some(Mutation::WriteAllAtOnce) => u32::MAX,
+            _ => at_once,
+        },
+    };
+    (plan, at_once)
+}
+
 impl World {
     fn new(seed: u64, options: Options, trace: bool) -> Self {
         let mut random = Random::new(crate::random::mix(seed, 2));
@@ -219,19 +245,7 @@ impl World {
         let one_by_one = waves == kinds::Waves::GroupByGroup;
         let linked = options.setting.has_nodes();
         let nodes = Nodes::new(linked, size, &mut Random::new(crate::random::mix(seed, 3)));
-        let has_files = random.one_in(2) || linked && nodes.storage != Storage::Own;
-        let at_once = if one_by_one { random.between(1, 2) as u32 } else { 1 };
-        let plan = Plan {
-            protocol: options.setting.protocol(),
-            units: Groups::one(size),
-            files: has_files,
-            partners: nodes.storage == Storage::Partners,
-            local_copies: random.one_in(2),
-            groups_at_once: match options.mutation {
-                Some(Mutation::WriteAllAtOnce) => u32::MAX,
-                _ => at_once,
-            },
-        };
+        let (plan, at_once) = plan(&options, size, &nodes, &mut random);
         let mut this = Self {
             mutation: options.mutation,
             non_blocking,

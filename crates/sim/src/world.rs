@@ -2,6 +2,7 @@
 
 use resurgo_protocol::coordinator::Plan;
 use resurgo_protocol::group::Groups;
+use resurgo_protocol::group::formation::Grouping;
 use resurgo_protocol::hierarchical::Kept;
 use resurgo_protocol::{Causal, Coordinator, EventLogger, Fact, Rank, Tolerate, kinds};
 
@@ -9,7 +10,6 @@ use crate::auto::Waves;
 use crate::causal::{Flavour, Loggers, Piggybacks};
 use crate::checkers::{Checkers, LIVENESS, MAX_RANKS, Violation, violation};
 use crate::image::Image;
-use crate::kept::wanted;
 use crate::log::{Cursor, Log};
 use crate::logger::{FromLogger, ToLogger};
 use crate::mutation::Mutation;
@@ -319,6 +319,7 @@ fn plan(seed: u64, setting: Setting, size: usize, random: &mut Random) -> Plan {
             true => crate::hierarchical::groups(size, random),
             false => Groups::one(size),
         },
+        groups: Grouping::One,
         files: true,
         partners: false,
         local_copies: crate::random::mix(seed, 5).is_multiple_of(2),
@@ -549,7 +550,7 @@ impl World {
                 if self.ranks[rank as usize].is_life(incarnation) {
                     self.complete_image(rank);
                 } else if self.is(Mutation::LateImage) && self.ranks[rank as usize].images.late.is_some() {
-                    self.coordinate(wanted(rank));
+                    self.coordinate(Fact::Wanted { unit: rank as usize });
                     self.complete_image(rank);
                 }
             }

@@ -10,6 +10,8 @@ mod nodes;
 
 use std::ffi::OsString;
 
+use resurgo_protocol::coordinator::Former;
+use resurgo_protocol::{Command, Fact};
 use serde::{Deserialize, Serialize};
 
 use crate::counters::{Cost, Costs, Sizes};
@@ -86,6 +88,12 @@ impl LifeStatistics {
 pub struct Ended {
     pub rank: usize,
     pub life: u64,
+    /// The coordinator's number of the life.
+    pub asked: u64,
+    /// The coordinator has ended it.
+    pub by_order: bool,
+    /// As programs should, and not by order.
+    pub orderly: bool,
     pub pid: i32,
     pub end: End,
     /// It had spoken to PMI (`init`) in this life.
@@ -125,41 +133,23 @@ impl Ended {
 /// Dispatcher to agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToAgent {
-    /// Start all ranks.
+    /// This is the job. Its ranks begin by commands.
     Launch(Box<Job>),
-    /// There are no waves any more: ranks have images alone. If one cannot recover alone then, [`ToAgent::WavesAgain`] follows, unless
-    /// ranks have been spawned or the job was resumed.
-    OnlyLogs,
-    /// There are waves again, none so far: the images that ranks have are forgotten. All return next.
-    WavesAgain,
-    /// Start a rank again, whose end the agent has reported.
-    Restart { rank: usize, fault_at_messages: u64 },
-    /// Take an image of a rank; answered by [`ToDispatcher::Checkpointed`] or [`ToDispatcher::NotCheckpointed`].
-    Checkpoint { rank: usize },
+    /// The coordinator wants this to be done. What doing it shows is told ([`ToDispatcher::Fact`]).
+    Do(Command),
+    /// The next life of the rank kills itself after so many sends and deliveries; 0: it does not.
+    FaultAt { rank: usize, messages: u64 },
     /// Tell how much log each rank's image would free; answered by [`ToDispatcher::LogsMeasured`].
     MeasureLogs,
-    /// Take a wave: images of all ranks of a unit at one moment; answered by
-    /// [`ToDispatcher::WaveComplete`] or [`ToDispatcher::NotCheckpointed`].
-    Wave {
-        /// The number of a group less 1; 0 where all ranks are one unit.
-        unit: usize,
-    },
-    /// Rank `rank` has failed: return all ranks, or all of its group, to the last complete wave; answered by [`ToDispatcher::Returned`]. The ends of
-    /// processes are not reported meanwhile.
-    Return { rank: usize, fault_at_messages: u64 },
     /// Kill a rank (fault injection).
     Kill { rank: usize },
-    /// Rank `by` has spawned these programs: start them, as a world of their own, with the next free numbers.
+    /// Rank `by` has spawned these programs: they are a world of their own, with the next free numbers. Their ranks begin by commands.
     Spawn {
         by: usize,
         programs: Vec<Program>,
         /// As [`Job::message_faults`].
         message_faults: Vec<(usize, u64)>,
     },
-    /// End the processes of all ranks, whose logs and images stay; answered by [`ToDispatcher::Halted`].
-    Halt,
-    /// All ranks have been halted: they go on.
-    GoOn,
     /// All ranks have been halted: write everything that they need to go on into a file. `about` is the dispatcher's part of
     /// it, and `input` leads to the standard input so far. Answered by [`ToDispatcher::Suspended`] or
     /// [`ToDispatcher::NotSuspended`].
@@ -222,8 +212,7 @@ impl ToAgent {
     /// The rank that it is about, where its node alone has to know.
     pub fn rank(&self) -> Option<usize> {
         match self {
-            ToAgent::Restart { rank, .. }
-            | ToAgent::Checkpoint { rank }
+            ToAgent::FaultAt { rank, .. }
             | ToAgent::Kill { rank }
             | ToAgent::Answer { rank, .. }
             | ToAgent::Repeats { rank, .. }
@@ -251,8 +240,8 @@ pub enum ToDispatcher {
         /// It repeats the messages of former lives.
         repeats: bool,
     },
-    /// All ranks are about to begin from the beginning, as if nothing had been said to PMI.
-    BeginAnew,
+    /// Something has happened, or been done, that the coordinator has to know.
+    Fact(Fact),
     /// What a life of a rank says to PMI: whole lines.
     #[serde(skip)]
     Said {
@@ -286,6 +275,8 @@ pub enum ToDispatcher {
         image: u64,
         /// The image was a file, not a sleeping process.
         from_file: bool,
+        /// It begins together with all of its unit.
+        together: bool,
         /// Nanoseconds from when the agent was told to begin it until it could run, and this was said.
         beginning_ns: u64,
     },
@@ -293,8 +284,16 @@ pub enum ToDispatcher {
     Failed {
         reason: String,
     },
-    /// The suspended job is ours, and goes on.
-    Resumed,
+    /// A life could not be started, and the agent starts no other.
+    NotStarted {
+        rank: usize,
+        reason: String,
+    },
+    /// The suspended job is ours. Of each rank, what the coordinator has to know; and the waves of which what was in transit is in a file.
+    Resumed {
+        ranks: Vec<Former>,
+        transit: Vec<u64>,
+    },
     /// Somebody else has resumed the suspended job before us; nothing has been done.
     ResumedElsewhere {
         reason: String,
@@ -305,46 +304,6 @@ pub enum ToDispatcher {
         rank: usize,
         life: u64,
         statistics: LifeStatistics,
-    },
-    /// There is an image of the rank.
-    Checkpointed {
-        rank: usize,
-        /// Of the rank's images, from 1.
-        number: u64,
-        /// How long its threads stood still.
-        stall_ns: u64,
-        /// It can be recovered from; else only once it is in its file.
-        is_snapshot: bool,
-    },
-    /// All ranks, or those of a group, can return to this wave.
-    WaveComplete {
-        /// Any rank of those that the wave is of.
-        rank: usize,
-        /// From 1.
-        number: u64,
-        /// From the request to the last rank's copy: the total checkpoint time.
-        total_ns: u64,
-        /// The longest time that a rank stood still: the individual checkpoint time.
-        longest_stall_ns: u64,
-        /// How long the ranks stood still, all together.
-        all_stalls_ns: u64,
-        /// Each rank's group, from 1, in the order in which they were copied.
-        groups: Vec<u32>,
-        /// Groups were to be formed by communication, and it is global.
-        is_global: bool,
-    },
-    /// All ranks, or those of a group, go on from this wave, 0: the beginning.
-    Returned {
-        /// Any rank of those that the wave is of.
-        rank: usize,
-        wave: u64,
-    },
-    /// Rank `rank`, which was to start again, cannot recover alone: its images are lost, and others have forgotten what it would need.
-    /// Answered by [`ToAgent::Return`] where there are waves as well as logs.
-    CannotRecoverAlone {
-        rank: usize,
-        fault_at_messages: u64,
-        reason: String,
     },
     /// The message log of the rank has grown by so many bytes: images of all ranks would let it forget.
     LogGrows {
@@ -360,11 +319,6 @@ pub enum ToDispatcher {
     ImageWanted {
         rank: usize,
     },
-    /// There is no new image of the rank; earlier ones stand.
-    NotCheckpointed {
-        rank: usize,
-        reason: String,
-    },
     /// An image of the rank is in a file of `bytes` bytes, of which `written` had to be written.
     ImageWritten {
         rank: usize,
@@ -373,14 +327,8 @@ pub enum ToDispatcher {
         written: u64,
         write_ns: u64,
     },
-    /// An image of the rank could not be written into a file; files written before stand, and so does its snapshot.
-    ImageNotWritten {
-        rank: usize,
-        number: u64,
-        reason: String,
-    },
-    /// All ranks have their images of this wave in files. What they printed up to the moment for which the wave is written down
-    /// has been sent before.
+    /// All ranks have their images of this wave in files, and what the agent knows of it is noted. What they printed up to the moment
+    /// for which the wave is written down has been sent before.
     WaveInFiles {
         number: u64,
     },
@@ -402,14 +350,8 @@ pub enum ToDispatcher {
         directory: OsString,
         bytes: u64,
     },
-    /// The job could not be suspended; its ranks go on.
+    /// The job could not be suspended.
     NotSuspended {
-        reason: String,
-    },
-    /// A snapshot or an image file of the rank cannot be used.
-    ImageLost {
-        rank: usize,
-        number: u64,
         reason: String,
     },
     /// A rank that ran before has all of its memory from the file of image `number`.
@@ -576,6 +518,7 @@ mod tests {
                 pid: 77,
                 image: 4,
                 from_file: true,
+                together: false,
                 beginning_ns: u64::MAX,
             },
             ToDispatcher::Output {
@@ -597,6 +540,12 @@ mod tests {
                 repeated: false,
                 bytes: Vec::new(),
             },
+            ToDispatcher::Fact(Fact::Copied {
+                rank: 3,
+                number: 2,
+                sleeps: true,
+                stood: std::time::Duration::from_nanos(1_000_000_001),
+            }),
             ToDispatcher::Stopped {
                 statistics: vec![LifeStatistics::default()],
             },

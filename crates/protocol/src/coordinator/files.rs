@@ -89,6 +89,7 @@ impl Coordinator {
             self.tidy_waves(unit);
             self.forget_before_waves(unit);
             self.end_copies_in_files(rank);
+            self.record(unit, number);
             return self.writing_ended(rank);
         }
         while self.images(rank).files.len() > KEPT {
@@ -100,6 +101,18 @@ impl Coordinator {
             self.forget_before(rank, oldest);
         }
         self.end_copies_in_files(rank);
+    }
+
+    /// If that was the last image of the wave, it is written down, so that the job can be resumed from it: with the one before, if a
+    /// job without logs can return to that. Logs are kept of one only.
+    fn record(&mut self, unit: usize, wave: u64) {
+        let waves = self.waves_in_files(unit);
+        if self.is_hierarchical() || self.is_halted || waves.first() != Some(&wave) {
+            return;
+        }
+        let older = waves.get(1).filter(|_| !self.plan.protocol.logs());
+        let oldest = older.copied().unwrap_or(wave);
+        self.tell(Command::Record { wave, oldest });
     }
 
     pub(super) fn not_written(&mut self, rank: Rank, number: u64, reason: String) {
@@ -122,7 +135,7 @@ impl Coordinator {
     }
 
     /// The waves of a unit of which every rank has its image in a file, the newest first.
-    pub fn waves_in_files(&self, unit: usize) -> Vec<u64> {
+    pub(super) fn waves_in_files(&self, unit: usize) -> Vec<u64> {
         let members = &self.units[unit].members;
         let has = |number: &u64| {
             let mut members = members.iter();

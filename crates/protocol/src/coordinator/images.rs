@@ -13,7 +13,7 @@ impl Coordinator {
         let why = match state {
             _ if member.images.taking.is_some() => Why::Taking,
             _ if member.images.writing.is_some() => Why::Writing,
-            _ if member.process != Process::Known => Why::NotRunning,
+            _ if member.process != Process::Known || self.is_halted => Why::NotRunning,
             State::Filling => Why::Filling,
             State::Writing => Why::Writing,
             State::Closed => Why::Closed,
@@ -94,7 +94,10 @@ impl Coordinator {
     }
 
     /// A copy of the rank has gone. `stored`: all of the file that it wrote is there.
-    pub(super) fn copy_lost(&mut self, rank: Rank, number: u64, stored: bool) {
+    pub(super) fn copy_lost(&mut self, rank: Rank, number: u64, stored: bool, reason: String) {
+        if self.images(rank).copy == Some(number) {
+            self.tell(Command::ImageLost { rank, number, reason });
+        }
         let images = self.images(rank);
         let wrote = images.writing == Some(number);
         if images.candidate == Some(number) {

@@ -10,6 +10,8 @@ use super::{Cause, Command, Coordinator, Why};
 use crate::placement::{self, Room};
 use crate::{Node, Rank};
 
+const NODE_LOST: &str = "its node is lost";
+
 impl Coordinator {
     pub(super) fn node_comes(&mut self, node: Node, slots: u32, spare: bool) {
         self.nodes.up.insert(node, Slots { count: slots, spare });
@@ -112,7 +114,8 @@ impl Coordinator {
     }
 
     /// The file cannot be used where the rank has read it.
-    pub(super) fn file_lost(&mut self, rank: Rank, number: u64) {
+    pub(super) fn file_lost(&mut self, rank: Rank, number: u64, reason: String) {
+        self.tell(Command::ImageLost { rank, number, reason });
         let images = self.images(rank);
         let read = images.reads.take().filter(|(of, _)| *of == number);
         if let Some(((_, place), places)) = read.zip(images.places.get_mut(&number)) {
@@ -143,6 +146,7 @@ impl Coordinator {
             let member = &mut self.ranks[*rank as usize];
             (member.process, member.finished) = (Process::None, false);
         }
+        self.drop_surveys(&Why::NodeLost, |rank| there.contains(&rank));
         let (returning, failed): (Vec<Rank>, Vec<Rank>) = lived.into_iter().partition(|rank| self.is_returning(*rank));
         for rank in &failed {
             match self.has_waves() {
@@ -164,9 +168,9 @@ impl Coordinator {
         let copies = BTreeSet::from_iter([images.copy, images.writer, images.candidate].into_iter().flatten());
         copies
             .into_iter()
-            .for_each(|number| self.copy_lost(rank, number, false));
+            .for_each(|number| self.copy_lost(rank, number, false, NODE_LOST.to_string()));
         if let Some(number) = self.images(rank).writing {
-            self.not_written(rank, number, "its node is lost".to_string());
+            self.not_written(rank, number, NODE_LOST.to_string());
         }
     }
 

@@ -208,7 +208,7 @@ impl Coordinator {
             return false;
         }
         if self.is_hierarchical() {
-            self.tell(Command::CutInside { unit });
+            self.tell(Command::CutInside { ranks: members });
             return true;
         }
         let asked = self.units[unit].asked;

@@ -8,6 +8,7 @@ use crate::{Node, Rank, Return, Wave};
 
 /// What a life begins from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum From {
     /// The beginning of its program.
     Beginning,
@@ -23,6 +24,21 @@ impl From {
             From::Copy(number) | From::File(number) => number,
         }
     }
+}
+
+/// What a rank does when an image of it is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum State {
+    /// It is inside MPI, and repeats nothing.
+    Live,
+    NotOpened,
+    Closed,
+    Repeats,
+    /// It runs, and its memory is not all there.
+    Filling,
+    /// Its last images are still being written down.
+    Writing,
 }
 
 /// The nodes that are up, with their slots. A job that has never been told of any runs on one, which is number 0.
@@ -41,6 +57,7 @@ pub(super) struct Slots {
 
 /// Where a file of an image can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Place {
     /// From each node, whatever becomes of others.
     Everywhere,
@@ -50,6 +67,7 @@ pub enum Place {
 
 /// What is known of a rank of a job that was suspended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Former {
     /// Images asked for so far.
     pub asked: u64,
@@ -166,6 +184,24 @@ impl Images {
     }
 }
 
+/// What a rank does, the bytes that it holds, and the messages that it has sent to each rank.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub state: State,
+    pub held: u64,
+    pub sent: Vec<u64>,
+}
+
+/// A question that has not been answered for all its ranks.
+#[derive(Debug)]
+pub(super) struct Survey {
+    pub number: u64,
+    pub unit: usize,
+    pub ranks: Vec<Rank>,
+    /// By the places of the ranks.
+    pub found: Vec<Option<Found>>,
+}
+
 /// How long nobody may say anything about an image that is being taken. Ranks stop within milliseconds, or refuse after 2 s.
 pub(super) const LEAST: Duration = Duration::from_secs(10);
 /// What comes to that for each GiB that the ranks hold: a fork takes some 20 ms.
@@ -180,6 +216,8 @@ pub(super) fn patience_for(held: u64) -> Duration {
 #[derive(Debug)]
 pub(super) struct Current {
     pub wave: Wave,
+    /// Groups were to be formed by communication, and it was global.
+    pub is_global: bool,
     pub began: Duration,
     /// When a rank has last said something about it.
     pub heard: Duration,

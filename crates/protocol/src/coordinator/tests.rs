@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::group::formation::Grouping;
 
 const NOW: Duration = Duration::from_secs(100);
 
@@ -8,6 +9,7 @@ pub(super) fn plan(protocol: Protocol, ranks: usize, files: bool) -> Plan {
     Plan {
         protocol,
         units: Groups::one(ranks),
+        groups: Grouping::One,
         files,
         partners: false,
         local_copies: true,
@@ -24,19 +26,36 @@ pub(super) fn launched(plan: Plan) -> Coordinator {
     coordinator
 }
 
-/// What is to be done after this.
+/// What is to be done after this. Ranks that are asked what they do are live.
 pub(super) fn after(coordinator: &mut Coordinator, fact: Fact) -> Vec<Command> {
     coordinator.handle(fact, NOW);
-    std::iter::from_fn(|| coordinator.poll()).collect()
+    let mut commands = Vec::new();
+    while let Some(command) = coordinator.poll() {
+        match command {
+            Command::Survey { number, ranks, .. } => {
+                for rank in ranks {
+                    coordinator.handle(surveyed(rank, number), NOW);
+                }
+            }
+            command => commands.push(command),
+        }
+    }
+    commands
 }
 
-pub(super) fn wanted(unit: usize, ranks: usize) -> Fact {
-    Fact::Wanted {
-        unit,
-        states: vec![State::Live; ranks],
+pub(super) fn surveyed(rank: Rank, number: u64) -> Fact {
+    Fact::Surveyed {
+        rank,
+        number,
+        state: State::Live,
         held: 0,
-        groups: None,
+        sent: Vec::new(),
     }
+}
+
+pub(super) fn file_lost(rank: Rank, number: u64) -> Fact {
+    let reason = "it is damaged".to_string();
+    Fact::FileLost { rank, number, reason }
 }
 
 pub(super) fn stopped(rank: Rank, number: u64) -> Fact {
@@ -66,7 +85,7 @@ pub(super) fn ended(rank: Rank, life: u64) -> Fact {
 
 /// A wave of two ranks under `blocking`, up to its last copy.
 pub(super) fn wave(coordinator: &mut Coordinator, number: u64) -> Vec<Command> {
-    after(coordinator, wanted(0, 2));
+    after(coordinator, Fact::Wanted { unit: 0 });
     (0..2).for_each(|rank| drop(after(coordinator, stopped(rank, number))));
     for rank in 0..2 {
         let drained = Fact::Drained { rank, number, moved: 0 };
@@ -78,7 +97,7 @@ pub(super) fn wave(coordinator: &mut Coordinator, number: u64) -> Vec<Command> {
 
 /// A rank's own image, up to its file.
 pub(super) fn image(coordinator: &mut Coordinator, rank: Rank, number: u64) -> Vec<Command> {
-    after(coordinator, wanted(rank as usize, 1));
+    after(coordinator, Fact::Wanted { unit: rank as usize });
     after(coordinator, stopped(rank, number));
     after(coordinator, copied(rank, number));
     after(coordinator, Fact::Written { rank, number })
@@ -114,14 +133,15 @@ fn a_life_begins_from_its_copy_then_from_its_files_and_never_from_before_them() 
         rank: 0,
         number: 2,
         stored: false,
+        reason: String::new(),
     };
     after(&mut job, lost);
     let file = after(&mut job, Fact::NotBegun { rank: 0, life: 2 });
     assert_eq!(begins(&file), [(0, From::File(2))]);
-    after(&mut job, Fact::FileLost { rank: 0, number: 2 });
+    after(&mut job, file_lost(0, 2));
     let older = after(&mut job, Fact::NotBegun { rank: 0, life: 3 });
     assert_eq!(begins(&older), [(0, From::File(1))]);
-    after(&mut job, Fact::FileLost { rank: 0, number: 1 });
+    after(&mut job, file_lost(0, 1));
     let nothing = after(&mut job, Fact::NotBegun { rank: 0, life: 4 });
     assert_eq!(nothing, [Command::Fail(Cause::NoImage(0))]);
 }
@@ -129,7 +149,7 @@ fn a_life_begins_from_its_copy_then_from_its_files_and_never_from_before_them() 
 #[test]
 fn an_image_that_is_not_complete_when_the_next_life_begins_never_is() {
     let mut job = launched(plan(Protocol::Pessimistic, 1, true));
-    after(&mut job, wanted(0, 1));
+    after(&mut job, Fact::Wanted { unit: 0 });
     after(&mut job, stopped(0, 1));
     let writes = Fact::Copied {
         rank: 0,
@@ -164,8 +184,8 @@ fn what_is_told_of_a_former_life_changes_nothing() {
 #[test]
 fn there_are_never_two_waves_at_once() {
     let mut job = launched(plan(Protocol::Blocking, 2, false));
-    assert_eq!(after(&mut job, wanted(0, 2)).len(), 3);
-    let second = after(&mut job, wanted(0, 2));
+    assert_eq!(after(&mut job, Fact::Wanted { unit: 0 }).len(), 3);
+    let second = after(&mut job, Fact::Wanted { unit: 0 });
     assert!(matches!(second[..], [Command::Dropped { why: Why::Absent, .. }]));
 }
 
@@ -183,7 +203,9 @@ fn the_wave_before_goes_when_the_next_is_complete() {
 #[test]
 fn a_rank_that_ends_drops_the_wave_and_what_was_not_yet_told_of_it() {
     let mut job = launched(plan(Protocol::Blocking, 2, false));
-    job.handle(wanted(0, 2), NOW);
+    job.handle(Fact::Wanted { unit: 0 }, NOW);
+    assert!(matches!(job.poll(), Some(Command::Survey { number: 1, .. })));
+    (0..2).for_each(|rank| job.handle(surveyed(rank, 1), NOW));
     let refused = Fact::Refused {
         rank: 0,
         number: 1,
@@ -201,7 +223,7 @@ fn a_rank_that_ends_drops_the_wave_and_what_was_not_yet_told_of_it() {
 fn nobody_waits_longer_for_a_rank_than_patience_lasts() {
     let mut job = launched(plan(Protocol::Blocking, 2, false));
     assert_eq!(job.due(), None);
-    after(&mut job, wanted(0, 2));
+    after(&mut job, Fact::Wanted { unit: 0 });
     after(&mut job, stopped(0, 1));
     let due = job.due().expect("a wave is awaited");
     job.handle(Fact::Due, due);
@@ -224,6 +246,7 @@ fn all_begin_from_the_newest_wave_of_which_all_have_their_images() {
         rank: 1,
         number: 2,
         stored: false,
+        reason: String::new(),
     };
     after(&mut job, lost);
     let all = after(&mut job, ended(1, 1));
@@ -243,7 +266,7 @@ fn a_wave_whose_transit_cannot_be_read_is_none() {
     let mut job = Coordinator::resume(plan(Protocol::ChandyLamport, 2, true), ranks, [3, 4]);
     assert_eq!(
         after(&mut job, Fact::GoOn { together: false }),
-        [Command::ReadTransit { number: 4 }]
+        [Command::GoOn, Command::ReadTransit { number: 4 }]
     );
     let lost = |number| Fact::TransitLost {
         number,
@@ -274,7 +297,7 @@ fn a_wave_that_one_rank_cannot_write_is_in_no_file_and_the_one_before_stays() {
     };
     let commands = after(&mut job, full);
     assert!(commands.contains(&Command::Collect { rank: 0, number: 2 }));
-    assert_eq!(job.former(0).files, [1]);
+    assert_eq!(job.waves_in_files(0), [1]);
 }
 
 #[test]
@@ -287,9 +310,10 @@ fn copies_of_a_wave_end_when_all_are_in_files_where_none_are_to_stay() {
     wave(&mut job, 1);
     assert_eq!(after(&mut job, Fact::Written { rank: 0, number: 1 }), []);
     let ends = |rank| Command::EndCopy { rank, number: 1 };
+    let recorded = Command::Record { wave: 1, oldest: 1 };
     assert_eq!(
         after(&mut job, Fact::Written { rank: 1, number: 1 }),
-        [ends(0), ends(1)]
+        [ends(0), ends(1), recorded]
     );
 }
 
@@ -306,7 +330,7 @@ fn only_the_failed_ranks_unit_returns() {
         [Command::Kill { rank: 2, life: 1 }]
     );
     let all = after(&mut job, ended(2, 1));
-    assert_eq!(all[0], Command::CutInside { unit: 1 });
+    assert_eq!(all[0], Command::CutInside { ranks: vec![2, 3] });
     assert_eq!(begins(&all), [(2, From::Beginning), (3, From::Beginning)]);
     assert!(!job.is_returning(0));
 }
@@ -314,7 +338,7 @@ fn only_the_failed_ranks_unit_returns() {
 #[test]
 fn a_return_that_fails_again_and_again_ends_the_job_once() {
     let mut job = launched(plan(Protocol::Blocking, 1, false));
-    after(&mut job, wanted(0, 1));
+    after(&mut job, Fact::Wanted { unit: 0 });
     after(&mut job, stopped(0, 1));
     let drained = Fact::Drained {
         rank: 0,
@@ -338,7 +362,7 @@ fn waves_that_are_given_up_and_come_back_have_lost_their_images() {
     wave(&mut job, 1);
     after(&mut job, Fact::OnlyLogs);
     assert!(job.may_begin_again() && !job.has_waves());
-    after(&mut job, wanted(1, 1));
+    after(&mut job, Fact::Wanted { unit: 1 });
     after(&mut job, stopped(1, 2));
     after(&mut job, copied(1, 2));
     let again = after(&mut job, Fact::WavesAgain);
@@ -349,4 +373,89 @@ fn waves_that_are_given_up_and_come_back_have_lost_their_images() {
     assert!(all.contains(&Command::Reset));
     assert_eq!(begins(&all), [(0, From::Beginning), (1, From::Beginning)]);
     assert_eq!(job.asked(0), 2);
+}
+
+#[test]
+fn nothing_begins_before_every_rank_has_said_what_it_does() {
+    let mut job = launched(plan(Protocol::Blocking, 2, false));
+    job.handle(Fact::Wanted { unit: 0 }, NOW);
+    let asked = Command::Survey {
+        number: 1,
+        ranks: vec![0, 1],
+        traffic: false,
+    };
+    assert_eq!(job.poll(), Some(asked));
+    assert_eq!(after(&mut job, surveyed(1, 1)), []);
+    assert_eq!(after(&mut job, surveyed(1, 1)), [], "it has said so before");
+    assert_eq!(after(&mut job, surveyed(0, 7)), [], "that was another question");
+    assert_eq!(after(&mut job, surveyed(0, 1)).len(), 3);
+}
+
+#[test]
+fn what_ranks_did_does_not_count_once_they_are_halted_or_have_no_waves() {
+    let mut job = launched(plan(Protocol::Auto, 1, false));
+    job.handle(Fact::Wanted { unit: 0 }, NOW);
+    assert!(matches!(job.poll(), Some(Command::Survey { .. })));
+    let halted = after(&mut job, Fact::Halt);
+    assert_eq!(halted, [Command::Halt, Command::Kill { rank: 0, life: 1 }]);
+    let late = after(&mut job, surveyed(0, 1));
+    assert!(matches!(late[..], [Command::Dropped { why: Why::Absent, .. }]));
+    let mut job = launched(plan(Protocol::Auto, 1, false));
+    job.handle(Fact::Wanted { unit: 0 }, NOW);
+    assert!(matches!(job.poll(), Some(Command::Survey { .. })));
+    let given_up = after(&mut job, Fact::OnlyLogs);
+    assert!(matches!(given_up[0], Command::Dropped { why: Why::NoWaves, .. }));
+    assert_eq!(after(&mut job, surveyed(0, 1)), []);
+}
+
+#[test]
+fn groups_are_formed_from_what_ranks_have_sent() {
+    let plan = Plan {
+        groups: Grouping::Dynamic { size: 1 },
+        ..plan(Protocol::Group, 4, false)
+    };
+    let mut job = launched(plan);
+    job.handle(Fact::Wanted { unit: 0 }, NOW);
+    assert!(matches!(job.poll(), Some(Command::Survey { traffic: true, .. })));
+    let rows = [[0, 0, 9, 0], [0, 0, 0, 1], [0; 4], [0; 4]];
+    let mut commands = Vec::new();
+    for (rank, row) in (0..).zip(rows) {
+        let Fact::Surveyed {
+            rank,
+            number,
+            state,
+            held,
+            ..
+        } = surveyed(rank, 1)
+        else {
+            unreachable!()
+        };
+        let sent = row.to_vec();
+        commands = after(
+            &mut job,
+            Fact::Surveyed {
+                rank,
+                number,
+                state,
+                held,
+                sent,
+            },
+        );
+    }
+    assert!(commands.contains(&Command::Groups(Groups::new(vec![1, 2, 1, 2]))));
+}
+
+#[test]
+fn nothing_begins_while_all_is_halted_although_a_wave_was_being_read() {
+    let former = Former {
+        files: vec![1],
+        ..Former::default()
+    };
+    let mut job = Coordinator::resume(plan(Protocol::ChandyLamport, 1, true), vec![former], [1]);
+    let reads = after(&mut job, Fact::GoOn { together: false });
+    assert_eq!(reads.last(), Some(&Command::ReadTransit { number: 1 }));
+    after(&mut job, Fact::Halt);
+    assert_eq!(after(&mut job, Fact::TransitKnown { number: 1 }), []);
+    let again = after(&mut job, Fact::GoOn { together: false });
+    assert_eq!(begins(&again), [(0, From::File(1))]);
 }

@@ -2,24 +2,20 @@
 
 use std::time::Duration;
 
-use super::state::{Current, LEAST, Process, patience_for};
+use super::state::{Current, Found, LEAST, Process, patience_for};
 use super::{Command, Coordinator, Manner, State, Why};
-use crate::group::{Groups, Turn};
+use crate::group::Turn;
+use crate::group::formation::Formed;
 use crate::{Rank, Step, Wave};
 
 impl Coordinator {
     /// Asks every rank of a unit to stop for a wave, if all can.
-    pub(super) fn begin_wave(
-        &mut self,
-        unit: usize,
-        states: &[State],
-        held: u64,
-        groups: Option<Groups>,
-        now: Duration,
-    ) {
-        if let Some((rank, why)) = self.obstacle(unit, states) {
+    pub(super) fn begin_wave(&mut self, unit: usize, found: &[Found], now: Duration) {
+        let states: Vec<State> = found.iter().map(|found| found.state).collect();
+        if let Some((rank, why)) = self.obstacle(unit, &states) {
             return self.tell(Command::Dropped { rank, why });
         }
+        let held = found.iter().map(|found| found.held).sum();
         let this = &mut self.units[unit];
         this.asked += 1;
         let (number, size) = (this.asked, this.members.len());
@@ -27,9 +23,14 @@ impl Coordinator {
             asked: number,
             over: number - 1,
         });
+        let mut is_global = false;
         let wave = if self.is_passing() {
             Wave::non_blocking(number, size)
-        } else if let Some(groups) = groups.filter(|_| self.is_in_groups()) {
+        } else if self.is_in_groups() {
+            let sent = |one: usize, other: usize| found[one].sent.get(other).copied().unwrap_or(0);
+            let between = |one: usize, other: usize| sent(one, other) + sent(other, one);
+            let (groups, formed) = self.plan.groups.form(size, between);
+            is_global = formed == Some(Formed::CommunicationIsGlobal);
             self.tell(Command::Groups(groups.clone()));
             Wave::in_groups(number, groups)
         } else {
@@ -37,6 +38,7 @@ impl Coordinator {
         };
         self.units[unit].current = Some(Current {
             wave,
+            is_global,
             began: now,
             heard: now,
             patience: patience_for(held),
@@ -60,7 +62,7 @@ impl Coordinator {
         if let Some(place) = filling {
             return Some((this.members[place], Why::Filling));
         }
-        if this.current.is_some() || this.returning.is_some() {
+        if this.current.is_some() || this.returning.is_some() || self.is_halted {
             return Some((this.members[0], Why::Absent));
         }
         let is_live = |rank: Rank| states[this.place(rank) as usize] == State::Live;
@@ -236,6 +238,11 @@ impl Coordinator {
     pub(super) fn transit_lost(&mut self, number: u64, reason: String) {
         if self.units[0].reading.take_if(|reading| *reading == number).is_some() {
             self.transit_files.remove(&number);
+            self.tell(Command::ImageLost {
+                rank: 0,
+                number,
+                reason,
+            });
             self.collect_files(0, |file| file >= number);
             self.forget_copies(0, |copy| copy < number);
             return self.choose_wave(0);
@@ -269,6 +276,7 @@ impl Coordinator {
             longest: current.longest,
             all: current.all,
             groups: groups.clone(),
+            is_global: current.is_global,
         });
         if self.plan.files {
             self.write_wave(unit, number, groups);

@@ -7,6 +7,43 @@ pub fn usual_size(ranks: usize) -> usize {
     (1..).find(|size| size * size >= ranks).unwrap_or(1)
 }
 
+/// How groups are formed (Gao 2007, §4.1).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Grouping {
+    /// All ranks are one.
+    #[default]
+    One,
+    /// So many ranks each, in their order.
+    Static { size: usize },
+    /// Of ranks that talk to one another, measured before each wave; where all do, as [`Grouping::Static`].
+    Dynamic { size: usize },
+    /// Each rank's group, from 1.
+    Listed(Vec<u32>),
+}
+
+impl Grouping {
+    /// Those of a job of `ranks` ranks that do not change; one of all where they would.
+    pub fn lasting(&self, ranks: usize) -> Groups {
+        match self {
+            Grouping::Static { size } => Groups::consecutive(ranks, *size),
+            Grouping::Listed(of) => Groups::new(of.clone()),
+            Grouping::One | Grouping::Dynamic { .. } => Groups::one(ranks),
+        }
+    }
+
+    /// Those of the next wave, and how they have come to be, where `messages` between two ranks, in both directions, count.
+    pub fn form(&self, ranks: usize, messages: impl Fn(usize, usize) -> u64) -> (Groups, Option<Formed>) {
+        match self {
+            Grouping::Dynamic { size } => {
+                let (groups, formed) = dynamic(ranks, *size, messages);
+                (groups, Some(formed))
+            }
+            lasting => (lasting.lasting(ranks), None),
+        }
+    }
+}
+
 /// How groups have come to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Formed {

@@ -91,6 +91,8 @@ impl Images {
 impl Work {
     /// The file that was to be written is of no use.
     pub(super) fn give_up_file(&mut self, rank: usize, number: u64) {
+        // It may have become complete when nobody wanted it any more.
+        self.collect_file(rank, number);
         let writing = &mut self.ranks[rank].images.writing;
         let file = writing.take_if(|file| file.number == number);
         let Some(store) = &self.store else { return };
@@ -162,10 +164,12 @@ impl Agent {
         let foreign = this.life.as_ref().and_then(|life| foreign_namespace(life.pid.as_raw()));
         if let Some(kind) = foreign {
             let reason = format!("it is in a {kind} namespace of its own, and a process that is rebuilt would not be");
-            return self.not_written(rank, number, reason);
+            self.not_written(rank, number, reason);
+            return Ok(());
         }
         let Some(note) = resurgo_image::file::Note::new(&image.note.to_text()) else {
-            return self.not_written(rank, number, "its note is too long".to_string());
+            self.not_written(rank, number, "its note is too long".to_string());
+            return Ok(());
         };
         let asked = store.begin(rank, &note.page).and_then(|file| {
             let request = Datagram::new(
@@ -181,15 +185,15 @@ impl Agent {
                 let mut file = ImageFile::new(number, image.slot);
                 (file.delivered, file.rest) = (image.delivered, note.rest);
                 work.ranks[rank].images.writing = Some(file);
-                Ok(())
             }
             Err(error) => self.not_written(rank, number, error.to_string()),
         }
+        Ok(())
     }
 
-    fn not_written(&mut self, rank: usize, number: u64, reason: String) -> io::Result<()> {
+    fn not_written(&mut self, rank: usize, number: u64, reason: String) {
         let rank = rank as u32;
-        self.coordinate(Fact::NotWritten { rank, number, reason })
+        self.report(Fact::NotWritten { rank, number, reason });
     }
 
     /// What copy `number` says about the file that it writes.
@@ -200,28 +204,29 @@ impl Agent {
             return Ok(());
         }
         match said.kind {
-            Kind::Written => match work.name_file(rank, &said) {
-                Ok(()) => Ok(()),
-                Err(error) => self.not_written(rank, number, error.to_string()),
-            },
+            Kind::Written => {
+                if let Err(error) = work.name_file(rank, &said) {
+                    self.not_written(rank, number, error.to_string());
+                }
+            }
             Kind::Synced => {
                 let written = images.keep_file(rank);
-                self.coordinate(Fact::Written {
+                self.report(Fact::Written {
                     rank: rank as u32,
                     number,
-                })?;
+                });
                 written.map_or(Ok(()), |written| self.send(&written))?;
-                self.begin_recording(number)
             }
             Kind::WriteFailed => {
                 let reason = match said.b {
                     0 => said.text().to_string(),
                     errno => format!("{}: {}", said.text(), io::Error::from_raw_os_error(errno as i32)),
                 };
-                self.not_written(rank, number, reason)
+                self.not_written(rank, number, reason);
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
     }
 
     /// A process that is being rebuilt will run before its memory is all there. `beside`: the socket to who brings it, and what makes
@@ -284,17 +289,15 @@ impl Agent {
         self.epoll.delete(&filling.socket)?;
         let Some(reason) = reason else { return Ok(()) };
         let number = filling.number;
-        self.file_lost(rank, number, reason)
+        self.file_lost(rank, number, reason);
+        Ok(())
     }
 
     /// A file cannot be used. It stays where it is, for those who look into what has happened to it.
-    fn file_lost(&mut self, rank: usize, number: u64, reason: String) -> io::Result<()> {
+    fn file_lost(&mut self, rank: usize, number: u64, reason: String) {
         self.work.ranks[rank].images.files.retain(|file| file.number != number);
-        self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
-        self.coordinate(Fact::FileLost {
-            rank: rank as u32,
-            number,
-        })
+        let rank = rank as u32;
+        self.report(Fact::FileLost { rank, number, reason });
     }
 
     /// What a process says that is being rebuilt.
@@ -337,16 +340,6 @@ impl Agent {
         Some((restoring.number, reason))
     }
 
-    /// Of an ended process nothing is left. True: it was being rebuilt, and its file cannot be used.
-    fn end_of_process(&mut self, rank: usize, end: End) -> io::Result<bool> {
-        let lost = self.take_failed_restore(rank, end);
-        self.end_life(rank)?;
-        match lost {
-            Some((number, reason)) => self.file_lost(rank, number, reason).map(|()| true),
-            None => Ok(false),
-        }
-    }
-
     /// Nothing of the present life can touch anything any more, and its output is taken.
     pub(super) fn end_life(&mut self, rank: usize) -> io::Result<()> {
         if let Some(life) = self.work.ranks[rank].life.take() {
@@ -357,28 +350,15 @@ impl Agent {
         self.drain_and_close(rank)
     }
 
-    /// While all ranks return: the end of an old process, or of a new one that has not been let go.
-    pub(super) fn ended_while_returning(&mut self, rank: usize, end: End) -> io::Result<()> {
-        if self.work.ranks[rank].life.is_none() {
-            return Ok(());
-        }
-        self.end_of_process(rank, end)?;
-        let life = self.work.ranks[rank].life_asked;
-        self.coordinate(Fact::Ended {
-            rank: rank as u32,
-            life,
-            orderly: false,
-        })
-    }
-
-    /// A process has ended. If it was being rebuilt and has failed in that, the life begins elsewhere: true.
+    /// A process has ended. If it was being rebuilt and has failed in that, nothing is left of it, its file cannot be used, and the life
+    /// begins elsewhere: true.
     pub(super) fn restore_has_failed(&mut self, rank: usize, end: End) -> io::Result<bool> {
-        let restoring = &mut self.work.ranks[rank].images.restoring;
-        if restoring.take_if(|_| is_killed(end)).is_some() || restoring.is_none() {
+        let Some((number, reason)) = self.take_failed_restore(rank, end) else {
             return Ok(false);
-        }
-        self.end_of_process(rank, end)?;
-        self.not_begun(rank)?;
+        };
+        self.end_life(rank)?;
+        self.file_lost(rank, number, reason);
+        self.not_begun(rank);
         Ok(true)
     }
 }

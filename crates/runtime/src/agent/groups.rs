@@ -4,10 +4,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use resurgo_protocol::group::formation::{self, Formed};
 use resurgo_protocol::group::{Groups, Turn};
 use resurgo_protocol::kinds;
-use resurgo_wire::control::Grouping;
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{control, header};
 
@@ -34,22 +32,6 @@ impl Work {
         self.job.protocol.waves() == kinds::Waves::GroupByGroup
     }
 
-    /// The groups of the next wave.
-    pub(super) fn form_groups(&mut self) -> io::Result<Groups> {
-        let ranks = self.ranks.len();
-        self.waves.is_global = false;
-        Ok(match &self.job.groups {
-            Grouping::Dynamic { size } => {
-                let sent = self.memory.messages(ranks)?;
-                let between = |one: usize, other: usize| sent[one][other] + sent[other][one];
-                let (groups, formed) = formation::dynamic(ranks, *size, between);
-                self.waves.is_global = formed == Formed::CommunicationIsGlobal;
-                groups
-            }
-            lasting => lasting.lasting(ranks),
-        })
-    }
-
     /// Tells every rank its group.
     pub(super) fn tell_groups(&self, groups: &Groups) -> io::Result<()> {
         let mut ranks = 0..groups.ranks();
@@ -60,6 +42,7 @@ impl Work {
     /// from ranks that compute.
     pub(super) fn set_turn(&mut self, turn: Turn) -> io::Result<()> {
         self.memory.set_turn(turn)?;
+        self.waves.turn = turn;
         if turn.group == 0 {
             self.look_at_buffers();
         }
@@ -88,17 +71,12 @@ impl Agent {
             return Ok(());
         }
         work.waves.buffers_at = None;
-        let coordinator = &work.coordinator;
-        let over = Turn {
-            wave: coordinator.asked(0),
-            group: 0,
-        };
-        let may_pass = !coordinator.is_in_wave(0) && !coordinator.is_returning(0);
+        let turn = work.waves.turn;
         for (rank, this) in work.ranks.iter().enumerate() {
             let waits = this.life.is_some() && work.memory.buffered(rank)? > 0;
-            if waits && may_pass {
+            if waits && turn.group == 0 && !this.asked.waits {
                 // Whoever has died meanwhile goes on elsewhere.
-                let _ = this.notice(over);
+                let _ = this.notice(turn);
             }
             if waits {
                 work.waves.buffers_at = Some(now + FORCED);
@@ -109,10 +87,9 @@ impl Agent {
 }
 
 impl NodeMemory {
-    /// Messages that each of the first `ranks` ranks has sent to each.
-    fn messages(&self, ranks: usize) -> io::Result<Vec<Vec<u64>>> {
-        let row = |rank: usize| self.table(self.layout.arena(rank) + self.layout.sent(), ranks);
-        (0..ranks).map(row).collect()
+    /// Messages that `rank` has sent to each of the first `ranks` ranks.
+    pub(super) fn messages(&self, rank: usize, ranks: usize) -> io::Result<Vec<u64>> {
+        self.table(self.layout.arena(rank) + self.layout.sent(), ranks)
     }
 
     pub(super) fn set_group(&self, rank: usize, group: u32) -> io::Result<()> {

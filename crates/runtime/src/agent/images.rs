@@ -12,7 +12,6 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use resurgo_image::Socket;
 use resurgo_protocol::Fact;
-use resurgo_protocol::coordinator::Former;
 use resurgo_protocol::group::Turn;
 use resurgo_wire::control::{Stream, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind, TRACKED};
@@ -68,6 +67,10 @@ impl Restoring {
 /// What there is of the images of one rank, over all its lives.
 #[derive(Default)]
 pub(super) struct Images {
+    /// The last that has been asked for.
+    pub asked: u64,
+    /// What came before some image has been forgotten.
+    pub begun: bool,
     last_slot: usize,
     taking: Option<Taking>,
     /// Processes, the older one first.
@@ -89,12 +92,11 @@ pub(super) struct Saved {
 }
 
 impl Images {
-    /// `former`: what the coordinator knows of them.
-    pub fn state(&self, former: &Former) -> ImagesState {
+    pub fn state(&self) -> ImagesState {
         ImagesState {
-            asked: former.asked,
+            asked: self.asked,
             last_slot: self.last_slot,
-            begun: former.begun,
+            begun: self.begun,
             files: self.files.iter().map(ImageFile::state).collect(),
         }
     }
@@ -102,6 +104,9 @@ impl Images {
     /// Images of a suspended job.
     pub fn from_state(state: ImagesState) -> Images {
         Images {
+            asked: state.asked,
+            // A program that has been changed must not begin again where its image cannot be used.
+            begun: state.begun || !state.files.is_empty(),
             last_slot: state.last_slot,
             files: state.files.into_iter().map(ImageFile::from_state).collect(),
             ..Images::default()
@@ -320,13 +325,13 @@ impl Agent {
         let of = rank as u32;
         match (said.kind, copy) {
             (Kind::Ready, _) => {
-                let life = self.work.ranks[rank].life_asked;
-                self.coordinate(Fact::Ready { rank: of, life })
+                let life = self.work.ranks[rank].asked.life;
+                self.report(Fact::Ready { rank: of, life });
             }
             (Kind::Noticed, _) => {
                 let turn = Turn::from_word(number);
                 match said.text() {
-                    "" => self.coordinate(Fact::Noticed { rank: of, turn }),
+                    "" => self.report(Fact::Noticed { rank: of, turn }),
                     why => self.refused(of, turn.wave, why),
                 }
             }
@@ -338,13 +343,13 @@ impl Agent {
                 }
                 // What is not accounted for is refused when the dispatcher says so.
                 let accounted = true;
-                self.coordinate(Fact::Stopped {
+                self.report(Fact::Stopped {
                     rank: of,
                     number,
                     accounted,
-                })
+                });
             }
-            (Kind::Drained, _) => self.coordinate(Fact::Drained {
+            (Kind::Drained, _) => self.report(Fact::Drained {
                 rank: of,
                 number,
                 moved: said.b,
@@ -353,11 +358,12 @@ impl Agent {
                 if let Some(taking) = self.work.ranks[rank].images.taking(number) {
                     taking.copied = Some((said, socket));
                 }
-                self.mind_copied(rank)
+                self.mind_copied(rank)?;
             }
             (Kind::Refused, _) => self.refused(of, number, said.text()),
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
     }
 
     /// The threads of a rank stand still. The dispatcher notes where it is in its output, PMI and input: all that it has printed and
@@ -392,7 +398,8 @@ impl Agent {
         }
         // A copy that has been made ends by itself.
         images.end_taking();
-        self.refused(rank as u32, number, IN_PMI)
+        self.refused(rank as u32, number, IN_PMI);
+        Ok(())
     }
 
     /// An image is told of when the process has been copied and it is accounted for.
@@ -412,12 +419,13 @@ impl Agent {
             delivered: taking.delivered,
             socket,
         });
-        self.coordinate(Fact::Copied {
+        self.report(Fact::Copied {
             rank: rank as u32,
             number,
             sleeps,
             stood: Duration::from_nanos(said.c),
-        })
+        });
+        Ok(())
     }
 
     /// What the copies of a rank say, or that they have gone.
@@ -452,7 +460,7 @@ impl Agent {
     fn life_woken(&mut self, rank: usize, life: Life, image: u64) -> io::Result<()> {
         let pid = life.pid;
         let this = &mut self.work.ranks[rank];
-        if std::mem::take(&mut this.is_doomed) {
+        if this.asked.is_ended {
             // Given up before it began. What it does to the node memory is over when it has ended, not before.
             life.signal(Signal::SIGKILL);
             this.life = Some(life);
@@ -486,45 +494,37 @@ impl Agent {
 
     /// A copy is gone. A life that was to begin from it begins elsewhere.
     pub(super) fn copy_lost(&mut self, rank: usize, number: u64, why: &str) -> io::Result<()> {
-        let counted = self.work.coordinator.counts(rank as u32, number);
         let images = &mut self.work.ranks[rank].images;
         let is_its_file = |file: &ImageFile| file.number == number && !file.name.is_empty();
         // Only the directory's last sync may be missing.
         let stored = images.writing.as_ref().is_some_and(is_its_file);
         let waking = images.waking.take_if(|(image, _)| *image == number).is_some();
         images.copies.retain(|image| image.number != number);
-        if counted {
-            let reason = why.to_string();
-            self.send(&ToDispatcher::ImageLost { rank, number, reason })?;
-        }
-        let written = stored.then(|| self.work.ranks[rank].images.keep_file(rank)).flatten();
-        self.coordinate(Fact::CopyLost {
+        let written = stored.then(|| images.keep_file(rank)).flatten();
+        self.report(Fact::CopyLost {
             rank: rank as u32,
             number,
             stored,
-        })?;
+            reason: why.to_string(),
+        });
         written.map_or(Ok(()), |written| self.send(&written))?;
-        if stored {
-            self.begin_recording(number)?;
-        }
         if waking {
-            self.not_begun(rank)?;
+            self.not_begun(rank);
         }
         Ok(())
     }
 
     /// A life could not begin from the image chosen for it.
-    pub(super) fn not_begun(&mut self, rank: usize) -> io::Result<()> {
-        let returning = self.work.is_returning(rank);
+    pub(super) fn not_begun(&mut self, rank: usize) {
         let this = &mut self.work.ranks[rank];
-        if !returning {
+        if !this.asked.together {
             // That was no life.
             this.number -= 1;
         }
-        let life = this.life_asked;
-        self.coordinate(Fact::NotBegun {
+        let life = this.asked.life;
+        self.report(Fact::NotBegun {
             rank: rank as u32,
             life,
-        })
+        });
     }
 }

@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -11,7 +10,6 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use resurgo_protocol::Coordinator;
 use resurgo_wire::control::{Job, OUTPUT_WINDOW, ToAgent, ToDispatcher, appnums};
 
 use super::feed::Feed;
@@ -130,7 +128,7 @@ impl Waiting {
         }
     }
 
-    /// Starts the ranks, and does what else the dispatcher has said with the same breath.
+    /// Says that the job is here, and does what else the dispatcher has said with the same breath.
     fn begin(self, work: Work, is_resumed: bool, messages: Vec<ToAgent>) -> io::Result<Agent> {
         let mut agent = Agent {
             control: self.control,
@@ -144,13 +142,15 @@ impl Waiting {
             ending: None,
             paused: false,
             finished: false,
+            is_broken: false,
             stopped: false,
         };
         agent.watch_net()?;
         if is_resumed {
-            agent.go_on_resumed()?;
-        } else if let Err(reason) = agent.start_all() {
-            agent.cannot_begin(reason)?;
+            agent.tell_what_is_resumed()?;
+        } else if let Err(error) = agent.work.prepare_lives() {
+            let reason = format!("cannot write to the node memory: {error}");
+            agent.send(&ToDispatcher::Failed { reason })?;
         }
         messages.into_iter().try_for_each(|message| agent.obey(message))?;
         Ok(agent)
@@ -194,14 +194,11 @@ impl Work {
             net: None,
             ranks: Vec::new(),
             feed: Feed::default(),
-            coordinator: Coordinator::new(waves::plan(&job, size)),
             job,
-            began: Instant::now(),
             waves: waves::Waves::default(),
             held: held::Held::new(),
             store: None,
             halt: suspend::Halt::No,
-            is_from_wave: false,
             recording: None,
             window: [OUTPUT_WINDOW; 2],
         })

@@ -61,7 +61,7 @@ impl Agent {
     fn aborts(&mut self, rank: usize) -> io::Result<bool> {
         self.tell_undone(rank)?;
         let work = &mut self.work;
-        if (work.job.protocol.can_return_together() || work.coordinator.may_begin_again())
+        if (work.job.protocol.can_return_together() || work.waves.may_begin_again)
             && work.memory.phase(rank)? == PHASE_REPLAY
         {
             let this = &mut work.ranks[rank];

@@ -7,7 +7,7 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::unistd::Pid;
 use resurgo_pmi::{Place, Progress};
 use resurgo_protocol::Fact;
-use resurgo_protocol::coordinator::{Former, From};
+use resurgo_protocol::coordinator::From;
 use resurgo_wire::control::{End, Ended, LifeStatistics, OUTPUT_WINDOW, Stream, ToDispatcher};
 use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 
@@ -26,15 +26,25 @@ const READ: usize = 64 << 10;
 /// Most bytes taken from a stream whose rank has ended: more than any pipe holds.
 const DRAIN: usize = 4 << 20;
 
+/// A life, as the coordinator has asked for it.
+#[derive(Default)]
+pub(super) struct Asked {
+    /// Its number there.
+    pub life: u64,
+    /// All ranks of its unit begin together, and it waits for them.
+    pub together: bool,
+    pub waits: bool,
+    /// The coordinator has ended it, perhaps before its process was known.
+    pub is_ended: bool,
+}
+
 /// One rank over all its lives.
 pub(super) struct Rank {
     pub program: usize,
     /// Number of the present or last life, from 1.
     pub number: u64,
-    /// The coordinator's number of the life that it has asked for last.
-    pub life_asked: u64,
-    /// That life is to end as soon as its process is known.
-    pub is_doomed: bool,
+    /// The life that the coordinator has asked for last.
+    pub asked: Asked,
     /// The running process.
     pub life: Option<Life>,
     /// Pipes of a rank that has finished, while others hold their other ends.
@@ -92,8 +102,7 @@ impl Rank {
         Rank {
             program,
             number: 0,
-            life_asked: 0,
-            is_doomed: false,
+            asked: Asked::default(),
             life: None,
             outputs: [None, None],
             watched: [false; 2],
@@ -139,9 +148,9 @@ impl Rank {
     }
 
     /// A life begins.
-    fn begins(&mut self, life: u64, repeats: bool) {
+    fn begins(&mut self, asked: Asked, repeats: bool) {
         self.number += 1;
-        (self.life_asked, self.is_doomed) = (life, false);
+        self.asked = asked;
         (self.killed_ns, self.asked_ns) = (0, monotonic_ns());
         (self.uses_provider, self.aborted, self.has_told_undone) = (false, false, false);
         // The dispatcher says soon whether that is so.
@@ -152,14 +161,14 @@ impl Rank {
         self.repeats_output = repeats;
     }
 
-    /// As it is written down when the job is suspended. `former`: what the coordinator knows of its images.
-    pub fn state(&self, former: &Former) -> RankState {
+    /// As it is written down when the job is suspended.
+    pub fn state(&self) -> RankState {
         RankState {
             program: self.program,
             number: self.number,
             finished: self.finished,
             ended_well: self.ended_well,
-            images: self.images.state(former),
+            images: self.images.state(),
         }
     }
 
@@ -182,6 +191,7 @@ impl Rank {
             pid,
             image,
             from_file,
+            together: self.asked.together,
             beginning_ns: monotonic_ns() - self.asked_ns,
         }
     }
@@ -189,6 +199,11 @@ impl Rank {
     /// It was stopped, and starts to be waited for now.
     pub fn goes_on(&mut self) {
         self.quiet_since = self.quiet_since.map(|_| Instant::now());
+    }
+
+    /// Its last life has ended as a program should.
+    pub fn has_finished(&self) -> bool {
+        self.finished
     }
 
     pub fn has_ended_well(&self) -> bool {
@@ -216,14 +231,21 @@ impl Agent {
     /// Starts life `life` of `rank`, as the coordinator counts them. `together`: with all of its unit, which wait for one another.
     pub(super) fn start_life(&mut self, rank: usize, life: u64, from: From, together: bool) -> io::Result<()> {
         let work = &mut self.work;
-        if self.ending.is_some() || work.is_halting() {
+        if self.ending.is_some() || self.is_broken || work.is_halting() {
             return Ok(());
         }
         let place = spawn::place(&work.job, rank);
         // Ranks that return to a wave repeat nothing that would have to be the same, unless others have gone on.
         let repeats = !together || work.is_hierarchical();
         let this = &mut work.ranks[rank];
-        this.begins(life, repeats);
+        let asked = Asked {
+            life,
+            together,
+            // Those that begin at the beginning wait for nobody.
+            waits: together && from != From::Beginning,
+            is_ended: false,
+        };
+        this.begins(asked, repeats);
         let behind = repeats && this.behind[0];
         leftovers::remove(&place.kvs_name, place.rank);
         work.memory.begin_life(
@@ -248,7 +270,8 @@ impl Agent {
             if let Err(error) = this.images.wake(number, life, theirs) {
                 // It has just died.
                 self.copy_lost(rank, number, &error.to_string())?;
-                return self.not_begun(rank);
+                self.not_begun(rank);
+                return Ok(());
             }
             input
         } else {
@@ -304,20 +327,6 @@ impl Agent {
         Ok(input)
     }
 
-    /// A rank that has failed begins again alone, unless the job is being ended.
-    pub(super) fn start_again(&mut self, rank: usize, fault_at_messages: u64) -> io::Result<()> {
-        if self.ending.is_some() {
-            return Ok(());
-        }
-        self.work.ranks[rank].fault_at_messages = fault_at_messages;
-        self.coordinate(Fact::Restart { rank: rank as u32 })
-    }
-
-    pub(super) fn not_started_again(&mut self, rank: usize, error: &io::Error) -> io::Result<()> {
-        let reason = format!("cannot start rank {rank} again: {error}{}", crate::hint(error));
-        self.send(&ToDispatcher::Failed { reason })
-    }
-
     /// The process of a new life runs.
     pub(super) fn life_begins(&mut self, rank: usize, mut life: Life, image: u64) -> io::Result<()> {
         let work = &mut self.work;
@@ -331,16 +340,17 @@ impl Agent {
         this.watched = [false; 2];
         let started = this.started(rank, life.pid.as_raw(), image, false);
         this.life = Some(life);
-        let life = this.life_asked;
+        let life = this.asked.life;
         // A process that is being rebuilt tells when it is.
         if this.images.restoring.is_none() {
             self.send(&started)?;
         }
         self.watch_output(rank)?;
-        self.coordinate(Fact::Started {
+        self.report(Fact::Started {
             rank: rank as u32,
             life,
-        })
+        });
+        Ok(())
     }
 
     /// Looks at every child that has ended.
@@ -377,37 +387,25 @@ impl Agent {
         // What it said before it ended counts.
         self.image_event(rank)?;
         self.work.ranks[rank].images.end_taking();
-        if self.work.is_returning(rank) {
-            return self.ended_while_returning(rank, end);
-        }
         self.pmi_event(rank)?;
         if self.restore_has_failed(rank, end)? {
             return Ok(());
         }
         let work = &mut self.work;
         let statistics = work.statistics(rank)?;
-        let life = work.ranks[rank].life.as_ref();
-        let mut progress = life.map(|life| life.progress).unwrap_or_default();
-        // MPICH says "finalize" to PMI only when the process exits by way of its exit handlers: one that has been through
-        // MPI_Finalize and leaves by _exit has finished as well.
-        progress.finalised |= statistics.phase == PHASE_CLOSED;
-        let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised);
-        let life = work.ranks[rank].life_asked;
-        self.coordinate(Fact::Ended {
-            rank: rank as u32,
-            life,
-            orderly,
-        })?;
-        let work = &mut self.work;
-        if work.is_halting() && !orderly {
-            return self.end_life(rank);
-        }
+        let own_ns = work.memory.killed_ns(rank)?;
         let this = &mut work.ranks[rank];
         let Some(life) = this.life.take() else {
             return Ok(());
         };
+        let mut progress = life.progress;
+        // MPICH says "finalize" to PMI only when the process exits by way of its exit handlers: one that has been through
+        // MPI_Finalize and leaves by _exit has finished as well.
+        progress.finalised |= statistics.phase == PHASE_CLOSED;
+        let (asked, by_order) = (this.asked.life, this.asked.is_ended);
+        let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised) && !by_order;
         let (aborted, program) = (this.aborted, this.program);
-        let unnoticed_ns = this.unnoticed(work.memory.killed_ns(rank)?, noticed_ns);
+        let unnoticed_ns = this.unnoticed(own_ns, noticed_ns);
         this.finished = orderly;
         this.ended_well = orderly && end == End::Exited(0);
         let number = this.number;
@@ -426,6 +424,9 @@ impl Agent {
         let mut ended = Ended {
             rank,
             life: number,
+            asked,
+            by_order,
+            orderly,
             pid: life.pid.as_raw(),
             end,
             initialised: progress.initialised,
@@ -438,7 +439,7 @@ impl Agent {
             ending_ns: 0,
         };
         drop(life);
-        if matches!(end, End::Exited(1..)) && !aborted {
+        if matches!(end, End::Exited(1..)) && !aborted && !by_order {
             self.tell_undone(rank)?;
         }
         if orderly {
@@ -653,7 +654,6 @@ impl Agent {
         self.mind_halt()?;
         self.mind_buffers()?;
         self.mind_held()?;
-        self.mind_silence()?;
         if let Some(deadline) = self.ending {
             let running = self.work.ranks.iter().any(|rank| rank.life.is_some());
             if !running || Instant::now() >= deadline {

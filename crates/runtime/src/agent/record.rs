@@ -1,7 +1,8 @@
 //! What is written down of each complete wave while the job runs, so that the job can be resumed when the launcher, or the whole machine,
 //! is lost: the same file as of a suspension.
 //!
-//! When the last image of a wave is in its file the agent gathers what it knows ([`Work::gather`]) and asks the dispatcher for its part.
+//! When the last image of a wave is in its file the coordinator says so ([`resurgo_protocol::Command::Record`]). The agent gathers what it
+//! knows ([`Work::gather`]) and asks the dispatcher for its part.
 //! A thread writes the file and brings it to the disk, since nothing in the agent waits for disks. Only then the file gets its name, and
 //! images that only the file before needed may go.
 
@@ -20,8 +21,18 @@ use crate::suspended::{self, About, Header, Section, Writer};
 
 /// What is being written down.
 pub(super) struct Recording {
-    wave: u64,
+    wave: Wave,
     step: Step,
+}
+
+/// A wave that is written down.
+#[derive(Clone, Copy)]
+struct Wave {
+    number: u64,
+    /// The oldest that is written down with it: the one before, if a job without logs can return to it, or that itself.
+    oldest: u64,
+    /// How many ranks have images of it.
+    ranks: usize,
 }
 
 enum Step {
@@ -64,9 +75,14 @@ impl<T: Send + 'static> InThread<T> {
 }
 
 impl Work {
-    /// Waves are written down: of all ranks, when their images are in files.
-    fn records_waves(&self) -> bool {
-        self.store.is_some() && self.has_waves() && !self.is_hierarchical()
+    pub(super) fn is_recording(&self) -> bool {
+        self.recording.is_some()
+    }
+
+    /// How many ranks have their image of this wave in a file.
+    fn in_files(&self, wave: u64) -> usize {
+        let ranks = self.ranks.iter();
+        ranks.filter(|rank| rank.images.file(wave).is_some()).count()
     }
 
     /// The rank, number and name of image files whose number is as wanted.
@@ -79,24 +95,9 @@ impl Work {
             .collect()
     }
 
-    /// The number of the oldest wave that is written down together with `wave`: the one before, if a job without logs can return to it,
-    /// or that itself. Logs are kept of one only.
-    fn oldest_recorded(&self, wave: u64) -> u64 {
-        let older = self
-            .coordinator
-            .waves_in_files(0)
-            .into_iter()
-            .filter(|number| *number < wave);
-        match self.logs() {
-            true => wave,
-            false => older.max().unwrap_or(wave),
-        }
-    }
-
     /// All that a later run needs of the agent to begin from `wave`, as it is now: what images there are, and the logs of the wave.
-    fn gather(&self, wave: u64) -> io::Result<Gathered> {
+    fn gather(&self, wave: u64, oldest: u64) -> io::Result<Gathered> {
         let mut state = self.state();
-        let oldest = self.oldest_recorded(wave);
         for rank in &mut state.ranks {
             // All ranks have run at the wave, and do so again.
             (rank.finished, rank.ended_well) = (false, false);
@@ -148,9 +149,9 @@ impl Work {
     }
 
     /// What has been written becomes the job's file.
-    fn name_wave(&self, wave: u64, bytes: u64) -> io::Result<InThread<u64>> {
+    fn name_wave(&self, wave: Wave, bytes: u64) -> io::Result<InThread<u64>> {
         let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        if !self.coordinator.waves_in_files(0).contains(&wave) {
+        if self.in_files(wave.number) < wave.ranks {
             return Err(io::Error::other("its images are not used any more"));
         }
         suspended::name_wave(store.directory())?;
@@ -163,23 +164,21 @@ impl Work {
 }
 
 impl Agent {
-    /// An image of a wave is in its file. If it was the last, the wave is written down.
-    pub(super) fn begin_recording(&mut self, wave: u64) -> io::Result<()> {
+    /// All images of a wave are in files: it is written down, with those since `oldest`.
+    pub(super) fn begin_recording(&mut self, number: u64, oldest: u64) -> io::Result<()> {
         let work = &mut self.work;
-        if !work.records_waves()
-            || work.recording.is_some()
-            || work.is_halting()
-            || work.coordinator.waves_in_files(0).first() != Some(&wave)
-        {
+        if work.store.is_none() || work.is_recording() || work.is_halting() {
             return Ok(());
         }
-        match work.gather(wave) {
+        match work.gather(number, oldest) {
             Ok(gathered) => {
+                let ranks = work.in_files(number);
+                let wave = Wave { number, oldest, ranks };
                 let step = Step::Gathered(Box::new(gathered));
                 work.recording = Some(Recording { wave, step });
-                self.send(&ToDispatcher::WaveInFiles { number: wave })
+                self.send(&ToDispatcher::WaveInFiles { number })
             }
-            Err(error) => self.not_recorded(wave, &error),
+            Err(error) => self.not_recorded(number, &error),
         }
     }
 
@@ -195,13 +194,13 @@ impl Agent {
         };
         match work.write_down(*gathered, about, input) {
             Ok(thread) => self.go_on_recording(wave, thread, Step::Writing),
-            Err(error) => self.not_recorded(wave, &error),
+            Err(error) => self.not_recorded(wave.number, &error),
         }
     }
 
     fn go_on_recording(
         &mut self,
-        wave: u64,
+        wave: Wave,
         thread: InThread<u64>,
         step: impl FnOnce(InThread<u64>) -> Step,
     ) -> io::Result<()> {
@@ -231,21 +230,20 @@ impl Agent {
         };
         match answer {
             Ok(thread) => self.go_on_recording(wave, thread, Step::Naming),
-            Err(error) => self.not_recorded(wave, &error),
+            Err(error) => self.not_recorded(wave.number, &error),
         }
     }
 
     /// The job can be resumed from the wave: what only older ones need may go.
-    fn recorded(&mut self, wave: u64, bytes: u64) -> io::Result<()> {
+    fn recorded(&mut self, wave: Wave, bytes: u64) -> io::Result<()> {
         let work = &mut self.work;
-        let oldest = work.oldest_recorded(wave);
         let used = work.files_of(|_| true);
-        let recorded = work.files_of(|number| (oldest..=wave).contains(&number));
+        let recorded = work.files_of(|number| (wave.oldest..=wave.number).contains(&number));
         let Some(store) = &mut work.store else { return Ok(()) };
         store.pin(recorded, |name| used.iter().any(|(_, _, used)| used == name));
         let directory = store.directory().path().to_path_buf().into_os_string();
         self.send(&ToDispatcher::Recorded {
-            number: wave,
+            number: wave.number,
             directory,
             bytes,
         })

@@ -6,7 +6,6 @@
 use std::io;
 
 use resurgo_pmi::Place;
-use resurgo_protocol::Fact;
 use resurgo_wire::control::{Job, Program, appnums};
 
 use super::Agent;
@@ -37,10 +36,9 @@ pub(super) fn place(job: &Job, rank: usize) -> Place {
 }
 
 impl Agent {
-    /// Starts what a rank has asked for. It hears of it behind this.
+    /// Makes room for what a rank has asked for, which the coordinator has begun behind this.
     pub(super) fn spawn(&mut self, programs: Vec<Program>, faults: &[(usize, u64)]) -> io::Result<()> {
         let work = &mut self.work;
-        let first = work.ranks.len();
         let first_program = work.job.programs.len();
         let ranks = appnums(&programs)
             .into_iter()
@@ -48,15 +46,12 @@ impl Agent {
         work.ranks.extend(ranks);
         work.program_files.extend(programs.iter().map(ProgramFile::hold));
         work.job.programs.extend(programs);
-        let end = work.ranks.len();
         // Whoever sends to a new rank, or looks for what it has sent, must know of it first.
-        work.memory.set_ranks(end)?;
+        work.memory.set_ranks(work.ranks.len())?;
         for (rank, messages) in faults {
             work.ranks[*rank].fault_at_messages = *messages;
         }
-        let ranks = end - first;
-        self.coordinate_starts(Fact::Spawned { ranks })
-            .map_err(|(_, error)| error)
+        Ok(())
     }
 }
 

@@ -10,7 +10,6 @@ use std::io;
 use std::path::Path;
 
 use resurgo_protocol::coordinator::Former;
-use resurgo_protocol::{Coordinator, Fact};
 use resurgo_wire::control::{Job, Stdin, ToDispatcher};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,7 +18,7 @@ use super::files::ImageFile;
 use super::ranks::Rank;
 use super::store::Store;
 use super::wave_logs::WaveLog;
-use super::{Agent, Work, waves};
+use super::{Agent, Work};
 use crate::suspended::{self, About, Header, Reader, Section, Writer};
 
 /// How far the suspension of a job has come.
@@ -52,18 +51,6 @@ pub(super) struct RankState {
     pub images: ImagesState,
 }
 
-impl RankState {
-    /// What the coordinator is to know of it.
-    fn former(&self) -> Former {
-        Former {
-            asked: self.images.asked,
-            begun: self.images.begun,
-            files: self.images.files.iter().map(|file| file.number).collect(),
-            finished: self.finished,
-        }
-    }
-}
-
 #[derive(Serialize, Deserialize)]
 pub(super) struct ImagesState {
     pub asked: u64,
@@ -88,10 +75,8 @@ impl Work {
     }
 
     pub(super) fn state(&self) -> State {
-        let ranks = (0..).zip(&self.ranks);
-        let ranks = ranks.map(|(rank, this)| this.state(&self.coordinator.former(rank)));
         State {
-            ranks: ranks.collect(),
+            ranks: self.ranks.iter().map(Rank::state).collect(),
             logs: Vec::new(),
         }
     }
@@ -141,12 +126,6 @@ impl Work {
 }
 
 impl Agent {
-    /// Ends the processes of all ranks.
-    pub(super) fn halt(&mut self) -> io::Result<()> {
-        self.work.halt = Halt::Ending;
-        self.coordinate(Fact::Halt)
-    }
-
     /// Tells the dispatcher when no rank has a process any more.
     pub(super) fn mind_halt(&mut self) -> io::Result<()> {
         let work = &mut self.work;
@@ -167,7 +146,8 @@ impl Agent {
         self.give_up_recording();
         let work = &self.work;
         let Some(store) = &work.store else {
-            return self.not_suspended("there is no directory for files".to_string());
+            let reason = "there is no directory for files".to_string();
+            return self.send(&ToDispatcher::NotSuspended { reason });
         };
         let directory = store.directory().path().to_path_buf();
         let written = self.write_state(about, input);
@@ -183,7 +163,10 @@ impl Agent {
             }
             // The job is being ended.
             Ok(None) => Ok(()),
-            Err(error) => self.not_suspended(format!("{}: {error}", directory.display())),
+            Err(error) => {
+                let reason = format!("{}: {error}", directory.display());
+                self.send(&ToDispatcher::NotSuspended { reason })
+            }
         }
     }
 
@@ -206,24 +189,27 @@ impl Agent {
         Ok(Some(bytes))
     }
 
-    fn not_suspended(&mut self, reason: String) -> io::Result<()> {
-        self.send(&ToDispatcher::NotSuspended { reason })?;
-        self.go_on_after_halt(false)
+    /// The job is ours: what the coordinator has to know to go on with it.
+    pub(super) fn tell_what_is_resumed(&mut self) -> io::Result<()> {
+        let work = &self.work;
+        let numbers = work.files_of(|_| true).into_iter().map(|(_, number, _)| number);
+        let has_transit = |number: &u64| work.store.as_ref().is_some_and(|store| store.has_in_transit(*number));
+        let message = ToDispatcher::Resumed {
+            ranks: work.ranks.iter().map(Rank::former).collect(),
+            transit: numbers.filter(has_transit).collect(),
+        };
+        self.send(&message)
     }
+}
 
-    /// Starts all ranks again that have been halted, or that were when the job was suspended. `together`: from a wave, also where
-    /// there are logs.
-    pub(super) fn go_on_after_halt(&mut self, together: bool) -> io::Result<()> {
-        self.work.halt = Halt::No;
-        self.coordinate(Fact::GoOn { together })
-    }
-
-    /// All ranks of a resumed job go on.
-    pub(super) fn go_on_resumed(&mut self) -> io::Result<()> {
-        self.send(&ToDispatcher::Resumed)?;
-        match self.go_on_after_halt(self.work.is_from_wave) {
-            Ok(()) => Ok(()),
-            Err(error) => self.cannot_begin(error.to_string()),
+impl Rank {
+    /// What the coordinator is to know of it.
+    fn former(&self) -> Former {
+        Former {
+            asked: self.images.asked,
+            begun: self.images.begun,
+            files: self.images.files.iter().map(|file| file.number).collect(),
+            finished: self.has_finished(),
         }
     }
 }
@@ -256,7 +242,6 @@ impl Work {
 
 fn load(job: Job, directory: &Path, mut reader: Reader, input: Option<&OsStr>) -> Result<Work, String> {
     let header = reader.header();
-    let is_from_wave = header.about.wave.is_some();
     let state: State = serde_json::from_value(header.agent.clone()).map_err(|error| {
         format!(
             "{}: another version of resurgo has written it: {error}",
@@ -282,17 +267,8 @@ fn load(job: Job, directory: &Path, mut reader: Reader, input: Option<&OsStr>) -
     }
     let (directory, key, locks) = reader.finish().map_err(|error| error.to_string())?;
     let store = Store::of(directory, key, locks.into(), work.job.image_files.keep);
-    let formers = state.ranks.iter().map(RankState::former).collect();
     work.ranks = state.ranks.into_iter().map(Rank::from_state).collect();
-    let numbers = work
-        .ranks
-        .iter()
-        .flat_map(|rank| &rank.images.files)
-        .map(|file| file.number);
-    let transit: Vec<u64> = numbers.filter(|number| store.has_in_transit(*number)).collect();
-    work.coordinator = Coordinator::resume(waves::plan(&work.job, work.ranks.len()), formers, transit);
     work.store = Some(store);
-    work.is_from_wave = is_from_wave;
     // An interrupted run may have left some that are of no use.
     work.pin_files();
     Ok(work)

@@ -1,18 +1,20 @@
-//! The coordinator's hands: what happens is told to it as facts, and its commands become datagrams to ranks and snapshots, words in
-//! the node memory, files, and messages to the dispatcher. Nothing is decided here; see [`resurgo_protocol::coordinator`].
+//! The coordinator's hands: what happens is told to it as facts, by way of the dispatcher, which has it. Its commands become datagrams
+//! to ranks and snapshots, words in the node memory, and files. Nothing is decided here; see [`resurgo_protocol::coordinator`].
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
-use resurgo_protocol::coordinator::{Manner, Plan, State};
+use resurgo_protocol::coordinator::{From, Manner, State};
+use resurgo_protocol::group::Turn;
 use resurgo_protocol::{Command, Fact, kinds};
-use resurgo_wire::control::{Job, ToDispatcher};
+use resurgo_wire::control::ToDispatcher;
 use resurgo_wire::image::{Datagram, IN_WAVE, Kind};
 use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE};
 
 use super::in_transit::InTransit;
 use super::ranks::Rank;
+use super::suspend::Halt;
 use super::{Agent, Work};
 use crate::memory;
 
@@ -21,8 +23,10 @@ use crate::memory;
 pub(super) struct Waves {
     /// What was in transit in waves, by their numbers.
     transit: Vec<(u64, InTransit)>,
-    /// Groups were to be formed by communication, and it was global.
-    pub is_global: bool,
+    /// The last turn that ranks have been told of.
+    pub turn: Turn,
+    /// There were waves, and all begin again when a rank cannot recover alone.
+    pub may_begin_again: bool,
     /// When ranks are looked at that have deferred messages.
     pub buffers_at: Option<Instant>,
 }
@@ -31,18 +35,6 @@ impl Waves {
     fn transit(&self, wave: u64) -> Option<&InTransit> {
         let known = self.transit.iter().find(|(number, _)| *number == wave);
         known.map(|(_, transit)| transit)
-    }
-}
-
-/// What the coordinator of `job` is to do.
-pub(super) fn plan(job: &Job, ranks: usize) -> Plan {
-    Plan {
-        protocol: job.protocol,
-        units: job.units(ranks),
-        files: job.image_files.directory.is_some(),
-        partners: false,
-        local_copies: job.image_files.local_copies,
-        groups_at_once: job.groups_at_once,
     }
 }
 
@@ -62,16 +54,6 @@ impl Work {
         self.job.protocol.waves() == kinds::Waves::OfEachGroup
     }
 
-    /// The unit of `rank` returns to a wave: the ends of its processes are no failures.
-    pub(super) fn is_returning(&self, rank: usize) -> bool {
-        self.coordinator.is_returning(rank as u32)
-    }
-
-    /// When the coordinator is to be told that nobody says anything about an image.
-    pub(super) fn patience_ends(&self) -> Option<Instant> {
-        self.coordinator.due().map(|due| self.began + due)
-    }
-
     /// Whoever has died meanwhile needs no answer.
     pub(super) fn tell(&self, rank: u32, kind: Kind, number: u64) {
         let life = self.ranks[rank as usize].life.as_ref();
@@ -84,7 +66,7 @@ impl Work {
     fn state_of(&self, rank: usize) -> io::Result<State> {
         let this = &self.ranks[rank];
         let phase = self.memory.phase(rank)?;
-        Ok(if self.recording.is_some() {
+        Ok(if self.is_recording() {
             State::Writing
         } else if this.is_filling() {
             State::Filling
@@ -130,53 +112,27 @@ impl Work {
 }
 
 impl Agent {
-    /// Tells the coordinator what has happened, and does what follows.
-    pub(super) fn coordinate(&mut self, fact: Fact) -> io::Result<()> {
-        let now = self.work.began.elapsed();
-        self.work.coordinator.handle(fact, now);
-        while let Some(command) = self.work.coordinator.poll() {
-            self.carry_out(command)?;
-        }
-        Ok(())
+    /// Tells the coordinator what has happened. It leaves with all else before the agent waits again.
+    pub(super) fn report(&mut self, fact: Fact) {
+        self.control.queue(&ToDispatcher::Fact(fact));
     }
 
-    /// The same when ranks are started for the first time: none of them may be missing.
-    pub(super) fn coordinate_starts(&mut self, fact: Fact) -> Result<(), (usize, io::Error)> {
-        let now = self.work.began.elapsed();
-        self.work.coordinator.handle(fact, now);
-        while let Some(command) = self.work.coordinator.poll() {
-            match command {
-                Command::Begin {
-                    rank,
-                    life,
-                    from,
-                    together,
-                    ..
-                } => {
-                    let rank = rank as usize;
-                    self.start_life(rank, life, from, together)
-                        .map_err(|error| (rank, error))?;
-                }
-                command => self.carry_out(command).map_err(|error| (0, error))?,
-            }
-        }
-        Ok(())
-    }
-
-    fn carry_out(&mut self, command: Command) -> io::Result<()> {
+    /// The coordinator wants this to be done.
+    pub(super) fn carry_out(&mut self, command: Command) -> io::Result<()> {
         match command {
-            Command::Waves { asked, over } => self.work.memory.set_waves(asked, over),
-            Command::Groups(groups) => self.work.tell_groups(&groups),
-            Command::Turn(turn) => self.work.set_turn(turn),
+            Command::Survey { number, ranks, traffic } => self.survey(number, ranks, traffic),
             Command::Ask { rank, number, manner } => self.ask_for_image(rank, number, manner),
-            Command::Notice { rank, turn } => match self.work.ranks[rank as usize].notice(turn) {
-                Ok(()) => Ok(()),
-                Err(error) => self.refused(rank, turn.wave, &error.to_string()),
-            },
+            Command::Notice { rank, turn } => {
+                if let Err(error) = self.work.ranks[rank as usize].notice(turn) {
+                    self.refused(rank, turn.wave, &error.to_string());
+                }
+                Ok(())
+            }
             Command::Drain { rank, number } => self.tell(rank, Kind::Drain, number),
             Command::Copy { rank, number } => self.tell(rank, Kind::Go, number),
             Command::Abandon { rank, number } => self.tell(rank, Kind::Abandon, number),
             Command::Go { rank } => {
+                self.work.ranks[rank as usize].asked.waits = false;
                 // Images may hold messages that were deferred.
                 self.work.look_at_buffers();
                 self.tell(rank, Kind::Go, 0)
@@ -200,20 +156,13 @@ impl Agent {
                 self.work.collect_file(rank as usize, number);
                 Ok(())
             }
-            Command::Forget { rank, before } => self.work.forget_before(rank as usize, before),
-            Command::Kill { rank, .. } => {
-                self.work.ranks[rank as usize].kill();
+            Command::Forget { rank, before } => {
+                self.work.ranks[rank as usize].images.begun = true;
+                self.work.forget_before(rank as usize, before)
+            }
+            Command::Kill { rank, life } => {
+                self.work.ranks[rank as usize].end_by_order(life);
                 Ok(())
-            }
-            Command::Reset => {
-                self.control.queue(&ToDispatcher::BeginAnew);
-                self.work.empty_logs()
-            }
-            Command::EmptyLogs => self.work.empty_logs(),
-            Command::CutInside { unit } => {
-                let members = self.work.coordinator.members(unit).iter();
-                let members: Vec<usize> = members.map(|rank| *rank as usize).collect();
-                self.work.memory.cut_off_inside(&members)
             }
             Command::Begin {
                 rank,
@@ -221,18 +170,22 @@ impl Agent {
                 from,
                 together,
                 ..
-            } => {
-                let rank = rank as usize;
-                match self.start_life(rank, life, from, together) {
-                    Ok(()) => Ok(()),
-                    Err(error) => self.not_started_again(rank, &error),
-                }
-            }
-            told => {
-                let message = self.work.message(told);
-                message.map_or(Ok(()), |message| self.send(&message))
-            }
+            } => self.begin(rank as usize, life, from, together),
+            // There is no other node that could have it.
+            Command::Replicate { .. } => Ok(()),
+            Command::Record { wave, oldest } => self.begin_recording(wave, oldest),
+            others => self.work.carry_out(others),
         }
+    }
+
+    fn begin(&mut self, rank: usize, life: u64, from: From, together: bool) -> io::Result<()> {
+        let Err(error) = self.start_life(rank, life, from, together) else {
+            return Ok(());
+        };
+        // Nor does it start others: the dispatcher ends the job.
+        self.is_broken = true;
+        let reason = format!("{error}{}", crate::hint(&error));
+        self.send(&ToDispatcher::NotStarted { rank, reason })
     }
 
     fn tell(&mut self, rank: u32, kind: Kind, number: u64) -> io::Result<()> {
@@ -240,9 +193,9 @@ impl Agent {
         Ok(())
     }
 
-    pub(super) fn refused(&mut self, rank: u32, number: u64, reason: &str) -> io::Result<()> {
+    pub(super) fn refused(&mut self, rank: u32, number: u64, reason: &str) {
         let reason = reason.to_string();
-        self.coordinate(Fact::Refused { rank, number, reason })
+        self.report(Fact::Refused { rank, number, reason });
     }
 
     /// What was in transit in waves.
@@ -250,82 +203,52 @@ impl Agent {
         let work = &mut self.work;
         let lost = |number, reason: String| Fact::TransitLost { number, reason };
         match command {
-            Command::TakeTransit { number } => match work.take_transit(number) {
-                Ok(()) => self.coordinate(Fact::TransitKnown { number }),
-                Err(error) => self.coordinate(lost(number, error.to_string())),
-            },
-            Command::ReadTransit { number } => match work.read_transit(number) {
-                Ok(()) => self.coordinate(Fact::TransitKnown { number }),
-                Err(error) => {
-                    let reason = format!("what was in transit cannot be read: {error}");
-                    self.send(&ToDispatcher::ImageLost {
-                        rank: 0,
-                        number,
-                        reason: reason.clone(),
-                    })?;
-                    self.coordinate(lost(number, reason))
-                }
-            },
-            Command::WriteTransit { number } => match work.write_transit(number) {
-                Ok(()) => Ok(()),
-                Err(error) => {
+            Command::TakeTransit { number } => {
+                let fact = match work.take_transit(number) {
+                    Ok(()) => Fact::TransitKnown { number },
+                    Err(error) => lost(number, error.to_string()),
+                };
+                self.report(fact);
+            }
+            Command::ReadTransit { number } => {
+                let fact = match work.read_transit(number) {
+                    Ok(()) => Fact::TransitKnown { number },
+                    Err(error) => lost(number, format!("what was in transit cannot be read: {error}")),
+                };
+                self.report(fact);
+            }
+            Command::WriteTransit { number } => {
+                if let Err(error) = work.write_transit(number) {
                     let reason = error.to_string();
-                    self.coordinate(Fact::TransitNotWritten { number, reason })
+                    self.report(Fact::TransitNotWritten { number, reason });
                 }
-            },
-            Command::PutTransit { number } => work.put_transit(number),
-            Command::ForgetTransit { before } => {
-                work.waves.transit.retain(|(number, _)| *number >= before);
-                Ok(())
             }
-            Command::CollectTransit { keep } => {
-                work.store.iter().for_each(|store| store.remove_in_transit(&keep));
-                Ok(())
-            }
-            _ => Ok(()),
+            Command::PutTransit { number } => work.put_transit(number)?,
+            Command::ForgetTransit { before } => work.waves.transit.retain(|(number, _)| *number >= before),
+            Command::CollectTransit { keep } => work.store.iter().for_each(|store| store.remove_in_transit(&keep)),
+            _ => {}
         }
+        Ok(())
     }
 
-    /// The dispatcher wants images of a unit; where ranks have them alone it is a rank.
-    pub(super) fn want_images(&mut self, unit: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        let members = match work.has_waves() {
-            true => work
-                .coordinator
-                .members(unit)
-                .iter()
-                .map(|rank| *rank as usize)
-                .collect(),
-            false => vec![unit],
-        };
-        let states = members.iter().map(|rank| work.state_of(*rank));
-        let states = states.collect::<io::Result<Vec<_>>>()?;
-        let lives = members.iter().filter_map(|rank| work.ranks[*rank].life.as_ref());
-        let held = memory::held_by(lives.map(|life| life.pid.as_raw()));
-        let groups = match work.is_in_groups() {
-            true => Some(work.form_groups()?),
-            false => None,
-        };
-        self.coordinate(Fact::Wanted {
-            unit,
-            states,
-            held,
-            groups,
-        })
-    }
-
-    /// Tells the coordinator when nobody has said anything about an image for long.
-    pub(super) fn mind_silence(&mut self) -> io::Result<()> {
-        match self.work.patience_ends() {
-            Some(ends) if ends <= Instant::now() => self.coordinate(Fact::Due),
-            _ => Ok(()),
+    /// Says what these ranks do, and with `traffic` how many messages they have sent to each rank.
+    fn survey(&mut self, number: u64, ranks: Vec<u32>, traffic: bool) -> io::Result<()> {
+        for rank in ranks {
+            let work = &self.work;
+            let this = rank as usize;
+            let life = work.ranks[this].life.as_ref();
+            let fact = Fact::Surveyed {
+                rank,
+                number,
+                state: work.state_of(this)?,
+                held: memory::held_by(life.map(|life| life.pid.as_raw()).into_iter()),
+                sent: match traffic {
+                    true => work.memory.messages(this, work.ranks.len())?,
+                    false => Vec::new(),
+                },
+            };
+            self.report(fact);
         }
-    }
-
-    /// From now on ranks have images alone, or in waves again.
-    pub(super) fn change_protocol(&mut self, fact: Fact) -> io::Result<()> {
-        self.coordinate(fact)?;
-        self.work.job.protocol = self.work.coordinator.protocol();
         Ok(())
     }
 
@@ -339,14 +262,51 @@ impl Agent {
         if manner == Manner::Together {
             how |= IN_WAVE;
         }
-        match work.ranks[rank as usize].ask_for_image(number, how, former) {
-            Ok(()) => Ok(()),
-            Err(error) => self.refused(rank, number, &error.to_string()),
+        work.ranks[rank as usize].images.asked = number;
+        if let Err(error) = work.ranks[rank as usize].ask_for_image(number, how, former) {
+            self.refused(rank, number, &error.to_string());
         }
+        Ok(())
     }
 }
 
 impl Work {
+    /// What concerns all ranks.
+    fn carry_out(&mut self, command: Command) -> io::Result<()> {
+        match command {
+            Command::Waves { asked, over } => self.memory.set_waves(asked, over),
+            Command::Groups(groups) => self.tell_groups(&groups),
+            Command::Turn(turn) => self.set_turn(turn),
+            Command::Reset => {
+                self.ranks.iter_mut().for_each(|rank| rank.images.begun = false);
+                self.empty_logs()
+            }
+            Command::EmptyLogs => self.empty_logs(),
+            Command::CutInside { ranks } => {
+                let ranks: Vec<usize> = ranks.into_iter().map(|rank| rank as usize).collect();
+                self.memory.cut_off_inside(&ranks)
+            }
+            Command::Protocol {
+                protocol,
+                may_begin_again,
+            } => {
+                self.job.protocol = protocol;
+                self.waves.may_begin_again = may_begin_again;
+                Ok(())
+            }
+            Command::Halt => {
+                self.halt = Halt::Ending;
+                Ok(())
+            }
+            Command::GoOn => {
+                self.halt = Halt::No;
+                Ok(())
+            }
+            // The dispatcher is told the others.
+            _ => Ok(()),
+        }
+    }
+
     /// Logs, records and all else that ranks share begin anew.
     fn empty_logs(&mut self) -> io::Result<()> {
         let empty = || self.memory.reset(&self.job, self.ranks.len());
@@ -355,74 +315,17 @@ impl Work {
             None => empty(),
         }
     }
-
-    /// What the dispatcher is told of a decision.
-    fn message(&self, told: Command) -> Option<ToDispatcher> {
-        let ns = |duration: Duration| duration.as_nanos() as u64;
-        let first = |unit: usize| self.coordinator.members(unit)[0] as usize;
-        Some(match told {
-            Command::Taken {
-                rank,
-                number,
-                stood,
-                sleeps,
-            } => ToDispatcher::Checkpointed {
-                rank: rank as usize,
-                number,
-                stall_ns: ns(stood),
-                is_snapshot: sleeps,
-            },
-            Command::Dropped { rank, why } => ToDispatcher::NotCheckpointed {
-                rank: rank as usize,
-                reason: why.to_string(),
-            },
-            Command::Complete {
-                unit,
-                number,
-                total,
-                longest,
-                all,
-                groups,
-            } => ToDispatcher::WaveComplete {
-                rank: first(unit),
-                number,
-                total_ns: ns(total),
-                longest_stall_ns: ns(longest),
-                all_stalls_ns: ns(all),
-                groups: (0..groups.ranks() as u32).map(|rank| groups.of(rank)).collect(),
-                is_global: self.waves.is_global,
-            },
-            Command::NotWritten { rank, number, reason } => ToDispatcher::ImageNotWritten {
-                rank: rank as usize,
-                number,
-                reason,
-            },
-            Command::Returned { unit, wave } => ToDispatcher::Returned {
-                rank: first(unit),
-                wave,
-            },
-            Command::CannotRecoverAlone { rank } => {
-                let rank = rank as usize;
-                ToDispatcher::CannotRecoverAlone {
-                    rank,
-                    fault_at_messages: self.ranks[rank].fault_at_messages,
-                    reason: "its last image is lost, and messages from before that image are not kept".to_string(),
-                }
-            }
-            Command::Fail(cause) => ToDispatcher::Failed {
-                reason: cause.to_string(),
-            },
-            _ => return None,
-        })
-    }
 }
 
 impl Rank {
-    /// Ends the process; one that is not known yet as soon as it is.
-    fn kill(&mut self) {
-        match &self.life {
-            Some(life) => life.signal(Signal::SIGKILL),
-            None => self.is_doomed = self.images.is_waking(),
+    /// Ends life `life`, as the coordinator wants; one whose process is not known yet as soon as it is.
+    fn end_by_order(&mut self, life: u64) {
+        if self.asked.life != life {
+            return;
+        }
+        self.asked.is_ended = true;
+        if let Some(life) = &self.life {
+            life.signal(Signal::SIGKILL);
         }
     }
 }

@@ -20,7 +20,6 @@ impl Dispatcher {
                 image,
                 repeats,
             } => self.began(rank, life, image, repeats),
-            ToDispatcher::BeginAnew => self.ledger.server.reset(),
             ToDispatcher::Said { rank, life, lines } => self.said(rank, life, &lines),
             ToDispatcher::Output {
                 rank,
@@ -101,6 +100,8 @@ impl Dispatcher {
 
     /// All output of a rank that does not run has come.
     fn output_ended(&mut self, rank: usize, finished: bool) {
+        // It may have finished when its unit had to return.
+        let finished = finished && self.policy.has_finished(rank);
         if finished || self.verdict.is_some() {
             for stream in Stream::ALL {
                 let accepted = self.ledger.end_output(rank, stream);

@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use resurgo_protocol::kinds;
-use resurgo_wire::control::{Ended, ToAgent, ToDispatcher};
+use resurgo_protocol::Fact;
+use resurgo_wire::control::{Ended, ToDispatcher};
 
-use super::bus::unusable_image;
-use super::events::{Event, ImageCopy};
+use super::events::Event;
 use super::images::finished;
 use super::policy::Decision;
 use super::{Dispatcher, FAILURE};
@@ -16,23 +15,16 @@ impl Dispatcher {
     pub(super) fn heard(&mut self, message: ToDispatcher) {
         use ToDispatcher as To;
         match message {
-            To::Started { .. }
-            | To::CaughtUp { .. }
-            | To::Ended(_)
-            | To::CannotRecoverAlone { .. }
-            | To::Returned { .. } => self.heard_of_life(message),
-            To::Checkpointed { .. }
-            | To::LogGrows { .. }
-            | To::WaveComplete { .. }
+            To::Fact(fact) => self.coordinate(fact),
+            To::Started { .. } | To::CaughtUp { .. } | To::Ended(_) | To::NotStarted { .. } => {
+                self.heard_of_life(message);
+            }
+            To::LogGrows { .. }
             | To::LogsMeasured { .. }
             | To::ImageWanted { .. }
-            | To::NotCheckpointed { .. }
             | To::ImageWritten { .. }
-            | To::ImageNotWritten { .. }
-            | To::ImageLost { .. }
             | To::MemoryRead { .. } => self.heard_of_image(message),
             To::Began { .. }
-            | To::BeginAnew
             | To::Said { .. }
             | To::Output { .. }
             | To::OutputAwaited { .. }
@@ -43,11 +35,12 @@ impl Dispatcher {
             // Those are no news of the job, and are heard elsewhere.
             To::Arrived(_) | To::Beat { .. } => {}
             To::Failed { reason } => self.cannot_go_on(&reason),
-            To::Resumed => self.resumed(),
+            To::Resumed { ranks, transit } => self.resumed(ranks, transit),
             To::ResumedElsewhere { reason } => self.resumed_elsewhere(&reason),
-            To::Halted => self.halted(),
+            To::Halted if self.agents.has_halted() => self.halted(),
+            To::Halted => {}
             To::Suspended { directory, bytes } => self.suspended(Path::new(&directory), bytes),
-            To::NotSuspended { reason } => self.suspension_failed(&reason),
+            To::NotSuspended { reason } => self.not_suspended(&reason),
             To::Stopped { statistics } => self.stopped = Some(statistics),
             To::ProgramReplaced { rank, path } => {
                 let path = Path::new(&path);
@@ -67,6 +60,7 @@ impl Dispatcher {
                 pid,
                 image,
                 from_file,
+                together,
                 beginning_ns,
             } => {
                 self.pids[rank] = Some(pid);
@@ -80,7 +74,7 @@ impl Dispatcher {
                     pid,
                     image,
                     from_file,
-                    together: self.returns(rank) && !self.is_hierarchical(),
+                    together: together && !self.is_hierarchical(),
                     beginning: Duration::from_nanos(beginning_ns),
                     processors: self
                         .about
@@ -94,32 +88,23 @@ impl Dispatcher {
                 self.bus.caught_up(rank, life, &statistics, Instant::now());
             }
             ToDispatcher::Ended(ended) => self.rank_ended(&ended),
-            ToDispatcher::CannotRecoverAlone {
-                rank,
-                fault_at_messages,
-                reason,
-            } => self.cannot_recover_alone(rank, fault_at_messages, &reason),
-            ToDispatcher::Returned { rank, wave } => {
-                let unit = self.unit(rank);
-                self.waves.returning[unit] = false;
-                let members = self.members(unit);
-                self.policy.go_on(&members);
-                match self.is_hierarchical() {
-                    true => self.bus.tell(Event::Returned {
-                        wave,
-                        ranks: Some(&members),
-                        lost: None,
-                    }),
-                    false => self.bus.returned(wave, Instant::now()),
-                }
-            }
+            ToDispatcher::NotStarted { rank, reason } => self.not_started(rank, &reason),
             _ => {}
         }
     }
 
     fn rank_ended(&mut self, ended: &Ended) {
         let rank = ended.rank;
+        let returns = self.returns(rank);
         self.pids[rank] = None;
+        self.coordinate(Fact::Ended {
+            rank: rank as u32,
+            life: ended.asked,
+            orderly: ended.orderly,
+        });
+        if ended.by_order {
+            return;
+        }
         if let Some(codes) = &mut self.exit_codes {
             codes.insert(rank, ended.exit_code());
         }
@@ -127,7 +112,7 @@ impl Dispatcher {
             return;
         }
         let spawned_by = self.spawning.by.get(&rank).copied();
-        if self.returns(rank) {
+        if returns {
             // It had ended before the agent heard that all ranks return, and returns with them.
             self.bus.failed(ended, spawned_by, None);
             return;
@@ -181,17 +166,30 @@ impl Dispatcher {
         self.bus.tell(Event::Restarting { rank });
         let messages = ended.statistics.deliveries + ended.statistics.sends();
         let fault_at_messages = self.faults.next_life(rank, messages);
-        if self.all_return(ended) {
-            self.return_all(rank, fault_at_messages);
-            return;
+        self.inject_at(rank, fault_at_messages);
+        match self.all_return(ended) {
+            true => self.return_all(rank),
+            false => self.coordinate(Fact::Restart { rank: rank as u32 }),
         }
-        self.tell(ToAgent::Restart {
-            rank,
-            fault_at_messages,
-        });
     }
 
-    fn cannot_recover_alone(&mut self, rank: usize, fault_at_messages: u64, reason: &str) {
+    /// A life could not be started: the job ends.
+    fn not_started(&mut self, rank: usize, reason: &str) {
+        if self.verdict.is_some() {
+            return;
+        }
+        let is_first = self.ledger.life(rank) == 1;
+        let text = match self.spawning.by.get(&rank).filter(|_| is_first) {
+            Some(by) => format!("cannot start what rank {by} spawned: {reason}"),
+            None if is_first => format!("cannot start rank {rank} of {}: {reason}", self.pids.len()),
+            None => format!("cannot start rank {rank} again: {reason}"),
+        };
+        self.cannot_go_on(&text);
+    }
+
+    /// A rank that was to begin again cannot: its images are lost, and others have forgotten what it would need.
+    pub(super) fn cannot_recover_alone(&mut self, rank: usize) {
+        let reason = "its last image is lost, and messages from before that image are not kept";
         if self.verdict.is_some() || self.returns(rank) {
             return;
         }
@@ -201,18 +199,12 @@ impl Dispatcher {
             return;
         }
         self.all_return_from_now_on(rank, &format!("rank {rank} cannot recover alone: {reason}"));
-        self.return_all(rank, fault_at_messages);
+        self.return_all(rank);
     }
 
     /// Images and waves, and why they are wanted.
     fn heard_of_image(&mut self, message: ToDispatcher) {
         match message {
-            ToDispatcher::Checkpointed {
-                rank,
-                number,
-                stall_ns,
-                is_snapshot,
-            } => self.checkpointed(rank, number, Duration::from_nanos(stall_ns), is_snapshot),
             ToDispatcher::LogGrows {
                 rank, is_scarce: true, ..
             } => {
@@ -220,13 +212,11 @@ impl Dispatcher {
                 self.want_images(None);
             }
             ToDispatcher::LogGrows { bytes, .. } => self.checkpoints.logs_have_grown(bytes, self.start.elapsed()),
-            ToDispatcher::WaveComplete { .. } => self.wave_complete(message),
             ToDispatcher::LogsMeasured { bytes } => self.checkpoints.logs_are(bytes),
             ToDispatcher::ImageWanted { rank } => {
                 let unit = self.unit(rank);
                 self.checkpoints.want(std::iter::once(unit), None, self.start.elapsed());
             }
-            ToDispatcher::NotCheckpointed { rank, reason } => self.not_checkpointed(rank, &reason),
             ToDispatcher::ImageWritten {
                 rank,
                 number,
@@ -245,98 +235,8 @@ impl Dispatcher {
                 });
                 self.suspension.image_written(rank, time);
             }
-            ToDispatcher::ImageNotWritten { rank, number, reason } => {
-                self.checkpoints.end_writing(rank);
-                self.bus.tell(Event::ImageNotWritten {
-                    rank,
-                    image: number,
-                    reason: &reason,
-                });
-                self.image_not_written(rank, &reason);
-            }
-            ToDispatcher::ImageLost { rank, number, reason } => {
-                // The first of them is what the rank would have begun from.
-                let words = unusable_image(rank, number, &reason);
-                self.images.unusable.entry(rank).or_insert(words);
-                self.bus.tell(Event::ImageLost {
-                    rank,
-                    image: number,
-                    reason: &reason,
-                });
-                let unit = self.unit(rank);
-                self.checkpoints.lost(unit, self.start.elapsed());
-            }
             ToDispatcher::MemoryRead { rank, number } => self.bus.tell(Event::MemoryRead { rank, image: number }),
             _ => {}
-        }
-    }
-
-    fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration, is_snapshot: bool) {
-        self.checkpoints.answered(rank, self.start.elapsed(), Ok(stall));
-        if self.images.are_written {
-            self.checkpoints.begin_writing(rank);
-        }
-        self.suspension.image_taken(rank);
-        self.images.refusals.taken(rank);
-        self.images.unusable.remove(&rank);
-        self.bus.tell(Event::Checkpointed {
-            rank,
-            image: number,
-            stall,
-            copy: match is_snapshot {
-                true => ImageCopy::Forked,
-                false => ImageCopy::WarmBuffer,
-            },
-        });
-    }
-
-    fn wave_complete(&mut self, message: ToDispatcher) {
-        let ToDispatcher::WaveComplete {
-            rank,
-            number,
-            total_ns,
-            longest_stall_ns,
-            all_stalls_ns,
-            groups,
-            is_global,
-        } = message
-        else {
-            return;
-        };
-        let total = Duration::from_nanos(total_ns);
-        let unit = self.unit(rank);
-        self.checkpoints.answered(unit, self.start.elapsed(), Ok(total));
-        let members = self.members(unit);
-        members.iter().for_each(|rank| self.images.refusals.taken(*rank));
-        let in_groups = self.waves.protocol.waves() == kinds::Waves::GroupByGroup;
-        self.bus.tell(Event::WaveComplete {
-            wave: number,
-            total,
-            longest: Duration::from_nanos(longest_stall_ns),
-            mean: Duration::from_nanos(all_stalls_ns / members.len() as u64),
-            groups: in_groups.then(|| members_of(&groups)),
-            communication_is_global: in_groups.then_some(is_global),
-            ranks: self.is_hierarchical().then_some(&members),
-        });
-        self.wave_for_suspension(&members);
-    }
-
-    fn not_checkpointed(&mut self, rank: usize, reason: &str) {
-        let now = Instant::now();
-        let unit = self.unit(rank);
-        let why = format!("rank {rank}: {reason}");
-        let is_expected = self.checkpoints.is_expected(unit);
-        let asked = self.checkpoints.asked_at(unit).map_or(now, |at| self.start + at);
-        self.checkpoints.answered(unit, self.start.elapsed(), Err(&why));
-        let refused = self.images.refusals.refused(rank, reason, is_expected, asked, now);
-        self.bus.tell(Event::NotCheckpointed {
-            rank,
-            reason,
-            is_news: refused.is_news,
-        });
-        if refused.lasts && !self.waves.together {
-            // One rank must not keep all others from having images.
-            self.only_logs(&why);
         }
     }
 
@@ -349,11 +249,4 @@ impl Dispatcher {
         self.bus.error(text.as_deref().unwrap_or(reason));
         self.end(FAILURE, Duration::ZERO);
     }
-}
-
-/// The ranks of each group, of which `groups` has each rank's number, from 1.
-fn members_of(groups: &[u32]) -> Vec<Vec<usize>> {
-    let last = groups.iter().copied().max().unwrap_or(0);
-    let members = |group: u32| (0..groups.len()).filter(|rank| groups[*rank] == group).collect();
-    (1..=last).map(members).collect()
 }

@@ -2,15 +2,28 @@
 
 use std::time::{Duration, Instant};
 
+use resurgo_protocol::Fact;
+use resurgo_protocol::group::Groups;
 use resurgo_protocol::kinds;
 use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Ended, ToAgent};
 
 use super::checkpoints::Outcome;
-use super::events::Event;
+use super::events::{Event, ImageCopy};
 use super::{Dispatcher, suspend};
 
 const PROGRESS: Duration = Duration::from_secs(1);
+
+/// A wave that is complete: [`resurgo_protocol::Command::Complete`].
+pub(super) struct Complete {
+    pub unit: usize,
+    pub number: u64,
+    pub total: Duration,
+    pub longest: Duration,
+    pub all: Duration,
+    pub groups: Groups,
+    pub is_global: bool,
+}
 
 impl Dispatcher {
     /// Asks for the images that are due.
@@ -26,13 +39,10 @@ impl Dispatcher {
             self.tell(ToAgent::MeasureLogs);
         }
         if let Some(rank) = self.checkpoints.next(self.start.elapsed(), runs) {
-            let request = if self.has_waves() {
-                ToAgent::Wave { unit: rank }
-            } else {
+            if !self.has_waves() {
                 self.bus.tell(Event::ImageAsked { rank });
-                ToAgent::Checkpoint { rank }
-            };
-            self.tell(request);
+            }
+            self.coordinate(Fact::Wanted { unit: rank });
         }
     }
 
@@ -45,7 +55,7 @@ impl Dispatcher {
             self.checkpoints.want(wanted, client, now);
             return;
         }
-        for unit in 0..self.waves.returning.len() {
+        for unit in 0..self.coordinator.units() {
             let members = self.members(unit);
             let mut gone = members.iter().filter(|rank| self.policy.has_finished(**rank));
             match gone.next() {
@@ -107,96 +117,166 @@ impl Dispatcher {
 
     /// Ranks have images together, in waves.
     pub(super) fn has_waves(&self) -> bool {
-        self.waves.protocol.has_waves()
+        self.coordinator.has_waves()
     }
 
     /// There are to be no more waves, for this reason: from now on ranks have images alone, as long as they recover alone. Where
     /// they do not, all stays as it is.
     pub(super) fn only_logs(&mut self, why: &str) {
-        let Some(left) = self.waves.protocol.without_waves() else {
+        let Some(left) = self.coordinator.protocol().without_waves() else {
             return;
         };
-        self.waves.may_begin_again = self.suspension.resumed_from.is_none();
-        self.waves.protocol = left;
         self.policy.goes_on_with(left);
         self.checkpoints.give_up(0, why);
         self.checkpoints.grow(self.pids.len(), self.start.elapsed());
-        self.tell(ToAgent::OnlyLogs);
+        self.coordinate(Fact::OnlyLogs);
     }
 
     /// A rank cannot recover alone. Where waves have been given up all begin again, as they would have done if no image had ever been
     /// asked for: images of single ranks are of no use for that. Not with ranks that were spawned, nor in a job that was resumed.
     pub(super) fn have_waves_again(&mut self) {
-        let former = self.waves.protocol.with_waves_again();
-        let Some(former) = former.filter(|_| std::mem::take(&mut self.waves.may_begin_again)) else {
+        let former = self.coordinator.protocol().with_waves_again();
+        let Some(former) = former.filter(|_| self.coordinator.may_begin_again()) else {
             return;
         };
-        self.waves.protocol = former;
         self.policy.goes_on_with(former);
         for rank in 0..self.pids.len() {
             self.checkpoints.give_up(rank, "all ranks begin again");
         }
-        self.checkpoints.grow(self.waves.returning.len(), self.start.elapsed());
-        self.tell(ToAgent::WavesAgain);
+        self.checkpoints.grow(self.coordinator.units(), self.start.elapsed());
+        self.coordinate(Fact::WavesAgain);
     }
 
     /// Whether all ranks (of the unit) return to the last wave because of this failure. Where there are logs that is only so when the
     /// program has turned out not to repeat what it does, from then on.
     pub(super) fn all_return(&mut self, ended: &Ended) -> bool {
-        if self.is_hierarchical() || !self.has_waves() || !self.waves.protocol.logs() {
+        if self.is_hierarchical() || !self.has_waves() || !self.coordinator.protocol().logs() {
             return self.has_waves();
         }
-        if !self.waves.together && (ended.diverged() || !ended.repeats) {
+        if !self.together && (ended.diverged() || !ended.repeats) {
             let why = match &ended.report {
                 Some(report) => report.split(". ").next().unwrap_or_default(),
                 None => "MPI is called from several threads, and the order of their calls cannot be replayed",
             };
             self.all_return_from_now_on(ended.rank, why);
         }
-        self.waves.together
+        self.together
     }
 
     /// A rank could not recover alone, for this reason: none tries to any more.
     pub(super) fn all_return_from_now_on(&mut self, rank: usize, why: &str) {
-        self.waves.together = true;
+        self.together = true;
         self.bus.tell(Event::ReturnsTogether { rank, reason: why });
     }
 
     /// All ranks (of its unit) return to the last wave, as `rank` has failed.
-    pub(super) fn return_all(&mut self, rank: usize, fault_at_messages: u64) {
-        let unit = self.unit(rank);
-        self.waves.returning[unit] = true;
-        for rank in self.members(unit) {
+    pub(super) fn return_all(&mut self, rank: usize) {
+        for rank in self.members(self.unit(rank)) {
             self.pids[rank] = None;
         }
-        self.tell(ToAgent::Return {
+        self.coordinate(Fact::Return { rank: rank as u32 });
+    }
+
+    /// The ranks of a unit have returned to this wave.
+    pub(super) fn has_returned(&mut self, unit: usize, wave: u64) {
+        let members = self.members(unit);
+        self.policy.go_on(&members);
+        match self.is_hierarchical() {
+            true => self.bus.tell(Event::Returned {
+                wave,
+                ranks: Some(&members),
+                lost: None,
+            }),
+            false => self.bus.returned(wave, Instant::now()),
+        }
+    }
+
+    /// An image of `rank` alone is there.
+    pub(super) fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration, is_snapshot: bool) {
+        self.checkpoints.answered(rank, self.start.elapsed(), Ok(stall));
+        if self.images.are_written {
+            self.checkpoints.begin_writing(rank);
+        }
+        self.suspension.image_taken(rank);
+        self.images.refusals.taken(rank);
+        self.images.unusable.remove(&rank);
+        self.bus.tell(Event::Checkpointed {
             rank,
-            fault_at_messages,
+            image: number,
+            stall,
+            copy: match is_snapshot {
+                true => ImageCopy::Forked,
+                false => ImageCopy::WarmBuffer,
+            },
         });
+    }
+
+    /// All ranks of a unit can return to a new wave.
+    pub(super) fn wave_complete(&mut self, wave: &Complete) {
+        self.checkpoints
+            .answered(wave.unit, self.start.elapsed(), Ok(wave.total));
+        let members = self.members(wave.unit);
+        members.iter().for_each(|rank| self.images.refusals.taken(*rank));
+        let in_groups = self.coordinator.protocol().waves() == kinds::Waves::GroupByGroup;
+        self.bus.tell(Event::WaveComplete {
+            wave: wave.number,
+            total: wave.total,
+            longest: wave.longest,
+            mean: wave.all / members.len() as u32,
+            groups: in_groups.then(|| ranks_of(&wave.groups)),
+            communication_is_global: in_groups.then_some(wave.is_global),
+            ranks: self.is_hierarchical().then_some(&members),
+        });
+        self.wave_for_suspension(&members);
+    }
+
+    /// There is no new image of `rank`, or no wave because of it; earlier ones stand.
+    pub(super) fn not_checkpointed(&mut self, rank: usize, reason: &str) {
+        let now = Instant::now();
+        let unit = self.unit(rank);
+        let why = format!("rank {rank}: {reason}");
+        let is_expected = self.checkpoints.is_expected(unit);
+        let asked = self.checkpoints.asked_at(unit).map_or(now, |at| self.start + at);
+        self.checkpoints.answered(unit, self.start.elapsed(), Err(&why));
+        let refused = self.images.refusals.refused(rank, reason, is_expected, asked, now);
+        self.bus.tell(Event::NotCheckpointed {
+            rank,
+            reason,
+            is_news: refused.is_news,
+        });
+        if refused.lasts && !self.together {
+            // One rank must not keep all others from having images.
+            self.only_logs(&why);
+        }
     }
 
     /// Each group of ranks has waves of its own, and returns alone.
     pub(super) fn is_hierarchical(&self) -> bool {
-        self.waves.protocol.waves() == kinds::Waves::OfEachGroup
+        self.coordinator.is_hierarchical()
     }
 
     /// What [`Checkpoints`] knows `rank` as: with waves the job, or its group, is one.
     pub(super) fn unit(&self, rank: usize) -> usize {
-        match (self.is_hierarchical(), self.has_waves()) {
-            (true, _) => self.waves.units.of(rank as u32) as usize - 1,
-            (false, true) => 0,
-            (false, false) => rank,
+        match self.has_waves() {
+            true => self.coordinator.unit(rank as u32),
+            false => rank,
         }
     }
 
     /// The ranks of what [`Checkpoints`] knows as one.
     pub(super) fn members(&self, unit: usize) -> Vec<usize> {
-        (0..self.pids.len()).filter(|rank| self.unit(*rank) == unit).collect()
+        match self.has_waves() {
+            true => {
+                let members = self.coordinator.members(unit).iter();
+                members.map(|rank| *rank as usize).collect()
+            }
+            false => vec![unit],
+        }
     }
 
     /// The unit of `rank` is being returned to a wave.
     pub(super) fn returns(&self, rank: usize) -> bool {
-        self.has_waves() && self.waves.returning[self.unit(rank)]
+        self.has_waves() && self.coordinator.is_returning(rank as u32)
     }
 
     /// Which of what [`Checkpoints`] knows can have an image: single ranks, groups, or the job.
@@ -207,6 +287,12 @@ impl Dispatcher {
         }
         move |unit| runs[unit]
     }
+}
+
+/// The ranks of each group.
+fn ranks_of(groups: &Groups) -> Vec<Vec<usize>> {
+    let ranks = |group: u32| groups.members(group).map(|rank| rank as usize).collect();
+    (1..=groups.count()).map(ranks).collect()
 }
 
 /// Why there can be no wave any more.

@@ -139,6 +139,8 @@ pub struct Agents {
     nodes: Vec<Node>,
     /// The node of each rank; empty: there is one.
     of_rank: Vec<u32>,
+    /// How many have no process of a rank any more since the job was halted.
+    halted: usize,
     /// Which of several are there.
     membership: Option<Watched>,
 }
@@ -169,6 +171,7 @@ impl Agents {
         Agents {
             nodes: vec![node],
             of_rank: Vec::new(),
+            halted: 0,
             membership: None,
         }
     }
@@ -183,6 +186,7 @@ impl Agents {
         Agents {
             nodes,
             of_rank,
+            halted: 0,
             membership: Some(Watched {
                 membership,
                 lease,
@@ -225,6 +229,20 @@ impl Agents {
             }
             None => self.nodes.iter_mut().for_each(|node| node.queue(message)),
         }
+    }
+
+    /// What the coordinator wants of all goes to them together with others.
+    pub fn give_all(&mut self, command: resurgo_protocol::Command) {
+        if command == resurgo_protocol::Command::Halt {
+            self.halted = 0;
+        }
+        self.queue(&ToAgent::Do(command));
+    }
+
+    /// One more node has no process of a rank. Whether that is so of all.
+    pub fn has_halted(&mut self) -> bool {
+        self.halted += 1;
+        self.halted == self.nodes.len()
     }
 
     /// What to wait for: first one of each node, then those of complaints.

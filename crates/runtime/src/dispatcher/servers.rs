@@ -73,7 +73,7 @@ impl Dispatcher {
     /// Hears what servers have said. An event logger that has ended is started again; a channel memory that fills has images of all
     /// ranks taken; what one that has ended had is nowhere else, so the job ends.
     pub(super) fn mind_servers(&mut self) {
-        let waits = self.waves.protocol.order() != kinds::Order::Piggybacked;
+        let waits = self.coordinator.protocol().order() != kinds::Order::Piggybacked;
         let is_over = self.verdict.is_some();
         let without = self.servers.loggers.mind(&mut self.bus, waits, is_over);
         let heard = self.servers.memories.mind(&mut self.bus, is_over);

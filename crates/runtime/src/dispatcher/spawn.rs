@@ -1,5 +1,6 @@
 //! What ranks spawn: found, numbered, and handed to the agent; or refused, and the rank lives on.
 
+use resurgo_protocol::Fact;
 use resurgo_wire::control::{Program, ToAgent, WantedProgram, appnums};
 use resurgo_wire::node_memory::MAX_RANKS;
 
@@ -34,7 +35,6 @@ impl Dispatcher {
         };
         // All ranks would return to a wave that some of them are not in.
         self.only_logs("ranks are spawned");
-        self.waves.may_begin_again = false;
         let first = self.pids.len();
         let ranks = first + programs.iter().map(|program| program.ranks).sum::<usize>();
         self.spawning.worlds.push(first);
@@ -66,6 +66,7 @@ impl Dispatcher {
             programs,
             message_faults,
         });
+        self.coordinate(Fact::Spawned { ranks: new.len() });
         answer.into_iter().for_each(|answer| self.answer(answer));
     }
 

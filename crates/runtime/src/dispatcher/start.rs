@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::prctl;
-use resurgo_protocol::Protocol;
+use resurgo_protocol::{Coordinator, Fact, Protocol};
 use resurgo_wire::console::LONGEST_COMMAND;
 use resurgo_wire::control::{Job, Nodes, Stdin, ToAgent, appnums};
 
 use super::bus::{Bus, Wanted};
 use super::checkpoints::Checkpoints;
 use super::console::Console;
+use super::coordinate::plan;
 use super::events::Event;
 use super::launching::{self, Cluster, Patience};
 use super::ledger::{self, Ledger};
@@ -25,7 +26,7 @@ use super::refusals::Refusals;
 use super::signals::Signals;
 use super::start_error::{StartError, cannot};
 use super::suspend::{self, State, Suspension};
-use super::{About, Dispatcher, Front, Images, Places, Servers, Settings, Spawning, Waves, input};
+use super::{About, Dispatcher, Front, Images, Places, Servers, Settings, Spawning, input};
 use crate::faults::Schedule;
 use crate::suspended::Suspended;
 
@@ -44,7 +45,7 @@ impl Dispatcher {
             output.make_files(size)?;
         }
         let (agents, plans) = start_agents(settings.cluster.as_ref(), job, &signals)?;
-        let waves = Waves::of(job, size);
+        let coordinator = Coordinator::new(plan(job, size));
         let ledger = Ledger::new(&job.name, appnums(&job.programs), job.stdin == Stdin::Stream);
         let mut dispatcher = Dispatcher {
             owed: (0..agents.len()).map(|_| Owed::default()).collect(),
@@ -72,14 +73,15 @@ impl Dispatcher {
                 settings.checkpoint_period,
                 settings.checkpoint_order,
                 match job.protocol.has_waves() {
-                    true => waves.returning.len(),
+                    true => coordinator.units(),
                     false => size,
                 },
                 settings.images_in_flight.unwrap_or(usize::MAX),
             )
             .with_share(settings.checkpoint_share),
             images: Images::of(job, size),
-            waves,
+            coordinator,
+            together: false,
             suspension: Suspension::new(
                 settings.origin,
                 settings.registry,
@@ -115,6 +117,11 @@ impl Dispatcher {
             job.nodes = plans.get(node).cloned();
             self.agents.node(node).tell(&ToAgent::Launch(job));
         }
+        if let Some(plan) = plans.first() {
+            let nodes = plan.of_rank.clone();
+            self.coordinate(Fact::Placed { nodes });
+        }
+        self.coordinate(Fact::Launched);
     }
 
     /// Goes on where the job was when it was suspended.
@@ -138,6 +145,7 @@ impl Dispatcher {
             self.bus.tell(Event::OutputFileDiffers { path: &path });
         }
         self.suspension.record.began_at(about.printed);
+        self.suspension.is_from_wave = about.wave.is_some();
         self.suspension.seconds_before = about.seconds;
         self.suspension.former = about.former;
         self.suspension.former.push(about.number);
@@ -150,19 +158,6 @@ impl Dispatcher {
             input: self.ledger.input.as_ref().map(|input| input.path().into()),
         });
         Ok(())
-    }
-}
-
-impl Waves {
-    fn of(job: &Job, size: usize) -> Waves {
-        let units = job.units(size);
-        Waves {
-            protocol: job.protocol,
-            returning: vec![false; units.count() as usize],
-            units,
-            together: false,
-            may_begin_again: false,
-        }
     }
 }
 

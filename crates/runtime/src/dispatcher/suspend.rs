@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use resurgo_protocol::kinds;
+use resurgo_protocol::coordinator::Former;
+use resurgo_protocol::{Coordinator, Fact, kinds};
 use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Job, ToAgent};
 use serde::{Deserialize, Serialize};
@@ -104,6 +105,8 @@ pub(super) struct Suspension {
     pub resumed_from: Option<PathBuf>,
     /// An image that could not be used has ended this run.
     pub is_damaged: bool,
+    /// The job goes on from a wave, as its launcher or the machine was lost: all ranks begin together.
+    pub is_from_wave: bool,
     /// The job that was to be resumed runs elsewhere.
     pub is_elsewhere: bool,
     /// How long earlier runs of the job have taken, and their numbers.
@@ -146,6 +149,7 @@ impl Suspension {
             longest_write: Duration::ZERO,
             resumed_from: None,
             is_damaged: false,
+            is_from_wave: false,
             is_elsewhere: false,
             seconds_before: 0.0,
             former: Vec::new(),
@@ -295,7 +299,7 @@ impl Dispatcher {
         } else if self.suspension.phase == Phase::Images {
             self.suspension.unwritten = (0..self.pids.len()).collect();
             self.suspension.phase = Phase::Halting;
-            self.tell(ToAgent::Halt);
+            self.coordinate(Fact::Halt);
         }
     }
 
@@ -305,6 +309,14 @@ impl Dispatcher {
         self.bus.tell(Event::NotSuspended { reason: why });
         for client in std::mem::take(&mut self.suspension.clients) {
             self.refuse(Some(client), &format!("could not be suspended and goes on: {why}"));
+        }
+    }
+
+    /// The job cannot be suspended after all: the ranks, which have been halted, go on.
+    pub(super) fn not_suspended(&mut self, why: &str) {
+        self.suspension_failed(why);
+        if self.verdict.is_none() {
+            self.coordinate(Fact::GoOn { together: false });
         }
     }
 
@@ -320,12 +332,11 @@ impl Dispatcher {
         match self.suspension.phase {
             Phase::Images if !self.checkpoints.is_wanted() && self.suspension.unwritten.is_empty() => {
                 self.suspension.phase = Phase::Halting;
-                self.tell(ToAgent::Halt);
+                self.coordinate(Fact::Halt);
             }
             Phase::Flushing if self.suspension.obstacle.is_some() => {
                 let why = self.suspension.obstacle.take().unwrap_or_default();
-                self.suspension_failed(&why);
-                self.tell(ToAgent::GoOn);
+                self.not_suspended(&why);
             }
             Phase::Flushing if !self.suspension.unwritten.is_empty() => {}
             Phase::Flushing if self.output.queued() == 0 => {
@@ -336,7 +347,7 @@ impl Dispatcher {
                         let input = self.ledger.input.as_ref().map(|input| input.path().into());
                         self.tell(ToAgent::Suspend { about, input });
                     }
-                    Err(error) => self.suspension_failed(&error.to_string()),
+                    Err(error) => self.not_suspended(&error.to_string()),
                 }
             }
             _ => {}
@@ -346,7 +357,6 @@ impl Dispatcher {
     /// No rank has a process any more, and all their output is here.
     pub(super) fn halted(&mut self) {
         self.pids.fill(None);
-        self.waves.returning.fill(false);
         self.suspension.phase = Phase::Flushing;
         self.acknowledge();
     }
@@ -401,7 +411,7 @@ impl Dispatcher {
     }
 
     /// The job that was suspended is ours: nobody else goes on with it.
-    pub(super) fn resumed(&mut self) {
+    pub(super) fn resumed(&mut self, ranks: Vec<Former>, transit: Vec<u64>) {
         if let Err(error) = self.ledger.input_is_back() {
             self.cannot_go_on(&format!("cannot keep standard input: {error}"));
         }
@@ -412,6 +422,11 @@ impl Dispatcher {
                 job: std::process::id(),
             });
             self.go_on_with_output();
+        }
+        self.coordinator = Coordinator::resume(self.coordinator.plan().clone(), ranks, transit);
+        if self.verdict.is_none() {
+            let together = self.suspension.is_from_wave;
+            self.coordinate(Fact::GoOn { together });
         }
     }
 

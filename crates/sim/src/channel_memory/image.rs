@@ -9,7 +9,7 @@ use resurgo_protocol::{Command, Fact, Rank};
 
 use super::{Event, Life, Served, ToMemory, World};
 use crate::checkers::{KEPT, Standing, Violation, violation};
-use crate::kept::{copied, stopped, wanted};
+use crate::kept::{copied, is_live, stopped};
 use crate::mutation::Mutation;
 
 /// A rank's process as it was.
@@ -33,6 +33,11 @@ impl World {
 
     fn carry_out(&mut self, command: &Command) {
         match *command {
+            Command::Survey { number, ref ranks, .. } => {
+                for rank in ranks {
+                    self.coordinate(is_live(*rank, number));
+                }
+            }
             Command::Ask { rank, number, .. } => self.ranks[rank as usize].images.asked = Some(number),
             Command::Copy { rank, number } => {
                 match self.ranks[rank as usize].images.late.take() {
@@ -68,7 +73,8 @@ impl World {
         if !life.subject.may_checkpoint() || life.read.is_some() || !all_has_left || process.image_is_under_way() {
             return false;
         }
-        self.coordinate(wanted(rank));
+        let unit = rank as usize;
+        self.coordinate(Fact::Wanted { unit });
         if self.is(Mutation::ImageWithoutSync) {
             self.all_stands(rank);
             return false;
@@ -185,7 +191,8 @@ impl World {
         };
         self.fallbacks += 1;
         self.note(|| format!("the newest image of {rank} is destroyed"));
-        self.coordinate(Fact::FileLost { rank, number });
+        let reason = "it is damaged".to_string();
+        self.coordinate(Fact::FileLost { rank, number, reason });
         self.coordinate(Fact::NotBegun { rank, life });
     }
 

@@ -203,6 +203,7 @@ impl World {
     /// The agent of this node does what it is told, or the dispatcher.
     pub(super) fn do_as_told(&mut self, node: usize, command: Command) -> Result<(), Violation> {
         match command {
+            Command::Survey { number, ranks, traffic } => return self.survey(number, &ranks, traffic),
             Command::Waves { asked, over } => {
                 let is_dropped = asked == over && !self.is(Mutation::DropSilently);
                 let waves = &mut self.nodes.of[node].words.waves;
@@ -354,19 +355,31 @@ impl World {
         if words.any(|asked| asked != self.agent.asked) {
             return Ok(());
         }
-        let state = |rank: &Known| match rank.process.map(|process| self.processes[process].phase) {
-            Some(Phase::Running | Phase::Standing(_) | Phase::Ready) => State::Live,
-            Some(Phase::Closed) => State::Closed,
-            _ => State::NotOpened,
+        self.coordinate(Fact::Wanted { unit: 0 })
+    }
+
+    /// Says what ranks do, and whom they have sent messages where that decides on groups.
+    fn survey(&mut self, number: u64, ranks: &[Rank], traffic: bool) -> Result<(), Violation> {
+        let mut sent = match traffic {
+            true => self.traffic(),
+            false => vec![Vec::new(); self.size],
         };
-        let states = self.agent.ranks.iter().map(state).collect();
-        let groups = self.grouping.one_by_one.then(|| self.form());
-        self.coordinate(Fact::Wanted {
-            unit: 0,
-            states,
-            held: 0,
-            groups,
-        })
+        for rank in ranks.iter().copied() {
+            let process = self.agent.ranks[rank as usize].process;
+            let state = match process.map(|process| self.processes[process].phase) {
+                Some(Phase::Running | Phase::Standing(_) | Phase::Ready) => State::Live,
+                Some(Phase::Closed) => State::Closed,
+                _ => State::NotOpened,
+            };
+            self.coordinate(Fact::Surveyed {
+                rank,
+                number,
+                state,
+                held: 0,
+                sent: std::mem::take(&mut sent[rank as usize]),
+            })?;
+        }
+        Ok(())
     }
 
     /// The agent reads what a process has said.

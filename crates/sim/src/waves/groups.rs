@@ -1,7 +1,7 @@
 //! Waves of groups that have their turns one after the other: what must not pass is deferred, and who computes is made to look.
 
 use resurgo_protocol::coordinator::Place;
-use resurgo_protocol::group::{Buffer, Groups, Turn};
+use resurgo_protocol::group::{Buffer, Turn};
 use resurgo_protocol::{Fact, Rank};
 
 use super::checkers::FORCED;
@@ -12,23 +12,16 @@ use crate::checkers::Violation;
 use crate::mutation::Mutation;
 
 impl World {
-    /// The groups of a wave: by size, or in any other way.
-    pub(super) fn form(&mut self) -> Groups {
-        if self.random.one_in(2) {
-            let size = self.random.between(1, self.size as u64);
-            return Groups::consecutive(self.size, size as usize);
-        }
-        let mut names = Vec::new();
-        let of = (0..self.size).map(|_| {
-            let name = self.random.below(self.size as u64);
-            let known = names.iter().position(|known| *known == name);
-            known.unwrap_or_else(|| {
-                names.push(name);
-                names.len() - 1
-            }) as u32
-                + 1
-        });
-        Groups::new(of.collect())
+    /// What ranks are said to have sent to each: all have to all, or only to those of a group that has been drawn. Groups are formed by
+    /// that, of any size and in any order.
+    pub(super) fn traffic(&mut self) -> Vec<Vec<u64>> {
+        let groups = match self.random.one_in(2) {
+            true => 1,
+            false => self.size as u64,
+        };
+        let of: Vec<u64> = (0..self.size).map(|_| self.random.below(groups)).collect();
+        let row = |group: &u64| of.iter().map(|other| u64::from(group == other)).collect();
+        of.iter().map(row).collect()
     }
 
     /// Whether messages from one rank to another may leave, as the first sees it.

@@ -39,7 +39,7 @@ impl World {
             && self.mutation != Some(Mutation::ForgetLostFiles)
         {
             self.lose_file(at, rank, number);
-            self.tell_of(rank, Fact::FileLost { rank, number })?;
+            self.tell_of(rank, file_lost(rank, number))?;
         }
         self.tell_of(rank, Fact::Ended { rank, life, orderly })
     }
@@ -172,7 +172,7 @@ impl World {
         let is_there = self.nodes.storage == Storage::Shared || self.nodes.has_file(reads, rank, number);
         let Some(memory) = self.agent.files.get(&(rank, number)).filter(|_| is_there).cloned() else {
             if self.nodes.linked {
-                self.tell_of(rank, Fact::FileLost { rank, number })?;
+                self.tell_of(rank, file_lost(rank, number))?;
             }
             return self.tell_of(rank, Fact::NotBegun { rank, life });
         };
@@ -238,6 +238,7 @@ impl World {
             rank,
             number,
             stored: false,
+            reason: "it has ended".to_string(),
         };
         self.tell_from(self.snapshots[copy].node, lost)?;
         let known = &mut self.agent.ranks[rank as usize];
@@ -260,4 +261,9 @@ impl World {
         }
         self.tell_of(rank, Fact::NotBegun { rank, life })
     }
+}
+
+fn file_lost(rank: Rank, number: u64) -> Fact {
+    let reason = "it is damaged".to_string();
+    Fact::FileLost { rank, number, reason }
 }

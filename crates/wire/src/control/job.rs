@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 
 use resurgo_protocol::group::Groups;
+pub use resurgo_protocol::group::formation::Grouping;
+pub use resurgo_protocol::kinds::by_number as protocol_number;
 use resurgo_protocol::{Protocol, kinds};
 use serde::{Deserialize, Serialize};
 
@@ -101,22 +103,6 @@ fn yes() -> bool {
     true
 }
 
-/// A protocol in messages and files: its number.
-pub mod protocol_number {
-    use resurgo_protocol::Protocol;
-    use serde::de::{Deserialize, Deserializer, Error};
-    use serde::ser::Serializer;
-
-    pub fn serialize<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u32(protocol.number())
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Protocol, D::Error> {
-        let number = u32::deserialize(deserializer)?;
-        Protocol::numbered(number).ok_or_else(|| D::Error::custom(format!("there is no protocol {number}")))
-    }
-}
-
 impl Job {
     /// The processors of a rank, as the kernel writes lists; none when it is not bound.
     pub fn cpus_of(&self, rank: usize) -> Option<String> {
@@ -150,31 +136,6 @@ impl Job {
         match self.protocol.waves() {
             kinds::Waves::OfEachGroup => self.groups.lasting(ranks),
             _ => Groups::one(ranks),
-        }
-    }
-}
-
-/// How groups are formed (Gao 2007, §4.1).
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Grouping {
-    /// All ranks are one.
-    #[default]
-    One,
-    /// So many ranks each, in their order.
-    Static { size: usize },
-    /// Of ranks that talk to one another, measured before each wave; where all do, as [`Grouping::Static`].
-    Dynamic { size: usize },
-    /// Each rank's group, from 1.
-    Listed(Vec<u32>),
-}
-
-impl Grouping {
-    /// Those of a job of `ranks` ranks that do not change; one of all where they would.
-    pub fn lasting(&self, ranks: usize) -> Groups {
-        match self {
-            Grouping::Static { size } => Groups::consecutive(ranks, *size),
-            Grouping::Listed(of) => Groups::new(of.clone()),
-            Grouping::One | Grouping::Dynamic { .. } => Groups::one(ranks),
         }
     }
 }

@@ -1,4 +1,4 @@
-use super::super::tests::{after, begins, copied, ended, image, plan, stopped, wanted, wave};
+use super::super::tests::{after, begins, copied, ended, file_lost, image, plan, stopped, wave};
 use super::super::{Fact, Former, Plan};
 use super::*;
 use crate::kinds::Protocol;
@@ -87,7 +87,7 @@ fn copies_go_with_their_node_and_the_wave_with_them() {
 #[test]
 fn a_wave_under_way_is_dropped_with_a_node() {
     let mut job = launched(plan(Protocol::Blocking, 2, false), &[0, 1], 2, &[0, 1]);
-    after(&mut job, wanted(0, 2));
+    after(&mut job, Fact::Wanted { unit: 0 });
     (0..2).for_each(|rank| drop(after(&mut job, stopped(rank, 1))));
     (0..2).for_each(|rank| {
         drop(after(
@@ -134,7 +134,7 @@ fn a_file_counts_when_the_partner_has_it() {
     }
     after(&mut job, stored(0, 2, Place::Node(1)));
     assert_eq!(job.waves_in_files(0), [1]);
-    let busy = after(&mut job, wanted(0, 2));
+    let busy = after(&mut job, Fact::Wanted { unit: 0 });
     assert!(matches!(busy[..], [Command::Dropped { why: Why::Writing, .. }]));
     // The second wave of rank 1 is on node 1 only.
     after(&mut job, Fact::Down { node: 1 });
@@ -166,18 +166,19 @@ fn a_damaged_file_is_read_from_the_partner_and_then_from_nowhere() {
         rank: 0,
         number: 1,
         stored: false,
+        reason: String::new(),
     };
     after(&mut job, gone);
     after(&mut job, ended(0, 1));
     let own = after(&mut job, Fact::Restart { rank: 0 });
     assert_eq!((begins(&own), on(&own)), (vec![(0, From::File(1))], vec![(0, None)]));
-    after(&mut job, Fact::FileLost { rank: 0, number: 1 });
+    after(&mut job, file_lost(0, 1));
     let other = after(&mut job, Fact::NotBegun { rank: 0, life: 2 });
     assert_eq!(
         (begins(&other), on(&other)),
         (vec![(0, From::File(1))], vec![(0, Some(1))])
     );
-    after(&mut job, Fact::FileLost { rank: 0, number: 1 });
+    after(&mut job, file_lost(0, 1));
     let nowhere = after(&mut job, Fact::NotBegun { rank: 0, life: 3 });
     assert_eq!(begins(&nowhere), [(0, From::Beginning)]);
 }
@@ -265,7 +266,7 @@ fn an_image_that_is_lost_while_what_was_in_transit_is_read_is_not_begun_from() {
     }
     after(&mut job, Fact::Placed { nodes: vec![0, 1] });
     after(&mut job, Fact::GoOn { together: false });
-    after(&mut job, Fact::FileLost { rank: 1, number: 4 });
+    after(&mut job, file_lost(1, 4));
     let again = after(&mut job, Fact::TransitKnown { number: 4 });
     assert_eq!(again, [Command::ReadTransit { number: 3 }]);
     let all = after(&mut job, Fact::TransitKnown { number: 3 });

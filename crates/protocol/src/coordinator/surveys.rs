@@ -1,0 +1,71 @@
+//! Before images are taken: what each rank does, and how much it holds, is asked.
+
+use std::time::Duration;
+
+use super::state::{Found, Process, Survey};
+use super::{Command, Coordinator, Why};
+use crate::Rank;
+use crate::group::formation::Grouping;
+
+impl Coordinator {
+    /// Images of a unit are wanted. Where ranks have them alone it is a rank.
+    pub(super) fn survey(&mut self, unit: usize) {
+        let ranks = match self.has_waves() {
+            true => self.units[unit].members.clone(),
+            false => vec![unit as Rank],
+        };
+        // Of a rank that has no process nobody may be there to answer.
+        let is_away = |rank: &Rank| self.ranks[*rank as usize].process != Process::Known;
+        if let Some(rank) = ranks.iter().copied().find(is_away) {
+            let why = match self.has_waves() {
+                true => Why::Absent,
+                false => Why::NotRunning,
+            };
+            return self.tell(Command::Dropped { rank, why });
+        }
+        self.surveyed += 1;
+        let number = self.surveyed;
+        self.surveys.push(Survey {
+            number,
+            unit,
+            found: ranks.iter().map(|_| None).collect(),
+            ranks: ranks.clone(),
+        });
+        let traffic = self.is_in_groups() && matches!(self.plan.groups, Grouping::Dynamic { .. });
+        self.tell(Command::Survey { number, ranks, traffic });
+    }
+
+    /// This is what `rank` does. When all have said so, images of them are asked for.
+    pub(super) fn surveyed(&mut self, rank: Rank, number: u64, found: Found, now: Duration) {
+        let Some(index) = self.surveys.iter().position(|survey| survey.number == number) else {
+            return;
+        };
+        let survey = &mut self.surveys[index];
+        if let Some(place) = survey.ranks.iter().position(|other| *other == rank) {
+            survey.found[place] = Some(found);
+        }
+        if survey.found.iter().any(Option::is_none) {
+            return;
+        }
+        let Survey { unit, ranks, found, .. } = self.surveys.swap_remove(index);
+        let found: Vec<Found> = found.into_iter().flatten().collect();
+        match self.has_waves() {
+            true => self.begin_wave(unit, &found, now),
+            false => self.begin_image(ranks[0], found[0].state, found[0].held, now),
+        }
+    }
+
+    /// There will be no images of what is asked about ranks that are `meant`.
+    pub(super) fn drop_surveys(&mut self, why: &Why, meant: impl Fn(Rank) -> bool) {
+        let of_meant = |survey: &Survey| survey.ranks.iter().copied().find(|rank| meant(*rank));
+        let (dropped, others) = std::mem::take(&mut self.surveys)
+            .into_iter()
+            .partition(|survey| of_meant(survey).is_some());
+        self.surveys = others;
+        let dropped: Vec<Survey> = dropped;
+        for rank in dropped.iter().filter_map(of_meant) {
+            let why = why.clone();
+            self.tell(Command::Dropped { rank, why });
+        }
+    }
+}

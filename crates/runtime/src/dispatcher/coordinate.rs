@@ -1,0 +1,117 @@
+//! The coordinator, and what it wants: agents carry it out ([`Agents::give`]), and what it only tells concerns the
+//! dispatcher. See [`resurgo_protocol::coordinator`].
+//!
+//! What an agent says of several nodes' work is one fact each: [`Fact::TransitKnown`] is taken for the answer of all, as there is one
+//! node.
+
+use resurgo_protocol::coordinator::{Plan, Whom};
+use resurgo_protocol::{Command, Fact};
+use resurgo_wire::control::{Job, ToAgent};
+
+use super::Dispatcher;
+use super::bus::unusable_image;
+use super::events::Event;
+use super::images::Complete;
+
+/// What the coordinator of `job` is to do.
+pub(super) fn plan(job: &Job, ranks: usize) -> Plan {
+    Plan {
+        protocol: job.protocol,
+        units: job.units(ranks),
+        groups: job.groups.clone(),
+        partners: false,
+        files: job.image_files.directory.is_some(),
+        local_copies: job.image_files.local_copies,
+        groups_at_once: job.groups_at_once,
+    }
+}
+
+impl Dispatcher {
+    /// Tells the coordinator what has happened, and has done what follows.
+    pub(super) fn coordinate(&mut self, fact: Fact) {
+        self.coordinator.handle(fact, self.start.elapsed());
+        while let Some(command) = self.coordinator.poll() {
+            if command == Command::Reset {
+                // All that former lives have said has been heard.
+                self.ledger.server.reset();
+            }
+            match command.whom() {
+                Whom::Nobody => self.is_told(command),
+                Whom::Node(node) => self.agents.node(node as usize).queue(&ToAgent::Do(command)),
+                Whom::Of(rank) => {
+                    let node = self.coordinator.node(rank);
+                    self.agents.node(node as usize).queue(&ToAgent::Do(command));
+                }
+                Whom::All => self.agents.give_all(command),
+            }
+        }
+        // A broken connection is noticed when it is read.
+        self.agents.send_queued();
+    }
+
+    /// Tells the coordinator when nobody has said anything about an image for long.
+    pub(super) fn mind_silent_ranks(&mut self) {
+        if self.coordinator.due().is_some_and(|due| due <= self.start.elapsed()) {
+            self.coordinate(Fact::Due);
+        }
+    }
+
+    /// A decision of the coordinator.
+    fn is_told(&mut self, command: Command) {
+        match command {
+            Command::Taken {
+                rank,
+                number,
+                stood,
+                sleeps,
+            } => self.checkpointed(rank as usize, number, stood, sleeps),
+            Command::Dropped { rank, why } => self.not_checkpointed(rank as usize, &why.to_string()),
+            Command::Complete {
+                unit,
+                number,
+                total,
+                longest,
+                all,
+                groups,
+                is_global,
+            } => self.wave_complete(&Complete {
+                unit,
+                number,
+                total,
+                longest,
+                all,
+                groups,
+                is_global,
+            }),
+            Command::NotWritten { rank, number, reason } => {
+                let rank = rank as usize;
+                self.checkpoints.end_writing(rank);
+                self.bus.tell(Event::ImageNotWritten {
+                    rank,
+                    image: number,
+                    reason: &reason,
+                });
+                self.image_not_written(rank, &reason);
+            }
+            Command::ImageLost { rank, number, reason } => self.image_lost(rank as usize, number, &reason),
+            Command::Returned { unit, wave } => self.has_returned(unit, wave),
+            Command::CannotRecoverAlone { rank } => self.cannot_recover_alone(rank as usize),
+            Command::Fail(cause) => self.cannot_go_on(&cause.to_string()),
+            _ => {}
+        }
+    }
+
+    fn image_lost(&mut self, rank: usize, image: u64, reason: &str) {
+        // The first of them is what the rank would have begun from.
+        let words = unusable_image(rank, image, reason);
+        self.images.unusable.entry(rank).or_insert(words);
+        self.bus.tell(Event::ImageLost { rank, image, reason });
+        let unit = self.unit(rank);
+        self.checkpoints.lost(unit, self.start.elapsed());
+    }
+
+    /// The next life of `rank` kills itself after so many messages, if that is not 0.
+    pub(super) fn inject_at(&mut self, rank: usize, messages: u64) {
+        self.tell(ToAgent::FaultAt { rank, messages });
+    }
+}
