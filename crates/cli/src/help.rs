@@ -220,7 +220,7 @@ mod tests {
         }
         let restarts = "  --max-restarts N            restarts a job may have (default 64)\n";
         assert!(text.contains(restarts), "{text}");
-        assert!(text.contains("  -n, -np N                   ranks that run the program (default 1)\n"));
+        assert!(text.contains("  -n, -np N                   ranks that run the program (1, or"));
         let protocol = "  --protocol NAME             what follows from a crash (default auto):\n";
         assert!(text.contains(protocol), "{text}");
     }

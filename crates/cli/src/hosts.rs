@@ -1,76 +1,148 @@
-//! Hosts that a command line asks for: this version runs on one node, and that is the one it is started on.
+//! The nodes that a command line asks for, and which ranks run on which.
 
+use std::ffi::OsString;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 
 use nix::unistd::gethostname;
+use resurgo_protocol::{Protocol, placement};
+use resurgo_runtime::dispatcher::{Cluster, Launcher};
 
 use crate::check::Refusal;
-use crate::options::Hosts;
-use crate::text_file;
+use crate::options::hosts::{Slots, named};
+use crate::options::{Nodes, Options};
 
-/// The longest host file that is read, in bytes.
-const LONGEST: u64 = 1 << 20;
+/// The nodes of a job; none: there is one, this machine. Files are named from `here`.
+pub fn cluster(
+    options: &Options,
+    here: &Path,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Option<Cluster>, Refusal> {
+    let refused = |text: String| Refusal::new(2, text);
+    let asked = &options.nodes;
+    let by_slurm = variable("SLURM_JOB_ID").is_some();
+    let named = named(options, here, variable).map_err(refused)?;
+    let (hosts, turns) = match asked.count {
+        Some(_) if !named.is_empty() => {
+            let option = &named[0].option;
+            return Err(refused(format!(
+                "--nodes makes nodes of this machine, and {option} names hosts; leave one of them out"
+            )));
+        }
+        Some(nodes) => of_this_machine(asked, nodes, options.size())?,
+        None => of_hosts(asked, &named, by_slurm)?,
+    };
+    let Some(of_rank) = placement::initial(&turns, options.size(), asked.per_node) else {
+        return Ok(None);
+    };
+    // Nobody is started where nothing runs.
+    let used: Vec<u32> = (0..hosts.len() as u32).filter(|node| of_rank.contains(node)).collect();
+    let number = |node: &u32| used.iter().position(|used| used == node).unwrap_or(0) as u32;
+    let of_rank: Vec<u32> = of_rank.iter().map(number).collect();
+    let hosts: Vec<(String, Launcher)> = used.iter().map(|node| hosts[*node as usize].clone()).collect();
+    match &hosts[..] {
+        [(_, Launcher::Fork)] => return Ok(None),
+        _ => check(options)?,
+    }
+    Ok(Some(Cluster {
+        hosts,
+        launcher_file: asked.launcher_file.clone(),
+        of_rank,
+        lease: asked.lease,
+        files: Vec::new(),
+    }))
+}
 
-/// Refuses hosts other than this machine. Files are named from `here`.
-pub fn check(asked: &[Hosts], here: &Path) -> Result<(), Refusal> {
-    for hosts in asked {
-        let (option, shown, names) = match hosts {
-            Hosts::Listed(option, list) => {
-                let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-                (option, list.clone(), names.map(str::to_string).collect())
-            }
-            Hosts::InFile(option, file) => {
-                let shown = file.display().to_string();
-                let names =
-                    listed(&here.join(file)).map_err(|error| Refusal::new(2, format!("{option} {shown}: {error}")))?;
-                (option, shown, names)
+/// Refuses what does not work on several nodes yet.
+fn check(options: &Options) -> Result<(), Refusal> {
+    use Protocol::{Auto, Blocking, None as Nothing, Pessimistic};
+    let with = match options.protocol {
+        Auto | Blocking | Nothing | Pessimistic => None,
+        protocol => Some((
+            format!("--protocol {}", protocol.name()),
+            "auto, pessimistic, blocking and none do",
+        )),
+    };
+    let given = [
+        (options.tolerate_node, "--tolerate node", "leave it out"),
+        (
+            options.images.directory.is_some(),
+            "--checkpoint-dir",
+            "images stay in memory without it",
+        ),
+        (options.log.spill_directory.is_some(), "--spill-dir", "leave it out"),
+        (options.binding.to.is_some(), "-bind-to", "leave it out"),
+        (
+            options.images.policy == "most-log",
+            "--checkpoint-policy most-log",
+            "the others do",
+        ),
+    ];
+    let given = given.into_iter().find(|(given, ..)| *given);
+    let what = with.or(given.map(|(_, what, instead)| (what.to_string(), instead)));
+    what.map_or(Ok(()), |(what, instead)| {
+        Err(Refusal::new(
+            2,
+            format!("{what} does not work on several nodes yet; {instead}, or run on one node (-hosts localhost)"),
+        ))
+    })
+}
+
+/// Hosts with what starts their agents, and (host, slots) turn by turn.
+type Turns = (Vec<(String, Launcher)>, Vec<(u32, u32)>);
+
+fn of_this_machine(asked: &Nodes, nodes: usize, ranks: usize) -> Result<Turns, Refusal> {
+    if let Some(launcher @ (Launcher::Ssh | Launcher::Slurm)) = asked.launcher {
+        let name = Launcher::NAMES[launcher as usize];
+        return Err(Refusal::new(
+            2,
+            format!("--nodes makes nodes of this machine, and -launcher {name} is for others; leave one of them out"),
+        ));
+    }
+    let hosts = (0..nodes).map(|node| (node.to_string(), Launcher::Fork)).collect();
+    let slots = ranks.div_ceil(nodes) as u32;
+    Ok((hosts, (0..nodes as u32).map(|node| (node, slots)).collect()))
+}
+
+fn of_hosts(asked: &Nodes, named: &[Slots], by_slurm: bool) -> Result<Turns, Refusal> {
+    let (mut hosts, mut turns): Turns = Default::default();
+    let mut here = None;
+    for slots in named {
+        // Each process of a job of Slurm is to be one of its steps.
+        let all_by_slurm = asked.launcher.map_or(by_slurm, |launcher| launcher == Launcher::Slurm);
+        let is_here = is_this_machine(&slots.host);
+        let node = match hosts.iter().position(|(name, _)| *name == slots.host) {
+            Some(node) => node as u32,
+            None if is_here && here.is_some() => here.unwrap_or(0),
+            None => {
+                let launcher = match asked.launcher {
+                    _ if is_here && !all_by_slurm => Launcher::Fork,
+                    Some(Launcher::Fork) => return Err(not_this_machine(slots)),
+                    _ if all_by_slurm => Launcher::Slurm,
+                    _ => Launcher::Ssh,
+                };
+                hosts.push((slots.host.clone(), launcher));
+                hosts.len() as u32 - 1
             }
         };
-        if names.is_empty() {
-            return Err(Refusal::new(
-                2,
-                format!("{option} {shown}: names no host; leave it out"),
-            ));
+        if is_here {
+            here = Some(node);
         }
-        if let Some(other) = names
-            .iter()
-            .map(|name| without_count(name))
-            .find(|name| !is_this_machine(name))
-        {
-            let other: String = other.chars().take(80).flat_map(char::escape_default).collect();
-            return Err(Refusal::new(
-                2,
-                format!(
-                    "{option}: {other} is not this machine, and there is one node in this version: the one resurgo is started \
-                     on; leave {option} out"
-                ),
-            ));
-        }
+        turns.push((node, slots.count));
     }
-    Ok(())
+    // A job of Slurm on this machine alone needs no steps.
+    if hosts.len() == 1 && here.is_some() && asked.launcher.is_none() {
+        hosts[0].1 = Launcher::Fork;
+    }
+    Ok((hosts, turns))
 }
 
-/// The hosts of a host file: the first word of each line.
-fn listed(file: &Path) -> Result<Vec<String>, String> {
-    let text = text_file::read(file, LONGEST)?;
-    let text = String::from_utf8_lossy(&text);
-    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-    Ok(lines
-        .filter_map(|line| line.split_whitespace().next())
-        .map(str::to_string)
-        .collect())
-}
-
-/// `host` for `host:4` and `[::1]:4`.
-fn without_count(name: &str) -> &str {
-    if let Some(rest) = name.strip_prefix('[') {
-        return rest.split(']').next().unwrap_or(rest);
-    }
-    match name.split_once(':') {
-        Some((host, rest)) if !rest.contains(':') => host,
-        _ => name,
-    }
+fn not_this_machine(slots: &Slots) -> Refusal {
+    let Slots { host, option, .. } = slots;
+    Refusal::new(
+        2,
+        format!("{option}: {host} is not this machine, where -launcher fork starts all; write -launcher ssh"),
+    )
 }
 
 fn is_this_machine(name: &str) -> bool {
@@ -106,57 +178,104 @@ fn is_own(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{Request, parse};
 
-    fn refusal(list: &str) -> Option<String> {
-        let hosts = [Hosts::Listed("-hosts".to_string(), list.to_string())];
-        check(&hosts, Path::new("/")).err().map(|refusal| refusal.text)
+    /// As `name launcher ranks` of each node, separated by commas.
+    fn found(line: &str, slurm: &[(&str, &str)]) -> Result<String, String> {
+        let variable = |name: &str| {
+            let found = slurm.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        let words = line.split_whitespace().map(OsString::from).collect();
+        let Request::Run(options) = parse(words, variable)? else {
+            return Err("no job".to_string());
+        };
+        let cluster = cluster(&options, Path::new("/"), variable).map_err(|refusal| refusal.text)?;
+        let Some(cluster) = cluster else {
+            return Ok(format!("here {}", options.size()));
+        };
+        let of = |node: usize| cluster.of_rank.iter().filter(|of| **of == node as u32).count();
+        let nodes = cluster.hosts.iter().enumerate();
+        let nodes: Vec<String> = nodes
+            .map(|(number, (name, launcher))| format!("{name} {} {}", Launcher::NAMES[*launcher as usize], of(number)))
+            .collect();
+        Ok(nodes.join(","))
     }
 
     #[test]
-    fn only_this_machine_is_accepted() {
+    fn hosts_become_nodes() {
         let own = gethostname().unwrap().to_string_lossy().into_owned();
-        for list in [
-            "localhost",
-            "localhost:4",
-            "127.0.0.1,localhost",
-            "::1",
-            "[::1]:2",
-            &own,
-            &format!("{own}:2,"),
+        for (line, expected) in [
+            ("./a", "here 1"),
+            ("-n 3 ./a", "here 3"),
+            ("-hosts localhost:4 ./a", "here 4"),
+            ("-hosts localhost,127.0.0.1 -launcher ssh ./a", "here 2"),
+            (&format!("-hosts {own}:2,localhost -n 5 ./a"), "here 5"),
+            ("-hosts a.invalid:2,b.invalid:3 ./a", "a.invalid ssh 2,b.invalid ssh 3"),
+            (
+                "-hosts localhost,b.invalid -ppn 2 ./a",
+                "localhost fork 2,b.invalid ssh 2",
+            ),
+            (
+                "-hosts a.invalid,b.invalid,a.invalid -n 3 ./a",
+                "a.invalid ssh 2,b.invalid ssh 1",
+            ),
+            ("-hosts a.invalid:4,b.invalid -n 3 ./a", "a.invalid ssh 3"),
+            (
+                "-hosts a.invalid,b.invalid -launcher slurm ./a",
+                "a.invalid slurm 1,b.invalid slurm 1",
+            ),
+            ("--nodes 1 -n 4 ./a", "here 4"),
+            ("--nodes 2 -n 5 ./a", "0 fork 3,1 fork 2"),
+            ("--nodes 2 -ppn 1 -n 3 ./a", "0 fork 2,1 fork 1"),
+            ("--nodes 3 ./a", "0 fork 1,1 fork 1,2 fork 1"),
         ] {
-            // A machine may be without IPv6.
-            if list.contains("::") && UdpSocket::bind("[::1]:0").is_err() {
-                continue;
-            }
-            assert_eq!(refusal(list), None, "{list}");
+            assert_eq!(found(line, &[]).as_deref(), Ok(expected), "{line}");
         }
-        for list in ["localhost,192.0.2.7", "no-such-host.invalid", "a\x1b[31m", "0.0.0.0"] {
-            assert!(refusal(list).unwrap().contains("one node in this version"), "{list}");
+        for (line, why) in [
+            ("--nodes 2 -hosts a.invalid ./a", "leave one of them out"),
+            ("--nodes 2 -launcher ssh ./a", "leave one of them out"),
+            ("-hosts a.invalid -launcher fork ./a", "a.invalid is not this machine"),
+            ("-hosts , ./a", "names no host"),
+            ("-hosts a:0 ./a", "no number of slots"),
+            ("-launcher rsh -hosts a ./a", "did you mean ssh?"),
+        ] {
+            let refused = found(line, &[]).unwrap_err();
+            assert!(refused.contains(why), "{line}: {refused}");
         }
-        assert!(refusal(",").unwrap().contains("names no host"));
-        assert!(!refusal("a\x1b[31m").unwrap().contains('\x1b'));
+    }
+
+    #[test]
+    fn jobs_of_slurm_have_its_nodes() {
+        let slurm = |list, tasks| {
+            [
+                ("SLURM_JOB_ID", "7"),
+                ("SLURM_JOB_NODELIST", list),
+                ("SLURM_TASKS_PER_NODE", tasks),
+            ]
+        };
+        let two = slurm("n[1-2].invalid", "4,2");
+        assert_eq!(found("./a", &two).unwrap(), "n1.invalid slurm 4,n2.invalid slurm 2");
+        assert_eq!(
+            found("-n 2 -ppn 1 ./a", &two).unwrap(),
+            "n1.invalid slurm 1,n2.invalid slurm 1"
+        );
+        assert_eq!(
+            found("-launcher ssh -n 5 ./a", &two).unwrap(),
+            "n1.invalid ssh 4,n2.invalid ssh 1"
+        );
+        assert_eq!(found("-hosts localhost -n 2 ./a", &two).unwrap(), "here 2");
+        assert_eq!(found("./a", &slurm("localhost", "4")).unwrap(), "here 4");
+        assert!(
+            found("./a", &slurm("n[1", "4"))
+                .unwrap_err()
+                .contains("SLURM_JOB_NODELIST")
+        );
     }
 
     #[test]
     fn names_with_and_without_a_domain() {
         assert!(is_same("n1", "n1.cluster") && is_same("n1.cluster", "n1") && is_same("n1.a", "n1.a"));
         assert!(!is_same("n1.a", "n1.b") && !is_same("n2", "n1") && !is_same("", ""));
-    }
-
-    #[test]
-    fn files_list_hosts() {
-        let file = std::env::temp_dir().join(format!("resurgo-hosts-{}", std::process::id()));
-        let hosts = [Hosts::InFile("-f".to_string(), file.clone())];
-        let check = || check(&hosts, Path::new("/")).map_err(|refusal| refusal.text);
-        std::fs::write(&file, "# all\nlocalhost slots=4\n\n127.0.0.1:2 # again\n").unwrap();
-        assert_eq!(check(), Ok(()));
-        std::fs::write(&file, "localhost\n192.0.2.7\n").unwrap();
-        assert!(check().unwrap_err().contains("192.0.2.7 is not this machine"));
-        std::fs::write(&file, "# nobody\n").unwrap();
-        assert!(check().unwrap_err().contains("names no host"));
-        std::fs::remove_file(&file).unwrap();
-        assert!(check().unwrap_err().contains("No such file"));
-        let zeros = [Hosts::InFile("-f".to_string(), "/dev/zero".into())];
-        assert!(super::check(&zeros, Path::new("/")).is_err());
     }
 }

@@ -4,6 +4,7 @@ mod combinations;
 pub mod config_file;
 mod elsewhere;
 pub mod groups;
+pub mod hosts;
 mod policy;
 mod read;
 pub mod table;
@@ -12,6 +13,7 @@ mod values;
 mod written;
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use resurgo_runtime::suspended::Origin;
 
@@ -28,10 +30,11 @@ fn defaults() -> Result<Options, String> {
 /// Reads a command line; `variable` looks into the environment.
 pub fn parse(arguments: Vec<OsString>, variable: impl Fn(&str) -> Option<OsString>) -> Result<Request, String> {
     let mut options = defaults()?;
-    read::read_environment(&mut options, variable)?;
+    read::read_environment(&mut options, &variable)?;
     if let Some(other) = read::read(&mut options, arguments, false)? {
         return Ok(other);
     }
+    hosts::count_ranks(&mut options, Path::new(""), &variable)?;
     combinations::check(&mut options)?;
     Ok(Request::Run(Box::new(options)))
 }
@@ -51,13 +54,14 @@ pub fn parse_resume(
     };
     let origin = find(job)?;
     let mut options = defaults()?;
-    read::read_environment(&mut options, |name| {
+    let variable = |name: &str| {
         let mut variables = origin.environment.iter();
         variables
             .find(|(known, _)| known == name)
             .map(|(_, value)| value.clone())
-    })?;
-    read::read(&mut options, origin.arguments, false)?;
+    };
+    read::read_environment(&mut options, variable)?;
+    read::read(&mut options, origin.arguments.clone(), false)?;
     // These belong to the former run.
     (options.output.json_events, options.output.stats_json) = (None, None);
     options.faults.clear();
@@ -65,6 +69,7 @@ pub fn parse_resume(
     let programs = std::mem::take(&mut options.programs);
     read::read(&mut options, arguments, true)?;
     options.programs = programs;
+    hosts::count_ranks(&mut options, Path::new(&origin.directory), variable)?;
     combinations::check(&mut options)?;
     Ok(Request::Run(Box::new(options)))
 }

@@ -54,12 +54,14 @@ pub fn prepare(
     Ok((program, diagnosis.note))
 }
 
+/// The provider's file there.
+pub const PROVIDER: &str = "libresurgo-fi.so";
+
 /// What `FI_PROVIDER_PATH` has to be.
 pub fn provider_path() -> Result<OsString, Refusal> {
-    const NAME: &str = "libresurgo-fi.so";
     let mut tried = Vec::new();
     if let Some(directory) = std::env::var_os("RESURGO_FABRIC_DIR") {
-        let file = Path::new(&directory).join(NAME);
+        let file = Path::new(&directory).join(PROVIDER);
         if file.is_file() {
             return Ok(directory);
         }
@@ -69,14 +71,14 @@ pub fn provider_path() -> Result<OsString, Refusal> {
             .map_err(|error| Refusal::new(2, format!("cannot find this program's own file: {error}")))?;
         let directory = exe.parent().unwrap_or(Path::new("/"));
         let installed = directory.join("../lib/resurgo");
-        if installed.join(NAME).is_file() {
+        if installed.join(PROVIDER).is_file() {
             return Ok(installed.into_os_string());
         }
-        tried.push(installed.join(NAME));
+        tried.push(installed.join(PROVIDER));
         // Where cargo puts it, under a name that libfabric does not look for.
         let built = directory.join("libresurgo_fi.so");
         if built.is_file() {
-            let links = [(NAME, built)];
+            let links = [(PROVIDER, built)];
             return match diagnosis::shim::directory(&diagnosis::shim::cache(), &links) {
                 Ok(directory) => Ok(directory.into_os_string()),
                 Err(error) => Err(Refusal::new(2, error)),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use resurgo_protocol::Protocol;
-use resurgo_runtime::dispatcher::{self, Limits, Places, Settings};
+use resurgo_runtime::dispatcher::{self, Cluster, Limits, Places, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
 use resurgo_wire::control::{Addresses, ImageFiles, Job, Program, Stdin};
@@ -65,7 +65,7 @@ fn begin_or_resume(options: Options, arguments: Vec<OsString>) -> Result<Setting
         environment: std::env::vars_os().collect(),
         directory: here.into_os_string(),
     };
-    hosts::check(&options.hosts, Path::new(&origin.directory))?;
+    let cluster = hosts::cluster(&options, Path::new(&origin.directory), |name| std::env::var_os(name))?;
     if let Some(directory) = &options.images.directory {
         check::image_directory(&Path::new(&origin.directory).join(directory))?;
     }
@@ -74,7 +74,7 @@ fn begin_or_resume(options: Options, arguments: Vec<OsString>) -> Result<Setting
     {
         return resume(options, suspended);
     }
-    prepare(options, origin)
+    prepare(options, origin, cluster)
 }
 
 /// The faults that are to be injected into a job of `size` ranks.
@@ -173,7 +173,7 @@ fn settings(
     })
 }
 
-fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
+fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result<Settings, Refusal> {
     let size = options.size();
     faults(&options, size)?;
     let open_files = check::open_files(size)?;
@@ -188,6 +188,7 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         eprintln!("resurgo: warning: {warning}");
     }
     let programs = programs(&options, &origin)?;
+    let cluster = cluster.map(|cluster| with_files(cluster, &programs)).transpose()?;
     let (layout, place) = node_memory(&options, size)?;
     let log_segments = layout.log_segments;
     let (stack_limit, legacy_layout) = addresses::decided_by()?;
@@ -243,7 +244,29 @@ fn prepare(options: Options, origin: Origin) -> Result<Settings, Refusal> {
         image_at_messages: images_at(&options, size)?,
         nodes: None,
     };
-    settings(options, job, size, origin, None)
+    let settings = settings(options, job, size, origin, None)?;
+    Ok(match cluster {
+        Some(cluster) => Settings {
+            cluster: Some(cluster),
+            find: Box::new(|_| {
+                Err("ranks of a job on several nodes cannot spawn others yet; run it on one".to_string())
+            }),
+            ..settings
+        },
+        None => settings,
+    })
+}
+
+/// With the files that must be the same on all nodes.
+fn with_files(mut cluster: Cluster, programs: &[Program]) -> Result<Cluster, Refusal> {
+    let provider = Path::new(&program::provider_path()?).join(program::PROVIDER);
+    cluster.files = vec![provider.into_os_string()];
+    for program in programs {
+        if !cluster.files.contains(&program.path) {
+            cluster.files.push(program.path.clone());
+        }
+    }
+    Ok(cluster)
 }
 
 fn note(options: &Options, text: &str) {

@@ -40,6 +40,19 @@ pub fn roomiest(rooms: &[Room]) -> Option<Node> {
     room.map(|room| room.node)
 }
 
+/// Where ranks run at first, as mpiexec has it. `turns`: (node, slots) in the order in which the user names nodes, one more than once if it
+/// is named so. Ranks fill the slots of each turn and begin again with the first where there are more; with `per_node` a turn takes so
+/// many, whatever its slots are. Returns the node of each rank; none: there are no slots.
+pub fn initial(turns: &[(Node, u32)], ranks: usize, per_node: Option<u32>) -> Option<Vec<Node>> {
+    let round = turns.iter().flat_map(|(node, slots)| {
+        let slots = per_node.unwrap_or(*slots) as usize;
+        std::iter::repeat_n(*node, slots.min(ranks))
+    });
+    let round: Vec<Node> = round.take(ranks).collect();
+    let is_possible = ranks == 0 || !round.is_empty();
+    is_possible.then(|| round.into_iter().cycle().take(ranks).collect())
+}
+
 /// The node that has the images of `node`, too: the next one that is up. None: there is no other.
 pub fn partner(node: Node, up: impl Iterator<Item = Node> + Clone) -> Option<Node> {
     let others = up.filter(|other| *other != node);
@@ -103,6 +116,22 @@ mod tests {
     #[test]
     fn a_node_that_comes_later_takes_what_is_lost_next() {
         assert_eq!(lost(2, vec![room(0, 2, 2), room(7, 2, 0)]), [7, 7]);
+    }
+
+    #[test]
+    fn ranks_fill_slots_as_at_mpiexec() {
+        // As Hydra 5.0.2 does it.
+        let of = |turns: &[(Node, u32)], ranks, per_node| initial(turns, ranks, per_node).unwrap();
+        assert_eq!(of(&[(0, 2), (1, 3)], 4, None), [0, 0, 1, 1]);
+        assert_eq!(of(&[(0, 2), (1, 3)], 7, None), [0, 0, 1, 1, 1, 0, 0]);
+        assert_eq!(of(&[(0, 2), (1, 3)], 7, Some(2)), [0, 0, 1, 1, 0, 0, 1]);
+        assert_eq!(of(&[(0, 1), (1, 1)], 4, None), [0, 1, 0, 1]);
+        assert_eq!(of(&[(0, 1), (0, 1), (1, 1)], 4, None), [0, 0, 1, 0]);
+        assert_eq!(of(&[(0, 2), (1, 2), (0, 2)], 6, None), [0, 0, 1, 1, 0, 0]);
+        assert_eq!(of(&[(0, 9), (1, 9)], 3, Some(1)), [0, 1, 0]);
+        assert_eq!(of(&[(0, u32::MAX)], 2, None), [0, 0]);
+        assert_eq!((initial(&[], 1, None), initial(&[(0, 0)], 1, None)), (None, None));
+        assert_eq!(initial(&[], 0, None), Some(Vec::new()));
     }
 
     #[test]

@@ -383,8 +383,11 @@ impl Agent {
     fn kill_everything(&mut self) {
         self.signal_all(Signal::SIGKILL);
         children::kill_all(PATIENCE);
-        for (number, rank) in self.work.ranks.iter_mut().enumerate() {
-            rank.life = None;
+        for number in 0..self.work.ranks.len() {
+            self.work.ranks[number].life = None;
+            if !self.work.is_here(number) {
+                continue;
+            }
             let place = spawn::place(&self.work.job, number);
             leftovers::remove(&place.kvs_name, place.rank);
         }

@@ -267,7 +267,15 @@ impl Dispatcher {
 
     /// Tells the node of the rank that it is about, or all.
     fn tell(&mut self, message: ToAgent) {
-        self.agents.tell(&message);
+        match message.rank() {
+            Some(rank) => self.agents.node(self.node_of(rank)).tell(&message),
+            None => self.agents.tell(&message),
+        }
+    }
+
+    /// The number of the node of `rank`.
+    fn node_of(&self, rank: usize) -> usize {
+        self.coordinator.node(rank as u32) as usize
     }
 
     /// Waits for something and handles it. Returns the exit status when the job is over.
@@ -321,7 +329,7 @@ impl Dispatcher {
                     ToDispatcher::Beat { number: beat } => {
                         self.agents.node(number).queue(&ToAgent::Beat { number: beat });
                     }
-                    message => self.heard(message),
+                    message => self.heard(number, message),
                 }
             }
             if heard.closed {

@@ -132,8 +132,8 @@ macro_rules! table {
 
 table! {
 "As at mpiexec" {
-    "-n -np" "N" "1" Run
-        "ranks that run the program"
+    "-n -np" "N" "" Run
+        "ranks that run the program (1, or as many as the hosts of the command line or of Slurm have slots)"
         Program(ranks);
     "-wdir -wd" "DIR" "" Run
         "working directory of the program"
@@ -198,14 +198,23 @@ table! {
     "-configfile" "FILE" "" Run
         "the programs are in FILE, one a line"
         Program(config_file);
-    "-hosts -host -H" "A,B" "" Run
-        "accepted if every host is this machine"
+    "-hosts -host -H" "A,B:4" "" Run
+        "run ranks on these hosts: each takes one rank in turn, or as many as it has slots (:4)"
         Program(hosts_listed);
     "-f -hostfile -machinefile" "FILE" "" Run
-        "the same, with the hosts in FILE"
+        "the same, with the hosts in FILE, one a line: host, host:4 or host slots=4"
         Program(hosts_in_file);
-    "-ppn -perhost -launcher -launcher-exec -bootstrap -bootstrap-exec -rmk -iface -localhost -usize -order-nodes \
-     -topolib -demux" "WORD" "" Run
+    "-ppn -perhost" "N" "" Run
+        "ranks that each host takes in turn, whatever slots it has"
+        Job(|options, value| per_node(value).map(|ranks| options.nodes.per_node = Some(ranks)));
+    "-launcher -bootstrap" "NAME" "" Run
+        "what starts resurgo on other hosts: ssh, slurm or fork, which is for this machine alone (slurm in a job of Slurm, \
+         otherwise ssh)"
+        Job(|options, value| launcher(value).map(|launcher| options.nodes.launcher = Some(launcher)));
+    "-launcher-exec -bootstrap-exec" "FILE" "" Run
+        "the program to use instead of ssh or srun"
+        Job(|options, value| { options.nodes.launcher_file = Some(PathBuf::from(value)); Ok(()) });
+    "-rmk -iface -localhost -usize -order-nodes -topolib -demux" "WORD" "" Run
         "accepted, without effect"
         Nothing;
     "-hybrid-hosts -disable-hostname-propagation -enable-x -disable-x --oversubscribe --allow-run-as-root" "" "" Run
@@ -243,6 +252,14 @@ table! {
     "--spin" "MICROSECONDS" "" RunOrEnvironment
         "how long a waiting rank polls before it sleeps (50, or 3 when there are more ranks than cores)"
         Job(|options, value| microseconds(value).map(|time| options.spin = Some(time)));
+}
+"Several nodes" {
+    "--nodes" "N" "" RunOrEnvironment
+        "so many nodes, all on this machine, each with an agent and a memory of its own"
+        Job(|options, value| nodes(value).map(|nodes| options.nodes.count = Some(nodes)));
+    "--lease" "TIME" "3s" RunOrEnvironment
+        "how long a node may be silent before its ranks are taken for lost"
+        Job(|options, value| lease(value).map(|lease| options.nodes.lease = lease));
 }
 "Images" {
     "--checkpoint-every" "TIME" "" Everywhere

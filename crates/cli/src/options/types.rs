@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use resurgo_protocol::Protocol;
-use resurgo_runtime::dispatcher::{Listeners, Order, Period};
+use resurgo_runtime::dispatcher::{Launcher, Listeners, Order, Period};
 use resurgo_runtime::pattern::Pattern;
 use resurgo_wire::handshake::Server;
 
@@ -31,6 +31,7 @@ pub enum Hosts {
 /// One program of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramOptions {
+    /// 0: nothing is said, until it is known where they run.
     pub ranks: usize,
     pub directory: Option<PathBuf>,
     pub inherit: Option<Inherit>,
@@ -42,7 +43,7 @@ pub struct ProgramOptions {
 impl ProgramOptions {
     pub fn new() -> ProgramOptions {
         ProgramOptions {
-            ranks: 1,
+            ranks: 0,
             directory: None,
             inherit: None,
             environment: Vec::new(),
@@ -56,8 +57,7 @@ impl ProgramOptions {
 pub struct Options {
     pub programs: Vec<ProgramOptions>,
     pub environment: Environment,
-    /// Where the user wants ranks to run.
-    pub hosts: Vec<Hosts>,
+    pub nodes: Nodes,
     pub binding: Binding,
     pub output: Output,
     pub ends: Ends,
@@ -87,6 +87,22 @@ pub struct Environment {
     pub set: Vec<(OsString, OsString)>,
     /// Variables that all programs get, also when they get nothing else of it.
     pub exported: Vec<String>,
+}
+
+/// Where ranks run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Nodes {
+    pub hosts: Vec<Hosts>,
+    /// So many nodes, all on this machine.
+    pub count: Option<usize>,
+    /// Ranks that a node takes in turn, instead of its slots.
+    pub per_node: Option<u32>,
+    /// Found by itself when absent.
+    pub launcher: Option<Launcher>,
+    /// Used instead of ssh or srun.
+    pub launcher_file: Option<PathBuf>,
+    /// How long a node may be silent.
+    pub lease: Duration,
 }
 
 /// On which processors ranks run, and in which order they take them.
@@ -220,7 +236,7 @@ impl Options {
                 set: Vec::new(),
                 exported: Vec::new(),
             },
-            hosts: Vec::new(),
+            nodes: Nodes::default(),
             binding: Binding::default(),
             output: Output::default(),
             ends: Ends::default(),

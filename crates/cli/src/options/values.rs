@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use resurgo_protocol::Protocol;
-use resurgo_runtime::dispatcher::Period;
+use resurgo_runtime::dispatcher::{Launcher, Period};
 use resurgo_runtime::pattern::Pattern;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{CLOCK_SPREADS, MAX_LOG_SEGMENTS, MAX_RANKS, SEGMENT};
@@ -29,6 +29,9 @@ const IN_PAPERS: &[(&str, &str)] = &[
     ("manetho", "causal --tolerate node --reduction manetho"),
     ("logon", "causal --tolerate node --reduction logon"),
 ];
+
+/// Most nodes that this machine plays.
+const MOST_NODES: usize = 64;
 
 /// The number of `value` among `names`.
 pub fn choice(value: &str, what: &str, names: &[&str]) -> Result<u32, String> {
@@ -74,6 +77,31 @@ pub fn servers(value: &str, most: usize) -> Result<usize, String> {
     match number(value)? {
         count if count > most as u64 => Err(format!("must be at most {most}")),
         count => Ok(count as usize),
+    }
+}
+
+/// Nodes on this machine.
+pub fn nodes(value: &str) -> Result<usize, String> {
+    match at_least_one(value)? {
+        nodes if nodes > MOST_NODES => Err(format!("must be at most {MOST_NODES}")),
+        nodes => Ok(nodes),
+    }
+}
+
+pub fn per_node(value: &str) -> Result<u32, String> {
+    let ranks = at_least_one(value)?;
+    u32::try_from(ranks).map_err(|_| format!("{ranks} are too many"))
+}
+
+pub fn launcher(value: &str) -> Result<Launcher, String> {
+    let number = choice(value, "launcher", &Launcher::NAMES)?;
+    Ok(Launcher::ALL[number as usize])
+}
+
+pub fn lease(value: &str) -> Result<Duration, String> {
+    match parse_duration(value)? {
+        lease if lease < Duration::from_millis(500) => Err("must be at least 500ms".to_string()),
+        lease => Ok(lease),
     }
 }
 
@@ -263,6 +291,7 @@ pub fn variable(given: Written) -> Result<(), String> {
 pub fn hosts_listed(given: Written) -> Result<(), String> {
     given
         .options
+        .nodes
         .hosts
         .push(Hosts::Listed(given.text.to_string(), given.value()));
     Ok(())
@@ -271,6 +300,7 @@ pub fn hosts_listed(given: Written) -> Result<(), String> {
 pub fn hosts_in_file(given: Written) -> Result<(), String> {
     given
         .options
+        .nodes
         .hosts
         .push(Hosts::InFile(given.text.to_string(), given.path()));
     Ok(())

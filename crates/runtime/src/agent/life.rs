@@ -223,9 +223,15 @@ impl Life {
 }
 
 /// The same in every life of the rank: an address or a length that differs would move the program's memory.
-fn environment(program: &Program, rank: usize, place: &Place) -> Vec<(OsString, OsString)> {
+fn environment(
+    program: &Program,
+    rank: usize,
+    place: &Place,
+    (local, locals): (usize, usize),
+) -> Vec<(OsString, OsString)> {
     let mut all = program.environment.clone();
     let (own, size) = (place.rank.to_string(), place.size.to_string());
+    let (local, locals) = (local.to_string(), locals.to_string());
     let mut set = |name: &str, value: String| {
         all.retain(|(known, _)| known != name);
         all.push((name.into(), value.into()));
@@ -237,22 +243,29 @@ fn environment(program: &Program, rank: usize, place: &Place) -> Vec<(OsString, 
     set(ENV_RANK, rank.to_string());
     // Which of the node's ranks it is, as MPICH's launcher says it, and under the names of others that scripts and programs
     // choose a GPU by.
-    for name in [
-        "MPI_LOCALRANKID",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_RANK",
-        "PALS_LOCAL_RANKID",
-    ] {
-        set(name, own.clone());
+    for name in ["MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID"] {
+        set(name, local.clone());
     }
-    for name in ["MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"] {
-        set(name, size.clone());
+    for name in ["MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"] {
+        set(name, locals.clone());
     }
+    set("OMPI_COMM_WORLD_RANK", own);
+    set("OMPI_COMM_WORLD_SIZE", size);
     // That of the batch script, 0, would be every rank's. Where there is none, no Slurm is pretended.
     if program.environment.iter().any(|(name, _)| name == "SLURM_LOCALID") {
-        set("SLURM_LOCALID", own);
+        set("SLURM_LOCALID", local);
     }
     all
+}
+
+/// Which of the node's ranks of its world it is, of how many.
+fn local(job: &Job, rank: usize, place: &Place) -> (usize, usize) {
+    let Some(nodes) = &job.nodes else {
+        return (place.rank, place.size);
+    };
+    let node = nodes.of_rank.get(rank).copied().unwrap_or(nodes.own);
+    let before = nodes.ranks_of(node).filter(|other| *other < rank).count();
+    (before, nodes.ranks_of(node).count())
 }
 
 /// What `rank` reads from: its end of the pipe for input, the file that the user names, or nothing.
@@ -313,7 +326,7 @@ fn command(
             .arg(&program.path)
             .args(&program.arguments)
             .env_clear()
-            .envs(environment(program, rank, place)),
+            .envs(environment(program, rank, place, local(around.job, rank, place))),
     };
     command
 }

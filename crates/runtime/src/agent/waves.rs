@@ -39,6 +39,11 @@ impl Waves {
 }
 
 impl Work {
+    /// The rank runs on this node.
+    pub(super) fn is_here(&self, rank: usize) -> bool {
+        self.job.nodes.as_ref().is_none_or(|nodes| nodes.is_here(rank))
+    }
+
     /// Ranks have images together.
     pub(super) fn has_waves(&self) -> bool {
         self.job.protocol.has_waves()
@@ -236,6 +241,9 @@ impl Agent {
         for rank in ranks {
             let work = &self.work;
             let this = rank as usize;
+            if !work.is_here(this) {
+                continue;
+            }
             let life = work.ranks[this].life.as_ref();
             let fact = Fact::Surveyed {
                 rank,

@@ -61,7 +61,8 @@ impl Dispatcher {
     fn printed(&mut self, (rank, life): (usize, u64), stream: Stream, repeated: bool, bytes: &[u8]) {
         let accepted = self.ledger.printed(rank, life, stream, bytes);
         let (all, new) = (bytes.len() as u64, accepted.new.len().min(bytes.len()) as u64);
-        let owed = &mut self.owed[self.agents.of_rank(rank)];
+        let node = self.node_of(rank);
+        let owed = &mut self.owed[node];
         owed.later[usize::from(repeated)] += new;
         owed.now[usize::from(repeated)] += all - new;
         self.show(rank, stream, &accepted);
@@ -170,7 +171,8 @@ impl Dispatcher {
     pub(super) fn answer(&mut self, Output { rank, line }: Output) {
         let life = self.ledger.answered(rank, &line);
         let lines = line.into_bytes();
-        self.agents.queue(&ToAgent::Answer { rank, life, lines });
+        let node = self.node_of(rank);
+        self.agents.node(node).queue(&ToAgent::Answer { rank, life, lines });
     }
 
     fn aborted(&mut self, rank: usize, code: i32) {

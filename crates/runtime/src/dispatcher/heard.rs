@@ -12,7 +12,8 @@ use super::policy::Decision;
 use super::{Dispatcher, FAILURE};
 
 impl Dispatcher {
-    pub(super) fn heard(&mut self, message: ToDispatcher) {
+    /// What the agent of node number `node` has said.
+    pub(super) fn heard(&mut self, node: usize, message: ToDispatcher) {
         use ToDispatcher as To;
         match message {
             To::Fact(fact) => self.coordinate(fact),
@@ -41,7 +42,12 @@ impl Dispatcher {
             To::Halted => {}
             To::Suspended { directory, bytes } => self.suspended(Path::new(&directory), bytes),
             To::NotSuspended { reason } => self.not_suspended(&reason),
-            To::Stopped { statistics } => self.stopped = Some(statistics),
+            To::Stopped { statistics } => {
+                if self.agents.has_stopped(node, statistics) {
+                    let of_rank: Vec<usize> = (0..self.pids.len()).map(|rank| self.node_of(rank)).collect();
+                    self.stopped = Some(self.agents.statistics(|rank| of_rank.get(rank).copied().unwrap_or(0)));
+                }
+            }
             To::ProgramReplaced { rank, path } => {
                 let path = Path::new(&path);
                 self.bus.tell(Event::ProgramReplaced { rank, path });

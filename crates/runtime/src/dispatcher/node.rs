@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags};
 use resurgo_protocol::Membership;
 use resurgo_protocol::membership::{Change, Timing};
-use resurgo_wire::control::{AGENT, ToAgent, ToDispatcher};
+use resurgo_wire::control::{AGENT, LifeStatistics, ToAgent, ToDispatcher};
 
 use super::start_error::{StartError, cannot};
 use crate::connection::{Connection, Received};
@@ -137,8 +137,8 @@ impl Node {
 /// The agents of all nodes.
 pub struct Agents {
     nodes: Vec<Node>,
-    /// The node of each rank; empty: there is one.
-    of_rank: Vec<u32>,
+    /// Of each node that has ended the job for good, what its ranks have done.
+    stopped: Vec<Option<Vec<LifeStatistics>>>,
     /// How many have no process of a rank any more since the job was halted.
     halted: usize,
     /// Which of several are there.
@@ -170,22 +170,22 @@ impl Agents {
     pub fn one(node: Node) -> Agents {
         Agents {
             nodes: vec![node],
-            of_rank: Vec::new(),
+            stopped: vec![None],
             halted: 0,
             membership: None,
         }
     }
 
     /// Those of several nodes. `lease`: for how long each goes on without a word from here.
-    pub fn several(nodes: Vec<Node>, of_rank: Vec<u32>, lease: Duration) -> Agents {
+    pub fn several(nodes: Vec<Node>, lease: Duration) -> Agents {
         let mut membership = Membership::new(Timing::of_lease(lease));
         for node in 0..nodes.len() {
             // Nobody was there before.
             let _ = membership.join(node as u32, Duration::ZERO);
         }
         Agents {
+            stopped: vec![None; nodes.len()],
             nodes,
-            of_rank,
             halted: 0,
             membership: Some(Watched {
                 membership,
@@ -200,35 +200,31 @@ impl Agents {
         self.nodes.len()
     }
 
-    /// The number of the node of `rank`.
-    pub fn of_rank(&self, rank: usize) -> usize {
-        self.of_rank.get(rank).map_or(0, |node| *node as usize)
-    }
-
     pub fn node(&mut self, number: usize) -> &mut Node {
         &mut self.nodes[number]
     }
 
-    /// Tells who is concerned: the node of the rank that it is about, or all.
+    /// Tells all.
     pub fn tell(&mut self, message: &ToAgent) {
-        match message.rank() {
-            Some(rank) => {
-                let node = self.of_rank(rank);
-                self.nodes[node].tell(message);
-            }
-            None => self.nodes.iter_mut().for_each(|node| node.tell(message)),
-        }
+        self.nodes.iter_mut().for_each(|node| node.tell(message));
     }
 
-    /// The same, to be sent together with others.
-    pub fn queue(&mut self, message: &ToAgent) {
-        match message.rank() {
-            Some(rank) => {
-                let node = self.of_rank(rank);
-                self.nodes[node].queue(message);
-            }
-            None => self.nodes.iter_mut().for_each(|node| node.queue(message)),
-        }
+    /// This node has ended the job. Whether all have.
+    pub fn has_stopped(&mut self, node: usize, statistics: Vec<LifeStatistics>) -> bool {
+        self.stopped[node] = Some(statistics);
+        self.stopped.iter().all(Option::is_some)
+    }
+
+    /// What each rank has done, by its node.
+    pub fn statistics(&mut self, of_rank: impl Fn(usize) -> usize) -> Vec<LifeStatistics> {
+        let all: Vec<_> = self
+            .stopped
+            .iter_mut()
+            .map(|stopped| stopped.take().unwrap_or_default())
+            .collect();
+        let ranks = all.iter().map(Vec::len).max().unwrap_or(0);
+        let of = |rank: usize| all.get(of_rank(rank))?.get(rank).copied();
+        (0..ranks).map(|rank| of(rank).unwrap_or_default()).collect()
     }
 
     /// What the coordinator wants of all goes to them together with others.
@@ -236,7 +232,8 @@ impl Agents {
         if command == resurgo_protocol::Command::Halt {
             self.halted = 0;
         }
-        self.queue(&ToAgent::Do(command));
+        let message = ToAgent::Do(command);
+        self.nodes.iter_mut().for_each(|node| node.queue(&message));
     }
 
     /// One more node has no process of a rank. Whether that is so of all.
@@ -255,7 +252,7 @@ impl Agents {
     pub fn send_queued(&mut self) -> Option<usize> {
         let mut broken = None;
         for (number, node) in self.nodes.iter_mut().enumerate() {
-            if !node.send_queued() {
+            if !node.send_queued() && self.stopped[number].is_none() {
                 broken = Some(number);
             }
         }
@@ -272,8 +269,18 @@ impl Agents {
         self.nodes.iter_mut().all(Node::send_all)
     }
 
-    /// Hears what a node has to say, if it is still one of the job.
+    /// Hears what a node has to say, if it is still one of the job. One that has stopped may go.
     pub fn hear(&mut self, number: usize) -> io::Result<Received<ToDispatcher>> {
+        let received = self.hear_node(number)?;
+        let has_stopped = |message: &ToDispatcher| matches!(message, ToDispatcher::Stopped { .. });
+        let may_go = self.stopped[number].is_some() || received.messages.iter().any(has_stopped);
+        Ok(Received {
+            closed: received.closed && !may_go,
+            ..received
+        })
+    }
+
+    fn hear_node(&mut self, number: usize) -> io::Result<Received<ToDispatcher>> {
         if let Some(watched) = &mut self.membership {
             let now = watched.now();
             if watched.membership.heard(number as u32, LIFE, now).is_err() {
@@ -297,7 +304,9 @@ impl Agents {
         let now = watched.now();
         watched.membership.pass(now);
         while let Some(change) = watched.membership.poll() {
-            if let Change::Dead { node, .. } = change {
+            if let Change::Dead { node, .. } = change
+                && self.stopped[node as usize].is_none()
+            {
                 return Some(node as usize);
             }
         }

@@ -232,7 +232,7 @@ fn start_agents(cluster: Option<&Cluster>, job: &Job, signals: &Signals) -> Resu
         ended: &|| signals.ended(),
     };
     let (nodes, plans) = launching::launch(cluster, job, &patience)?;
-    Ok((Agents::several(nodes, cluster.of_rank.clone(), cluster.lease), plans))
+    Ok((Agents::several(nodes, cluster.lease), plans))
 }
 
 /// Starts the writers of output, and answers what is readable when one of them has something to say.

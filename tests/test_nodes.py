@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on several nodes: how they begin, what goes wrong then, and that programs run on them as on one."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+import harness
+from catalogue import BY_NAME, arguments
+from survival import LONG, compare, every, survive, undisturbed
+
+HOSTS = ["-hosts", "a.invalid:2,b.invalid:2"]
+
+
+@pytest.fixture
+def ssh(tmp_path):
+    """Makes a program that stands in for ssh: a shell line, with the host in $host and the command in $*."""
+
+    def make(line):
+        script = tmp_path / "ssh"
+        script.write_text(
+            '#!/bin/sh\n[ "$1 $2 $3 $4 $5" = "-T -x -o BatchMode=yes --" ] || exit 99\nshift 5; host=$1; shift\n'
+            f"{line}\n"
+        )
+        script.chmod(0o755)
+        return ["-launcher-exec", script]
+
+    return make
+
+
+def refused(jobs, *options):
+    """Starts a job that does not begin, and gives the one line that it says."""
+    result = jobs.resurgo("run", *options, harness.PROGRAMS / "hello", timeout=30)
+    assert (result.code, result.text, len(result.errors.splitlines())) == (1, "", 1), result.describe()
+    return result.errors
+
+
+def test_a_host_that_cannot_be_reached_is_named(jobs, ssh):
+    there = 'exec sh -c "$*"'
+    script = ssh(f'[ $host = a.invalid ] || {{ echo "ssh: connect to host $host: No route" >&2; exit 255; }}\n{there}')
+    assert "node b.invalid: ssh cannot reach it: ssh: connect to host b.invalid: No route" in refused(jobs, *HOSTS, *script)
+
+
+def test_a_host_without_resurgo_is_named(jobs, ssh):
+    error = refused(jobs, *HOSTS, *ssh('exec sh -c "exec /nowhere/resurgo agent invited"'))
+    assert re.search(r"node [ab].invalid: there is no resurgo where it is here: .*/nowhere/resurgo", error), error
+
+
+def test_another_build_is_refused(jobs, ssh, tmp_path):
+    shutil.copy(harness.RESURGO, tmp_path / "resurgo")
+    with open(tmp_path / "resurgo", "ab") as file:
+        file.write(b"\0")
+    error = refused(jobs, *HOSTS, *ssh(f"exec {tmp_path}/resurgo agent invited"))
+    assert re.search(r"node [ab].invalid: has another build of resurgo", error), error
+
+
+def test_another_user_is_refused(jobs, ssh):
+    if os.geteuid() != 0 or subprocess.run(["setpriv", "--reuid=65534", "test", "-x", harness.RESURGO]).returncode != 0:
+        pytest.skip("another user cannot be played here")
+    error = refused(jobs, *HOSTS, *ssh('exec setpriv --reuid=65534 sh -c "$*"'))
+    assert re.search(r"node [ab].invalid: runs resurgo as user 65534, and this one as user 0", error), error
+
+
+def test_the_wait_for_nodes_can_be_ended(jobs, ssh):
+    command = [harness.RESURGO, "run", *HOSTS, *ssh("exec sleep 60"), harness.PROGRAMS / "hello"]
+    job = jobs.command(command)
+    assert job.until(lambda: any("sleep" in harness.command_of(pid) for pid in job.processes()))
+    job.process.send_signal(signal.SIGINT)
+    result = job.wait(10)
+    assert result.code == 130 and "ended by SIGINT before its nodes were there" in result.errors
+
+
+@pytest.mark.parametrize(
+    "options", [["--protocol", "causal"], ["--tolerate", "node"], ["--checkpoint-dir", "d"], ["-bind-to", "core"]]
+)
+def test_what_does_not_work_on_several_nodes_is_refused(jobs, options):
+    result = jobs.resurgo("run", "--nodes", "2", *options, "-n", "2", harness.PROGRAMS / "hello")
+    assert result.code == 2 and " ".join(options[:1]) in result.errors
+    assert "does not work on several nodes yet" in result.errors and len(result.errors.splitlines()) == 1
+
+
+def test_a_host_file_says_where_it_is_wrong(jobs):
+    (hosts := jobs.directory / "hosts").write_text("localhost:2\nother:0\n")
+    result = jobs.resurgo("run", "-f", hosts, harness.PROGRAMS / "hello")
+    assert (result.code, result.errors) == (2, f"resurgo: -f {hosts}: line 2: 0 is no number of slots\n")
+
+
+def test_ranks_are_as_many_as_slots(jobs, program):
+    (hosts := jobs.directory / "hosts").write_text("localhost:2 # this one\nlocalhost slots=1\n")
+    assert "3 ranks, sum 3" in jobs.resurgo("run", "-f", hosts, *program("hello")).ok().text
+
+
+@pytest.fixture
+def sshd(tmp_path):
+    """A server of ssh on this machine, which the hosts n1 and n2 lead to; the option that says so."""
+    server = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if not server or not shutil.which("ssh") or os.geteuid() != 0:
+        pytest.skip("no server of ssh can be started here")
+    os.makedirs("/run/sshd", exist_ok=True)
+    for name in ("host", "own"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (tmp_path / "server").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/own.pub\n"
+        f"StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nMaxStartups 100\n"
+    )
+    (tmp_path / "client").write_text(
+        f"Host n1 n2\n HostName 127.0.0.1\n Port {port}\n IdentityFile {tmp_path}/own\n IdentitiesOnly yes\n"
+        f" StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n LogLevel ERROR\n"
+    )
+    (script := tmp_path / "with_config").write_text(f'#!/bin/sh\nexec ssh -F {tmp_path}/client "$@"\n')
+    script.chmod(0o755)
+    process = subprocess.Popen([server, "-D", "-e", "-f", tmp_path / "server"], stderr=open(tmp_path / "log", "wb"))
+    end = time.monotonic() + 10
+    while b"Server listening" not in (tmp_path / "log").read_bytes():
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            pytest.skip(f"no server of ssh can be started here: {(tmp_path / 'log').read_text()[-300:]}")
+        time.sleep(0.02)
+    yield ["-launcher-exec", script]
+    process.terminate()
+    process.wait(10)
+
+
+def test_a_key_that_ssh_does_not_know_is_told(jobs, sshd, tmp_path):
+    (tmp_path / "own.pub").write_text("")
+    assert re.search(r"node n[12]: ssh cannot reach it: .*Permission denied", refused(jobs, "-hosts", "n1,n2", *sshd))
+
+
+def test_ranks_run_over_ssh(jobs, program, sshd):
+    result = jobs.run(4, *program("messages"), options=["-hosts", "n1:2,n2:2", *sshd]).ok()
+    assert result.of("job_ended")
+
+
+def test_ranks_fill_slots_and_know_their_place(jobs):
+    show = "import os; print('rank', os.environ['PMI_RANK'], os.environ['MPI_LOCALRANKID'], os.environ['MPI_LOCALNRANKS'])"
+    result = jobs.resurgo("run", "-q", "--nodes", "2", "-n", "5", harness.PYTHON, "-c", show).ok()
+    assert sorted(result.text.splitlines()) == ["rank 0 0 3", "rank 1 1 3", "rank 2 2 3", "rank 3 0 2", "rank 4 1 2"]
+
+
+def test_input_and_signals_reach_ranks(jobs, program):
+    """Rank 0 reads a stream, and Ctrl-Z for longer than the lease does no harm."""
+    command = [harness.RESURGO, "run", "-q", "--nodes", "2", "-n", "2", "--lease", "500ms", "cat"]
+    job = jobs.command(command, stdin=subprocess.PIPE)
+    job.process.stdin.write(b"one\n")
+    job.process.stdin.flush()
+    assert job.until(lambda: b"one\n" in job.out.read_bytes())
+    job.process.send_signal(signal.SIGTSTP)
+    time.sleep(1.5)
+    job.process.send_signal(signal.SIGCONT)
+    job.process.stdin.write(b"two\n")
+    job.process.stdin.close()
+    assert job.wait(20).ok().text == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("protocol", ["none", "pessimistic", "blocking", "auto"])
+def test_programs_print_the_same_as_on_one_node(jobs, program, protocol):
+    for name in ("heat", "messages", "comm_churn"):
+        entry, command = BY_NAME[name], program(name)
+        expected = undisturbed(jobs, command, entry, 4, longer=False)
+        file = jobs.directory / f"result-{name}"
+        options = ["--nodes", "2"]
+        result = jobs.run(4, *command, *arguments(entry, False, file), protocol=protocol, options=options)
+        compare(entry, result, file, expected)
+
+
+@pytest.mark.parametrize("protocol", ["pessimistic", "blocking", "auto"])
+@pytest.mark.parametrize("name", ["heat", "master_worker"])
+def test_random_kills(jobs, program, rng, kills, name, protocol):
+    entry, command = BY_NAME[name], program(name)
+    expected = undisturbed(jobs, command, entry, 4)
+    survive(jobs, rng, command, entry, 4, kills or 3, expected, ["--nodes", "2"], protocol=protocol)
+
+
+@pytest.mark.parametrize("protocol", ["pessimistic", "blocking", "auto"])
+def test_random_kills_with_images(jobs, program, rng, kills, protocol):
+    entry, command = BY_NAME["cg"], program("cg")
+    expected = undisturbed(jobs, command, entry, 4)
+    options = ["--nodes", "2", *every("100ms")]
+    result = survive(jobs, rng, command, entry, 4, kills or 3, expected, options, protocol=protocol)
+    taken = [event for event in result.events if event["event"] in ("checkpointed", "wave_complete")]
+    assert taken, result.describe()
+
+
+def test_a_node_that_is_lost_ends_the_job(jobs, program):
+    job = jobs.start(4, *program("crash"), *LONG, options=["--nodes", "2"], protocol="pessimistic")
+    assert job.until(lambda: len(job.lives()) == 4)
+    agents = [pid for pid in job.processes() if harness.command_of(pid).startswith("resurgo agent invited")]
+    assert len(agents) == 2
+    os.kill(agents[1], signal.SIGKILL)
+    result = job.wait(20)
+    assert result.code == 1 and re.search(r"the agent of node [01] \(pid \d+\) has died", result.errors)
