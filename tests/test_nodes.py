@@ -190,11 +190,76 @@ def test_random_kills_with_images(jobs, program, rng, kills, protocol):
     assert taken, result.describe()
 
 
-def test_a_node_that_is_lost_ends_the_job(jobs, program):
+def agents(job):
+    """The processes of agents, in the order in which they were started."""
+    return sorted(pid for pid in job.processes() if harness.command_of(pid).startswith("resurgo agent invited"))
+
+
+def last_lives(result):
+    """{rank: (pid, life)} of each rank's last life."""
+    return {event["rank"]: (event["pid"], event["life"]) for event in result.of("started")}
+
+
+def test_a_node_that_is_lost_ends_a_job_of_logs_alone(jobs, program):
     job = jobs.start(4, *program("crash"), *LONG, options=["--nodes", "2"], protocol="pessimistic")
     assert job.until(lambda: len(job.lives()) == 4)
-    agents = [pid for pid in job.processes() if harness.command_of(pid).startswith("resurgo agent invited")]
-    assert len(agents) == 2
-    os.kill(agents[1], signal.SIGKILL)
+    first, _ = agents(job)
+    os.kill(first, signal.SIGKILL)
     result = job.wait(20)
-    assert result.code == 1 and re.search(r"the agent of node [01] \(pid \d+\) has died", result.errors)
+    assert result.code == 1 and result.errors.count("the agent of node 0") == 1, result.describe()
+    assert "under --protocol pessimistic what its ranks need to go on is lost with it" in result.errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("protocol", ["blocking", "auto"])
+def test_the_loss_of_a_node_is_survived(jobs, program, rng, protocol, number):
+    """Its agent is killed, or stands still for longer than its lease."""
+    entry, command = BY_NAME["heat"], program("heat")
+    expected = undisturbed(jobs, command, entry, 4)
+    file = jobs.directory / "result-lost"
+    options = ["--nodes", "3", "-ppn", "1", "--lease", "1s", *every("100ms")]
+    job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol=protocol)
+    assert job.until_event("wave_complete")
+    before = job.lives()
+    os.kill(rng.choice(agents(job)), number)
+    result = compare(entry, job.wait(60), file, expected)
+    assert len(result.of("node_lost")) == 1 and result.of("returned")[-1]["wave"] == 0, result.describe()
+    assert all(life > before[rank][1] for rank, (_, life) in last_lives(result).items()), result.describe()
+
+
+def test_ranks_of_a_lost_node_go_to_a_spare_one(jobs, program, rng):
+    entry, command = BY_NAME["heat"], program("heat")
+    expected = undisturbed(jobs, command, entry, 4)
+    file = jobs.directory / "result-spared"
+    options = ["--nodes", "3", "--spares", "1"]
+    job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol="auto")
+    assert job.until(lambda: len(job.lives()) == 4)
+    *used, spare = agents(job)
+    os.kill(rng.choice(used), signal.SIGKILL)
+    assert job.until(lambda: sum(harness.parent_of(pid) == spare for pid, _ in job.lives().values()) == 2)
+    compare(entry, job.wait(60), file, expected)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_when_the_job_is_ended(jobs, program, number):
+    """Nothing of any node outlives `resurgo run` (which the fixture demands)."""
+    job = jobs.start(4, *program("crash"), *LONG, options=["--nodes", "2"])
+    assert job.until(lambda: len(job.lives()) == 4)
+    job.process.send_signal(number)
+    result = job.wait(20)
+    assert result.code == (130 if number == signal.SIGINT else -9), result.describe()
+
+
+def test_a_job_of_slurm_runs_on_its_nodes(jobs, program, tmp_path):
+    """With a program that stands in for srun, and starts its step here."""
+    (tmp_path / "bin").mkdir()
+    (srun := tmp_path / "bin/srun").write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/steps\nwhile [ "${{1#-}}" != "$1" ]; do shift; done\nexec "$@"\n'
+    )
+    srun.chmod(0o755)
+    env = harness.environment(SLURM_JOB_ID=7, SLURM_JOB_NODELIST="n[1-2]", SLURM_TASKS_PER_NODE="2(x2)")
+    env["PATH"] = f"{tmp_path}/bin:{env['PATH']}"
+    assert "4 ranks, sum 6" in jobs.resurgo("run", "-q", *program("hello"), env=env).ok().text
+    steps = (tmp_path / "steps").read_text().splitlines()
+    assert sorted(step.split("--nodelist=")[1].split()[0] for step in steps) == ["n1", "n2"]
+    assert all("--no-kill --kill-on-bad-exit=0 --overlap" in step for step in steps), steps

@@ -32,11 +32,28 @@ pub fn cluster(
         Some(nodes) => of_this_machine(asked, nodes, options.size())?,
         None => of_hosts(asked, &named, by_slurm)?,
     };
+    let kept = hosts.len().saturating_sub(asked.spares) as u32;
+    if asked.spares > 0 && kept == 0 {
+        let (spares, nodes) = (asked.spares, hosts.len().max(1));
+        return Err(refused(format!(
+            "--spares {spares}: of {nodes} nodes one at least must be left for ranks; name more hosts, or \
+             write --nodes {}",
+            spares + 1
+        )));
+    }
+    let mut turns = turns;
+    let slots_of = |node: &u32| {
+        let turns = turns.iter().filter(|(of, _)| of == node);
+        asked.per_node.unwrap_or(turns.map(|(_, slots)| slots).sum())
+    };
+    let slots: Vec<u32> = (0..hosts.len() as u32).map(|node| slots_of(&node)).collect();
+    turns.retain(|(node, _)| *node < kept);
     let Some(of_rank) = placement::initial(&turns, options.size(), asked.per_node) else {
         return Ok(None);
     };
-    // Nobody is started where nothing runs.
-    let used: Vec<u32> = (0..hosts.len() as u32).filter(|node| of_rank.contains(node)).collect();
+    // Nobody else is started where nothing runs.
+    let is_used = |node: &u32| *node >= kept || of_rank.contains(node);
+    let used: Vec<u32> = (0..hosts.len() as u32).filter(is_used).collect();
     let number = |node: &u32| used.iter().position(|used| used == node).unwrap_or(0) as u32;
     let of_rank: Vec<u32> = of_rank.iter().map(number).collect();
     let hosts: Vec<(String, Launcher)> = used.iter().map(|node| hosts[*node as usize].clone()).collect();
@@ -46,6 +63,8 @@ pub fn cluster(
     }
     Ok(Some(Cluster {
         hosts,
+        slots: used.iter().map(|node| slots[*node as usize]).collect(),
+        spares: asked.spares,
         launcher_file: asked.launcher_file.clone(),
         of_rank,
         lease: asked.lease,
@@ -100,7 +119,7 @@ fn of_this_machine(asked: &Nodes, nodes: usize, ranks: usize) -> Result<Turns, R
         ));
     }
     let hosts = (0..nodes).map(|node| (node.to_string(), Launcher::Fork)).collect();
-    let slots = ranks.div_ceil(nodes) as u32;
+    let slots = ranks.div_ceil(nodes.saturating_sub(asked.spares).max(1)) as u32;
     Ok((hosts, (0..nodes as u32).map(|node| (node, slots)).collect()))
 }
 
@@ -229,6 +248,12 @@ mod tests {
             ("--nodes 2 -n 5 ./a", "0 fork 3,1 fork 2"),
             ("--nodes 2 -ppn 1 -n 3 ./a", "0 fork 2,1 fork 1"),
             ("--nodes 3 ./a", "0 fork 1,1 fork 1,2 fork 1"),
+            ("--nodes 3 --spares 1 -n 4 ./a", "0 fork 2,1 fork 2,2 fork 0"),
+            ("--nodes 3 --spares 2 ./a", "0 fork 1,1 fork 0,2 fork 0"),
+            (
+                "-hosts a.invalid:2,b.invalid:2,c.invalid:2 --spares 1 ./a",
+                "a.invalid ssh 2,b.invalid ssh 2,c.invalid ssh 0",
+            ),
         ] {
             assert_eq!(found(line, &[]).as_deref(), Ok(expected), "{line}");
         }
@@ -237,6 +262,8 @@ mod tests {
             ("--nodes 2 -launcher ssh ./a", "leave one of them out"),
             ("-hosts a.invalid -launcher fork ./a", "a.invalid is not this machine"),
             ("-hosts , ./a", "names no host"),
+            ("--nodes 2 --spares 2 ./a", "of 2 nodes one at least must be left"),
+            ("--spares 1 ./a", "write --nodes 2"),
             ("-hosts a:0 ./a", "no number of slots"),
             ("-launcher rsh -hosts a ./a", "did you mean ssh?"),
         ] {

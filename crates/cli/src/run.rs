@@ -244,8 +244,12 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
         image_at_messages: images_at(&options, size)?,
         nodes: None,
     };
-    let settings = settings(options, job, size, origin, None)?;
-    Ok(match cluster {
+    Ok(on_nodes(settings(options, job, size, origin, None)?, cluster))
+}
+
+/// The same on several nodes, if there are any.
+fn on_nodes(settings: Settings, cluster: Option<Cluster>) -> Settings {
+    match cluster {
         Some(cluster) => Settings {
             cluster: Some(cluster),
             find: Box::new(|_| {
@@ -254,7 +258,7 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
             ..settings
         },
         None => settings,
-    })
+    }
 }
 
 /// With the files that must be the same on all nodes.

@@ -334,6 +334,7 @@ impl Agent {
             ToAgent::OutputTaken { bytes, repeated } => self.output_taken([bytes, repeated])?,
             ToAgent::Repeats { rank, life, output } => self.repeats(rank, life, output)?,
             ToAgent::Accounted { rank, image, account } => self.accounted(rank, image, account)?,
+            ToAgent::Places(nodes) => self.move_ranks(nodes)?,
             ToAgent::Beat { number } => self.guest.iter_mut().for_each(|guest| guest.answered(number)),
         }
         Ok(())

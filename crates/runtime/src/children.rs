@@ -79,6 +79,23 @@ pub fn kill_all(patience: Duration) -> usize {
     }
 }
 
+/// Kills and reaps every child but these.
+pub fn kill_others(but: &[u32], patience: Duration) {
+    let deadline = Instant::now() + patience;
+    loop {
+        let mut others = list();
+        others.retain(|child| !but.contains(&(child.as_raw() as u32)));
+        if others.is_empty() || Instant::now() > deadline {
+            return;
+        }
+        for child in others {
+            let _ = kill(child, Signal::SIGKILL);
+            reap(child);
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
 /// The children of this process.
 fn list() -> Vec<Pid> {
     let own = std::process::id();

@@ -15,6 +15,7 @@ mod launching;
 mod ledger;
 mod lines;
 mod node;
+mod node_loss;
 mod output;
 mod policy;
 mod record;
@@ -40,7 +41,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use resurgo_protocol::Coordinator;
 use resurgo_wire::console::{Reply, Request, Status};
-use resurgo_wire::control::{Job, LifeStatistics, ToAgent, ToDispatcher};
+use resurgo_wire::control::{Job, LifeStatistics, Nodes, ToAgent, ToDispatcher};
 
 use crate::children;
 use crate::faults::{Fault, Schedule};
@@ -142,6 +143,8 @@ pub fn run(settings: Settings) -> i32 {
 
 struct Dispatcher {
     agents: Agents,
+    /// What those of several nodes have been told of them.
+    plan: Option<Nodes>,
     front: Front,
     output: Output,
     bus: Bus,
@@ -316,15 +319,21 @@ impl Dispatcher {
         if self.stopped.is_some() {
             return Ok(Some(self.verdict.unwrap_or_else(|| self.policy.exit_code())));
         }
-        Ok(lost.map(|node| self.agent_lost(node)))
+        Ok(lost.and_then(|node| self.agent_lost(node)))
     }
 
     /// Hears those that have something to say. Answers one that has gone.
     fn hear_agents(&mut self, ready: &[bool]) -> io::Result<Option<usize>> {
         let mut lost = None;
-        for number in (0..self.agents.len()).filter(|number| ready[*number]) {
-            let heard = self.agents.hear(number)?;
-            for message in heard.messages {
+        for number in self
+            .agents
+            .numbers()
+            .into_iter()
+            .zip(ready)
+            .filter_map(|(number, is)| is.then_some(number))
+        {
+            let (messages, is_lost) = self.agents.hear(number)?;
+            for message in messages {
                 match message {
                     ToDispatcher::Beat { number: beat } => {
                         self.agents.node(number).queue(&ToAgent::Beat { number: beat });
@@ -332,19 +341,19 @@ impl Dispatcher {
                     message => self.heard(number, message),
                 }
             }
-            if heard.closed {
-                lost = Some(number);
-            }
+            lost = lost.or(is_lost.then_some(number));
         }
         if ready.contains(&true) {
             self.acknowledge();
-            let unreachable = self.agents.send_queued();
-            lost = lost.or(unreachable);
+            if let Some(broken) = self.agents.send_queued() {
+                self.agents.breaks(broken);
+                lost = lost.or((!self.agents.are_several()).then_some(broken));
+            }
             for complaints in self.agents.complaints() {
                 self.output.say(complaints);
             }
         }
-        Ok(lost.or(self.agents.silent()))
+        Ok(lost.or(self.agents.lost()))
     }
 
     /// Waits until something is ready, or due.
@@ -546,7 +555,11 @@ impl Dispatcher {
     }
 
     /// The agent has gone without saying so: nothing is left that could watch the ranks.
-    fn agent_lost(&mut self, node: usize) -> i32 {
+    fn agent_lost(&mut self, node: usize) -> Option<i32> {
+        if self.agents.are_several() {
+            self.node_lost(node);
+            return self.stopped.is_some().then(|| self.verdict.unwrap_or(FAILURE));
+        }
         for pid in self.pids.iter().flatten() {
             // They are our children now, unreaped, so their numbers are still theirs.
             let _ = killpg(Pid::from_raw(*pid), Signal::SIGKILL);
@@ -555,11 +568,10 @@ impl Dispatcher {
         self.bus.error(&format!(
             "{agent}; without it ranks cannot be watched or restarted, so the job ends"
         ));
-        if self.interrupted {
-            self.verdict.unwrap_or(FAILURE)
-        } else {
-            FAILURE
-        }
+        Some(match self.interrupted {
+            true => self.verdict.unwrap_or(FAILURE),
+            false => FAILURE,
+        })
     }
 }
 

@@ -194,6 +194,8 @@ pub enum ToAgent {
         /// The same for what was counted as repeated.
         repeated: u64,
     },
+    /// A node is lost: ranks will be in these places. None runs, and the memories of all nodes are emptied next.
+    Places(Nodes),
     /// Answers [`ToDispatcher::Beat`] of this number.
     Beat { number: u64 },
     /// Whether this life has yet to print again what former ones printed, on each stream. Told after [`ToDispatcher::Began`] of

@@ -66,10 +66,13 @@ pub fn count_ranks(
     let mut ranks = 1;
     if options.programs.len() == 1 {
         let of_one = options.nodes.per_node;
-        let hosts = named(options, here, variable)?;
+        let hosts = without_spares(named(options, here, variable)?, options.nodes.spares);
         let slots = hosts.iter().map(|slots| of_one.unwrap_or(slots.count) as usize);
         ranks = match options.nodes.count {
-            Some(nodes) => nodes.saturating_mul(of_one.unwrap_or(1) as usize),
+            Some(nodes) => {
+                let nodes = nodes.saturating_sub(options.nodes.spares).max(1);
+                nodes.saturating_mul(of_one.unwrap_or(1) as usize)
+            }
             None => slots.sum::<usize>().max(1),
         };
     }
@@ -77,6 +80,17 @@ pub fn count_ranks(
         program.ranks = ranks;
     }
     Ok(())
+}
+
+/// Without the last hosts, of different names.
+fn without_spares(mut hosts: Vec<Slots>, spares: usize) -> Vec<Slots> {
+    for _ in 0..spares {
+        let Some(Slots { host: last, .. }) = hosts.last().cloned() else {
+            break;
+        };
+        hosts.retain(|slots| slots.host != last);
+    }
+    hosts
 }
 
 /// `a,b:4,[::1]:2`.

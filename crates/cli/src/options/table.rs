@@ -257,6 +257,9 @@ table! {
     "--nodes" "N" "" RunOrEnvironment
         "so many nodes, all on this machine, each with an agent and a memory of its own"
         Job(|options, value| nodes(value).map(|nodes| options.nodes.count = Some(nodes)));
+    "--spares" "N" "" RunOrEnvironment
+        "keep the last N nodes for ranks whose nodes are lost"
+        Job(|options, value| at_least_one(value).map(|nodes| options.nodes.spares = nodes));
     "--lease" "TIME" "3s" RunOrEnvironment
         "how long a node may be silent before its ranks are taken for lost"
         Job(|options, value| lease(value).map(|lease| options.nodes.lease = lease));

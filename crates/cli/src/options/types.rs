@@ -97,6 +97,8 @@ pub struct Nodes {
     pub count: Option<usize>,
     /// Ranks that a node takes in turn, instead of its slots.
     pub per_node: Option<u32>,
+    /// So many of the nodes, the last ones, are kept for ranks whose nodes are lost.
+    pub spares: usize,
     /// Found by itself when absent.
     pub launcher: Option<Launcher>,
     /// Used instead of ssh or srun.

@@ -29,7 +29,7 @@ pub(super) struct Guest {
     /// Standard input: at its end everything ends.
     life_line: OwnedFd,
     /// Where agents of other nodes connect.
-    pub mesh: Option<TcpListener>,
+    mesh: TcpListener,
 }
 
 impl Guest {
@@ -53,9 +53,14 @@ impl Guest {
             lease: Lease::new(timing, asked),
             timing,
             life_line,
-            mesh: Some(mesh),
+            mesh,
         };
         Ok((guest, control))
+    }
+
+    /// Where agents of other nodes connect.
+    pub fn mesh(&self) -> io::Result<TcpListener> {
+        self.mesh.try_clone()
     }
 
     /// Sends the heartbeat that is due. False: the lease is over.

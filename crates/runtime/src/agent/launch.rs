@@ -116,7 +116,7 @@ impl Waiting {
                     }
                     _ => continue,
                 };
-                let mesh = self.guest.as_mut().and_then(|guest| guest.mesh.take());
+                let mesh = self.guest.as_ref().map(Guest::mesh).transpose()?;
                 match work.and_then(|work| work.join(mesh)) {
                     Ok(work) => return self.begin(work, is_resumed, messages.collect()).map(Some),
                     Err(answer) => self.control.send(&*answer)?,

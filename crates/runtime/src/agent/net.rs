@@ -73,7 +73,11 @@ impl Net {
         let here = ranks_of(plan.own);
         let mut peer_of = vec![None; plan.of_rank.len()];
         let mut peers = Vec::new();
-        for (node, addresses) in (0..).zip(&plan.mesh).filter(|(node, _)| *node != plan.own) {
+        // Nodes that are lost have no address.
+        let others = (0..)
+            .zip(&plan.mesh)
+            .filter(|(node, addresses)| *node != plan.own && !addresses.is_empty());
+        for (node, addresses) in others {
             let there = ranks_of(node);
             there
                 .iter()

@@ -149,6 +149,10 @@ impl Rank {
 
     /// A life begins.
     fn begins(&mut self, asked: Asked, repeats: bool) {
+        if self.number == 0 {
+            // Former lives, if there are any, were on another node.
+            self.number = asked.life.saturating_sub(1);
+        }
         self.number += 1;
         self.asked = asked;
         (self.killed_ns, self.asked_ns) = (0, monotonic_ns());

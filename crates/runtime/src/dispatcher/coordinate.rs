@@ -35,6 +35,7 @@ impl Dispatcher {
                 // All that former lives have said has been heard.
                 self.ledger.server.reset();
             }
+            self.tell_places(&command);
             match command.whom() {
                 Whom::Nobody => self.is_told(command),
                 Whom::Node(node) => self.agents.node(node as usize).queue(&ToAgent::Do(command)),

@@ -312,6 +312,11 @@ pub enum Event<'a> {
         rank: usize,
         reason: &'a str,
     },
+    /// With its ranks; the job goes on without it.
+    NodeLost {
+        node: usize,
+        reason: &'a str,
+    },
 
     #[serde(rename = "event_logger_started")]
     LoggerStarted {

@@ -44,8 +44,7 @@ impl Dispatcher {
             To::NotSuspended { reason } => self.not_suspended(&reason),
             To::Stopped { statistics } => {
                 if self.agents.has_stopped(node, statistics) {
-                    let of_rank: Vec<usize> = (0..self.pids.len()).map(|rank| self.node_of(rank)).collect();
-                    self.stopped = Some(self.agents.statistics(|rank| of_rank.get(rank).copied().unwrap_or(0)));
+                    self.gather_statistics();
                 }
             }
             To::ProgramReplaced { rank, path } => {
@@ -55,6 +54,12 @@ impl Dispatcher {
             To::Undone { rank, text } => self.bus.tell(Event::Undone { rank, text: &text }),
             To::Bypassed { rank, text } => self.bus.tell(Event::PmiTrouble { rank, text: &text }),
         }
+    }
+
+    /// All nodes have ended the job.
+    pub(super) fn gather_statistics(&mut self) {
+        let of_rank: Vec<usize> = (0..self.pids.len()).map(|rank| self.node_of(rank)).collect();
+        self.stopped = Some(self.agents.statistics(|rank| of_rank.get(rank).copied().unwrap_or(0)));
     }
 
     /// The beginning, the way and the end of ranks' lives.

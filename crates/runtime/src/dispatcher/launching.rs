@@ -55,6 +55,10 @@ impl Launcher {
 pub struct Cluster {
     /// Their names, and what starts their agents.
     pub hosts: Vec<(String, Launcher)>,
+    /// How many ranks each has room for.
+    pub slots: Vec<u32>,
+    /// So many of them, the last ones, are kept for ranks whose nodes are lost.
+    pub spares: usize,
     /// Instead of ssh or srun.
     pub launcher_file: Option<PathBuf>,
     /// The node of each rank.
@@ -395,7 +399,7 @@ fn command(cluster: &Cluster, host: &str, launcher: Launcher) -> io::Result<Comm
         }
         Launcher::Slurm => {
             let mut command = program("srun");
-            command.args(["--nodes=1", "--ntasks=1", "--nodelist", host]);
+            command.args(["--nodes=1", "--ntasks=1", &format!("--nodelist={host}")]);
             command.args([
                 "--no-kill",
                 "--kill-on-bad-exit=0",

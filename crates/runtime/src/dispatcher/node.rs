@@ -13,6 +13,7 @@ use resurgo_protocol::membership::{Change, Timing};
 use resurgo_wire::control::{AGENT, LifeStatistics, ToAgent, ToDispatcher};
 
 use super::start_error::{StartError, cannot};
+use crate::children;
 use crate::connection::{Connection, Received};
 
 pub struct Node {
@@ -21,7 +22,7 @@ pub struct Node {
     /// The agent, or what has started it on another machine.
     process: Child,
     /// The agent's standard input, whose end is the agent's.
-    _life_line: Option<ChildStdin>,
+    life_line: Option<ChildStdin>,
     /// What it, or its launcher, has to complain of.
     complaints: Option<ChildStderr>,
     connection: Connection,
@@ -43,7 +44,7 @@ impl Node {
         Ok(Node {
             name: None,
             process,
-            _life_line: None,
+            life_line: None,
             complaints: None,
             connection: Connection::new(ours).map_err(cannot("talk to the agent"))?,
         })
@@ -53,7 +54,7 @@ impl Node {
     pub fn of(name: String, mut process: Child, connection: Connection) -> Node {
         Node {
             name: Some(name),
-            _life_line: process.stdin.take(),
+            life_line: process.stdin.take(),
             complaints: process.stderr.take(),
             process,
             connection,
@@ -94,12 +95,21 @@ impl Node {
             return Vec::new();
         };
         let mut bytes = vec![0; 4 << 10];
-        let length = complaints.read(&mut bytes).unwrap_or(0);
+        let length = match complaints.read(&mut bytes) {
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Vec::new(),
+            Err(_) => 0,
+        };
         if length == 0 {
             self.complaints = None;
         }
         bytes.truncate(length);
         bytes
+    }
+
+    /// The agent, or what has started it, has ended.
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.process.try_wait(), Ok(None))
     }
 
     /// Sends what is queued as far as that goes, and takes what has come.
@@ -120,6 +130,13 @@ impl Node {
         true
     }
 
+    /// Ends what is left of it, and says what has ended.
+    pub fn end(&mut self) -> String {
+        self.life_line = None;
+        let _ = self.process.kill();
+        self.last_words()
+    }
+
     /// The agent has ended: who it was, and how.
     pub fn last_words(&mut self) -> String {
         let end = match self.process.wait() {
@@ -134,9 +151,20 @@ impl Node {
     }
 }
 
+/// How a node stands, as far as its connection tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    There,
+    /// Its connection is broken, and its ranks may run.
+    Broken,
+    /// It has ended the job, or is lost: nothing that comes from there counts.
+    Gone,
+}
+
 /// The agents of all nodes.
 pub struct Agents {
     nodes: Vec<Node>,
+    standings: Vec<Standing>,
     /// Of each node that has ended the job for good, what its ranks have done.
     stopped: Vec<Option<Vec<LifeStatistics>>>,
     /// How many have no process of a rank any more since the job was halted.
@@ -153,6 +181,10 @@ struct Watched {
     read: Instant,
 }
 
+/// How often it is looked whether an agent with a broken connection has ended.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long what a lost agent has left may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// The only life of an agent's that there is so far.
 const LIFE: u64 = 1;
 
@@ -170,6 +202,7 @@ impl Agents {
     pub fn one(node: Node) -> Agents {
         Agents {
             nodes: vec![node],
+            standings: vec![Standing::There],
             stopped: vec![None],
             halted: 0,
             membership: None,
@@ -184,6 +217,7 @@ impl Agents {
             let _ = membership.join(node as u32, Duration::ZERO);
         }
         Agents {
+            standings: vec![Standing::There; nodes.len()],
             stopped: vec![None; nodes.len()],
             nodes,
             halted: 0,
@@ -204,15 +238,48 @@ impl Agents {
         &mut self.nodes[number]
     }
 
+    /// Those that are there, with their numbers.
+    fn present(&mut self) -> impl Iterator<Item = (usize, &mut Node)> {
+        let nodes = self.nodes.iter_mut().zip(&self.standings).enumerate();
+        nodes.filter_map(|(number, (node, standing))| (*standing == Standing::There).then_some((number, node)))
+    }
+
+    /// The numbers of those that are there.
+    pub fn numbers(&self) -> Vec<usize> {
+        let all = 0..self.nodes.len();
+        all.filter(|node| self.standings[*node] == Standing::There).collect()
+    }
+
+    /// There are, or were, several.
+    pub fn are_several(&self) -> bool {
+        self.membership.is_some()
+    }
+
     /// Tells all.
     pub fn tell(&mut self, message: &ToAgent) {
-        self.nodes.iter_mut().for_each(|node| node.tell(message));
+        self.present().for_each(|(_, node)| node.tell(message));
+    }
+
+    /// The node is lost: nothing of it is heard any more. What has become of its agent, which ends if it has not.
+    pub fn lose(&mut self, number: usize) -> String {
+        self.standings[number] = Standing::Gone;
+        self.stopped[number] = Some(Vec::new());
+        let words = self.nodes[number].end();
+        // What it has started on this machine is ours now.
+        let own: Vec<u32> = self.nodes.iter().map(|node| node.process.id()).collect();
+        children::kill_others(&own, PATIENCE);
+        words
+    }
+
+    /// All that are there have ended the job.
+    pub fn have_stopped(&self) -> bool {
+        self.stopped.iter().all(Option::is_some)
     }
 
     /// This node has ended the job. Whether all have.
     pub fn has_stopped(&mut self, node: usize, statistics: Vec<LifeStatistics>) -> bool {
         self.stopped[node] = Some(statistics);
-        self.stopped.iter().all(Option::is_some)
+        self.have_stopped()
     }
 
     /// What each rank has done, by its node.
@@ -233,26 +300,27 @@ impl Agents {
             self.halted = 0;
         }
         let message = ToAgent::Do(command);
-        self.nodes.iter_mut().for_each(|node| node.queue(&message));
+        self.present().for_each(|(_, node)| node.queue(&message));
     }
 
     /// One more node has no process of a rank. Whether that is so of all.
     pub fn has_halted(&mut self) -> bool {
         self.halted += 1;
-        self.halted == self.nodes.len()
+        self.halted == self.numbers().len()
     }
 
-    /// What to wait for: first one of each node, then those of complaints.
+    /// What to wait for: first one of each that is there ([`Agents::numbers`]), then those of complaints.
     pub fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let there = self.numbers().into_iter();
         let complaints = self.nodes.iter().filter_map(Node::complaint_descriptor);
-        self.nodes.iter().map(Node::descriptor).chain(complaints)
+        there.map(|number| self.nodes[number].descriptor()).chain(complaints)
     }
 
     /// Sends what is queued as far as that goes. Answers a node whose connection is broken.
     pub fn send_queued(&mut self) -> Option<usize> {
         let mut broken = None;
-        for (number, node) in self.nodes.iter_mut().enumerate() {
-            if !node.send_queued() && self.stopped[number].is_none() {
+        for (number, node) in self.present() {
+            if !node.send_queued() {
                 broken = Some(number);
             }
         }
@@ -266,42 +334,58 @@ impl Agents {
 
     /// Sends all that is queued. False: a connection is broken.
     pub fn send_all(&mut self) -> bool {
-        self.nodes.iter_mut().all(Node::send_all)
+        self.present().all(|(_, node)| node.send_all())
     }
 
-    /// Hears what a node has to say, if it is still one of the job. One that has stopped may go.
-    pub fn hear(&mut self, number: usize) -> io::Result<Received<ToDispatcher>> {
-        let received = self.hear_node(number)?;
-        let has_stopped = |message: &ToDispatcher| matches!(message, ToDispatcher::Stopped { .. });
-        let may_go = self.stopped[number].is_some() || received.messages.iter().any(has_stopped);
-        Ok(Received {
-            closed: received.closed && !may_go,
-            ..received
-        })
-    }
-
-    fn hear_node(&mut self, number: usize) -> io::Result<Received<ToDispatcher>> {
+    /// Hears what a node has to say. True: the only node is lost.
+    pub fn hear(&mut self, number: usize) -> io::Result<(Vec<ToDispatcher>, bool)> {
         if let Some(watched) = &mut self.membership {
             let now = watched.now();
             if watched.membership.heard(number as u32, LIFE, now).is_err() {
-                let messages = Vec::new();
-                return Ok(Received { messages, closed: true });
+                return Ok((Vec::new(), false));
             }
         }
-        self.nodes[number].hear()
+        let received = self.nodes[number].hear()?;
+        let has_stopped = |message: &ToDispatcher| matches!(message, ToDispatcher::Stopped { .. });
+        if self.stopped[number].is_some() || received.messages.iter().any(has_stopped) {
+            if received.closed {
+                self.standings[number] = Standing::Gone;
+            }
+            return Ok((received.messages, false));
+        }
+        if received.closed {
+            self.breaks(number);
+        }
+        Ok((received.messages, received.closed && self.membership.is_none()))
     }
 
-    /// When [`Agents::silent`] may have news.
+    /// The connection of one of several is broken: it is lost when nothing of it can run any more.
+    pub fn breaks(&mut self, number: usize) {
+        if let Some(watched) = &mut self.membership {
+            self.standings[number] = Standing::Broken;
+            watched.membership.broken(number as u32, LIFE);
+        }
+    }
+
+    /// When [`Agents::lost`] may have news.
     pub fn due(&self) -> Option<Duration> {
         let watched = self.membership.as_ref()?;
+        if self.standings.contains(&Standing::Broken) {
+            return Some(LOOK);
+        }
         let since = watched.read.elapsed();
         Some(watched.membership.due()?.saturating_sub(watched.clock + since))
     }
 
-    /// A node that has been silent for so long that its agent has ended its ranks.
-    pub fn silent(&mut self) -> Option<usize> {
+    /// A node of which nothing runs any more: its agent has ended, or has been silent for so long that it has ended its ranks.
+    pub fn lost(&mut self) -> Option<usize> {
         let watched = self.membership.as_mut()?;
         let now = watched.now();
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            if self.standings[number] == Standing::Broken && node.has_ended() {
+                watched.membership.ended(number as u32, LIFE);
+            }
+        }
         watched.membership.pass(now);
         while let Some(change) = watched.membership.poll() {
             if let Change::Dead { node, .. } = change

@@ -50,6 +50,7 @@ impl Dispatcher {
         let mut dispatcher = Dispatcher {
             owed: (0..agents.len()).map(|_| Owed::default()).collect(),
             agents,
+            plan: plans.first().cloned(),
             front: Front {
                 signals,
                 console: Console::start(),
@@ -105,20 +106,28 @@ impl Dispatcher {
         let job = Box::new(settings.job);
         match settings.resumed {
             Some(suspended) => dispatcher.resume(job, suspended)?,
-            None => dispatcher.launch(&job, plans),
+            None => dispatcher.launch(&job, plans, settings.cluster),
         }
         Ok(dispatcher)
     }
 
     /// Gives each agent the job, with its own plan of the nodes.
-    fn launch(&mut self, job: &Job, plans: Vec<Nodes>) {
+    fn launch(&mut self, job: &Job, plans: Vec<Nodes>, cluster: Option<Cluster>) {
         for node in 0..self.agents.len() {
             let mut job = Box::new(job.clone());
             job.nodes = plans.get(node).cloned();
             self.agents.node(node).tell(&ToAgent::Launch(job));
         }
-        if let Some(plan) = plans.first() {
-            let nodes = plan.of_rank.clone();
+        if let Some(cluster) = cluster {
+            let first_spare = cluster.slots.len() - cluster.spares;
+            for (node, slots) in cluster.slots.iter().enumerate() {
+                self.coordinate(Fact::Up {
+                    node: node as u32,
+                    slots: *slots,
+                    spare: node >= first_spare,
+                });
+            }
+            let nodes = cluster.of_rank;
             self.coordinate(Fact::Placed { nodes });
         }
         self.coordinate(Fact::Launched);

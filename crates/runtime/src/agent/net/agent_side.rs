@@ -4,10 +4,11 @@ use std::io;
 use std::net::TcpListener;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use resurgo_wire::control::ToDispatcher;
+use resurgo_wire::control::{Nodes, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 
 use super::{Answer, HeldBack, Net};
+use crate::agent::guest::Guest;
 use crate::agent::{Agent, Source, Work};
 
 impl Work {
@@ -27,6 +28,18 @@ impl Work {
 }
 
 impl Agent {
+    /// Ranks will be in other places, and none runs: the mover begins anew.
+    pub fn move_ranks(&mut self, nodes: Nodes) -> io::Result<()> {
+        self.held_back.clear();
+        // It lets go of the memory and of the other nodes.
+        self.work.net = None;
+        self.work.job.nodes = Some(nodes.clone());
+        let listener = self.guest.as_ref().map(Guest::mesh).transpose()?;
+        let listener = listener.ok_or_else(|| io::Error::other("there is no place where other nodes could call"))?;
+        self.work.net = Some(Net::start(&self.work.job, &nodes, &self.work.memory, listener)?);
+        self.watch_net()
+    }
+
     pub fn watch_net(&self) -> io::Result<()> {
         if let Some(net) = &self.work.net {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Net.token());

@@ -182,6 +182,9 @@ impl Words {
                     _ => format!("ranks {of} go on from wave {wave} of their group"),
                 });
             }
+            Event::NodeLost { reason, .. } => self.say(&format!(
+                "{reason}: its ranks go to other nodes, and all return to their last images that are left"
+            )),
             Event::ReturnsTogether { reason, .. } => self.say(&format!(
                 "{reason}: from now on all ranks return to the last wave when one fails"
             )),
