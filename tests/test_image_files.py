@@ -559,12 +559,19 @@ world = MPI.COMM_WORLD
 other = 1 - world.rank
 for step in range(int({steps})):
     if world.rank == 0:
-        print("step", step, flush=True)
+        print("step", step, end={end!r}, flush=True)
         world.send(step, other)
         world.recv(source=other)
     else:
         world.send(world.recv(source=other), other)
 """
+
+
+def note_length(file):
+    with contextlib.suppress(FileNotFoundError), open(file, "rb") as opened:
+        opened.seek(4096)
+        return int.from_bytes(opened.read(4), "little")
+    return 0
 
 
 def shown_note(jobs, file):
@@ -577,12 +584,16 @@ def shown_note(jobs, file):
     return int(printed.replace(",", "")), int(deliveries.replace(",", "")), int(counts[1]), int(counts[2])
 
 
-def test_a_note_says_where_the_rank_was(jobs, tmp_path):
-    command = [harness.PYTHON, "-c", TALK.format(steps=20000)]
+@pytest.mark.parametrize("end", ["\n", " "], ids=["short", "long"])
+def test_a_note_says_where_the_rank_was(jobs, tmp_path, end):
+    """The line that is being printed is part of it, so a note may be longer than its page."""
+    command = [harness.PYTHON, "-c", TALK.format(steps=20000, end=end)]
     calm = jobs.calm(2, *command)
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *command, every="300ms", options=["--checkpoint-keep"])
     assert until_written(job, 0) and until_written(job, 1)
+    if end == " ":
+        assert job.until(lambda: any(note_length(file) > 4096 for file in files(directory, 0)), what="a long note")
     notes = []
 
     def look():
@@ -592,10 +603,10 @@ def test_a_note_says_where_the_rank_was(jobs, tmp_path):
     result = job.wait().ok()
     assert result.out == calm.out and from_files(result), result.describe()
     printed, deliveries, sent, delivered = notes[0]
-    # The line of a step is printed first, then its number is sent, and comes back; MPI's own beginning has a few messages more.
-    lines = calm.out[:printed].splitlines(keepends=True)
-    assert lines[-1].endswith(b"\n") and delivered == deliveries, notes
-    assert delivered <= sent <= delivered + 1 and len(lines) - 1 <= sent <= len(lines) + 10, notes
+    # A step is printed first, then its number is sent, and comes back; MPI's own beginning has a few messages more.
+    steps = calm.out[:printed].count(b"step")
+    assert calm.out[:printed].endswith(end.encode()) and delivered == deliveries, notes
+    assert delivered <= sent <= delivered + 1 and steps - 1 <= sent <= steps + 10, notes
 
 
 def test_files_of_the_format_before_are_read(jobs, program, tmp_path):
