@@ -176,7 +176,7 @@ pub enum Error {
     #[error("{}: {}", .0.display(), .1)]
     Io(PathBuf, io::Error),
     #[error("{} cannot be used: {}", .0.display(), .1)]
-    Defect(PathBuf, &'static str),
+    Defect(PathBuf, Defect),
     #[error("{} belongs to user {}: only that user can resume the job", .0.display(), .1)]
     OtherUser(PathBuf, u32),
     #[error("no job can be resumed from {}: {}", .0.display(), .1)]
@@ -187,6 +187,25 @@ pub enum Error {
         "the job that has left its files in {} cannot be resumed: {}; resurgo rm {} removes its files", .0.display(), .1, .0.display()
     )]
     OnlyImages(PathBuf, NoWave),
+}
+
+/// What is wrong with the file of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Defect {
+    #[error("it is shorter than it should be")]
+    Short,
+    #[error("it is no file of a suspended job")]
+    Foreign,
+    #[error("another version of resurgo has written it")]
+    Version,
+    #[error("the job's key beside it is missing, or cannot be read")]
+    NoKey,
+    #[error("it is damaged: the length of its description makes no sense")]
+    Length,
+    #[error("it is damaged: the checksum of its description is wrong")]
+    Description,
+    #[error("it is damaged: its checksum is wrong")]
+    Sum,
 }
 
 /// Why there is nothing but images, if anything, of a job that was lost.
@@ -270,7 +289,7 @@ fn open(directory: &Path) -> Result<Opened, Error> {
     let directory = Directory::open(directory, Trust::Groups).map_err(refused)?;
     let file = directory.open_file(FILE, OFlag::O_RDWR).map_err(refused)?;
     let short = |error: io::Error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => defect("it is shorter than it should be"),
+        io::ErrorKind::UnexpectedEof => defect(Defect::Short),
         _ => Error::Io(path.clone(), error),
     };
     let mut head = [0u8; HEAD];
@@ -278,24 +297,24 @@ fn open(directory: &Path) -> Result<Opened, Error> {
     let half = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let length = u64::from(half(16)) | u64::from(half(20)) << 32;
     if &head[..8] != MAGIC {
-        return Err(defect("it is no file of a suspended job"));
+        return Err(defect(Defect::Foreign));
     }
     if !(OLDEST_FORMAT..=FORMAT).contains(&half(8)) || half(12) != node_memory::VERSION {
-        return Err(defect("another version of resurgo has written it"));
+        return Err(defect(Defect::Version));
     }
     if length > MAX_JSON {
-        return Err(defect("it is damaged"));
+        return Err(defect(Defect::Length));
     }
     let mut json = vec![0u8; length as usize];
     (&file).read_exact(&mut json).map_err(short)?;
     let mut key = Key::default();
     let key_file = directory.open_file(KEY, OFlag::O_RDWR).ok();
     let key_file = key_file.filter(|file| file.read_exact_at(&mut key, 0).is_ok());
-    let key_file = key_file.ok_or_else(|| defect("the job's key beside it is missing, or cannot be read"))?;
+    let key_file = key_file.ok_or_else(|| defect(Defect::NoKey))?;
     if blake3::keyed_hash(&key, &json) != head[24..] {
-        return Err(defect("it is damaged: the checksum of its description is wrong"));
+        return Err(defect(Defect::Description));
     }
-    let header = serde_json::from_slice(&json).map_err(|_| defect("another version of resurgo has written it"))?;
+    let header = serde_json::from_slice(&json).map_err(|_| defect(Defect::Version))?;
     let mut hasher = blake3::Hasher::new_keyed(&key);
     hasher.update(&head);
     hasher.update(&json);
@@ -430,7 +449,7 @@ impl Reader {
 
     fn take(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
         self.input.read_exact(bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => Error::Defect(self.opened.path.clone(), "it is shorter than it should be"),
+            io::ErrorKind::UnexpectedEof => Error::Defect(self.opened.path.clone(), Defect::Short),
             _ => Error::Io(self.opened.path.clone(), error),
         })
     }
@@ -470,7 +489,7 @@ impl Reader {
         let mut sum = [0u8; 32];
         self.take(&mut sum)?;
         if self.opened.hasher.finalize() != sum {
-            return Err(Error::Defect(self.opened.path, "it is damaged: its checksum is wrong"));
+            return Err(Error::Defect(self.opened.path, Defect::Sum));
         }
         let Opened {
             directory,
