@@ -247,6 +247,12 @@ pub enum Mutation {
     FilesOutliveNodes,
     /// An image counts before the partner has it.
     CountBeforePartner,
+    /// That ranks have stopped and drained is told before what they have written lies on the other nodes.
+    SayUnflushed,
+    /// What was on its way between nodes when logs were emptied arrives nevertheless.
+    TakeFormerEpoch,
+    /// What arrives before a node has emptied its logs is lost with them.
+    LoseEarlyEpoch,
     /// Inside a group logs do not keep what was in transit in a wave.
     ForgetInTransit,
     /// Inside a group logs keep what was in transit in the newest wave, not that of the one before.
@@ -309,7 +315,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 452] = {
+    pub const ALL: [(Self, Setting); 460] = {
         use Mutation::*;
         use Setting::{Auto, Blocking, ChandyLamport, ChannelMemory, Group, Hierarchical, InPlace, Node, Process};
         use Setting::{BlockingOnNodes, ChandyLamportOnNodes, GroupOnNodes};
@@ -721,6 +727,14 @@ impl Mutation {
             (CountBeforePartner, BlockingOnNodes),
             (CountBeforePartner, ChandyLamportOnNodes),
             (CountBeforePartner, GroupOnNodes),
+            (SayUnflushed, BlockingOnNodes),
+            (SayUnflushed, GroupOnNodes),
+            (TakeFormerEpoch, BlockingOnNodes),
+            (TakeFormerEpoch, ChandyLamportOnNodes),
+            (TakeFormerEpoch, GroupOnNodes),
+            (LoseEarlyEpoch, BlockingOnNodes),
+            (LoseEarlyEpoch, ChandyLamportOnNodes),
+            (LoseEarlyEpoch, GroupOnNodes),
             (CopyWhenStopped, Hierarchical),
             (NoteWhenCopied, Hierarchical),
             (DropKeepsACopy, Hierarchical),

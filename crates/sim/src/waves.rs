@@ -39,8 +39,8 @@ use rank::{Memory, Phase, Piece, Process};
 
 /// Events after the last failure by which every rank must have finished.
 const PATIENCE: u64 = 50_000;
-/// The same where ranks compute for long while others look for messages.
-const PATIENCE_IN_GROUPS: u64 = 300_000;
+/// The same where ranks compute for long while others look for messages, or where nodes have heartbeats.
+const MORE_PATIENCE: u64 = 300_000;
 
 /// From the agent to a process. Numbers are those of waves.
 #[derive(Debug, Clone, Copy)]
@@ -135,6 +135,14 @@ struct Grouping {
     at_once: u32,
 }
 
+/// Messages begun on a channel, when the sender stood still; until this arrives at the receiver's node, that sees the former count.
+#[derive(Debug, Clone, Copy, Default)]
+struct Announced {
+    count: u64,
+    arrives: u64,
+    former: u64,
+}
+
 /// What is on its way between ranks.
 struct Transit {
     /// `channels[from][to]`.
@@ -143,8 +151,8 @@ struct Transit {
     state: BTreeMap<u64, Vec<Vec<Vec<Piece>>>>,
     /// What a variant should have put there.
     checked: Option<Vec<Vec<Vec<Piece>>>>,
-    /// `announced[from][to]`: messages begun, when the sender stood still.
-    announced: Vec<Vec<u64>>,
+    /// `announced[from][to]`.
+    announced: Vec<Vec<Announced>>,
     /// Most pieces in a channel.
     room: usize,
     /// Most pieces of a message.
@@ -266,7 +274,7 @@ impl World {
                 channels: vec![vec![Channel::new(grain); size]; size],
                 state: BTreeMap::new(),
                 checked: None,
-                announced: vec![vec![0; size]; size],
+                announced: vec![vec![Announced::default(); size]; size],
                 room: random.between(1, 6) as usize,
                 longest: random.between(1, 5),
                 messages: 0,
@@ -353,8 +361,8 @@ impl World {
                     self.fail()?;
                 }
             }
-            let patience = match self.grouping.one_by_one {
-                true => PATIENCE_IN_GROUPS,
+            let patience = match self.grouping.one_by_one || self.nodes.linked {
+                true => MORE_PATIENCE,
                 false => PATIENCE,
             };
             if events - last_failure > patience {

@@ -453,7 +453,10 @@ impl World {
             },
             ToAgent::Ready => return Ok(()),
         };
-        self.tell_of(rank, fact)
+        match datagram {
+            ToAgent::Stopped(_) | ToAgent::Noticed(_) | ToAgent::Drained(..) => self.tell_flushed(rank, fact),
+            _ => self.tell_of(rank, fact),
+        }
     }
 
     fn report_copy(&mut self, rank: Rank, number: u64) -> Result<(), Violation> {
@@ -493,7 +496,7 @@ impl World {
                 true => life,
                 false => self.agent.ranks[other as usize].life,
             };
-            self.tell_of(other, Fact::Ready { rank: other, life })?;
+            self.tell_flushed(other, Fact::Ready { rank: other, life })?;
         }
         Ok(())
     }

@@ -15,7 +15,8 @@ type Number = u64;
 pub(super) struct Channel {
     /// Pieces of one segment; 0: nothing that has been read is kept.
     grain: u64,
-    unread: VecDeque<(u16, Piece)>,
+    /// With the mark that each carries, and when it arrives on the receiver's node.
+    unread: VecDeque<(u16, Piece, u64)>,
     /// In a variant: comes behind what is published next.
     late: Vec<Piece>,
     /// The first of these.
@@ -37,29 +38,32 @@ impl Channel {
     /// The channel begins anew, with `state` in it.
     pub fn restart(&mut self, state: Vec<Piece>) {
         *self = Self::new(self.grain);
-        self.unread = state.into_iter().map(|piece| (0, piece)).collect();
+        self.unread = state.into_iter().map(|piece| (0, piece, 0)).collect();
     }
 
     /// What is in it comes late.
     pub fn delay(&mut self) {
-        self.late = self.unread.drain(..).map(|(_, piece)| piece).collect();
+        self.late = self.unread.drain(..).map(|(_, piece, _)| piece).collect();
     }
 
     pub fn len(&self) -> usize {
         self.unread.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.unread.is_empty()
+    /// Nothing has arrived that is unread.
+    pub fn is_empty(&self, now: u64) -> bool {
+        self.mark(now).is_none()
     }
 
     /// What the next piece to be read carries.
-    pub fn mark(&self) -> Option<u16> {
-        self.unread.front().map(|(mark, _)| *mark)
+    fn mark(&self, now: u64) -> Option<u16> {
+        let first = self.unread.front().filter(|(.., arrives)| *arrives <= now);
+        first.map(|(mark, ..)| *mark)
     }
 
-    pub fn take(&mut self) -> Option<Piece> {
-        let (_, piece) = self.unread.pop_front()?;
+    pub fn take(&mut self, now: u64) -> Option<Piece> {
+        self.mark(now)?;
+        let (_, piece, _) = self.unread.pop_front()?;
         if self.grain > 0 {
             self.kept.push_back((self.next, piece));
         }
@@ -67,9 +71,23 @@ impl Channel {
         Some(piece)
     }
 
-    pub fn publish(&mut self, mark: u16, piece: Piece) {
-        self.unread.push_back((mark, piece));
-        self.unread.extend(self.late.drain(..).map(|piece| (mark, piece)));
+    pub fn publish(&mut self, mark: u16, piece: Piece, arrives: u64) {
+        self.unread.push_back((mark, piece, arrives));
+        let late = self.late.drain(..);
+        self.unread.extend(late.map(|piece| (mark, piece, arrives)));
+    }
+
+    /// In a variant: begins anew, and what is on its way arrives nevertheless.
+    pub fn restart_late(&mut self, now: u64) {
+        let late = self.unread.iter().filter(|(.., arrives)| *arrives > now);
+        let unread = late.copied().collect();
+        self.restart(Vec::new());
+        self.unread = unread;
+    }
+
+    /// In a variant: what has arrived is lost.
+    pub fn lose_arrived(&mut self, now: u64) {
+        self.unread.retain(|(.., arrives)| *arrives > now);
     }
 
     /// The sender wants the segments again that have been read.
@@ -128,7 +146,7 @@ impl Channel {
             .unread
             .iter()
             .zip(self.next..)
-            .map(|((_, piece), number)| (number, *piece));
+            .map(|((_, piece, _), number)| (number, *piece));
         let all = self.kept.iter().copied().chain(unread);
         all.filter(|(number, _)| (from..to).contains(number))
             .map(|(_, piece)| piece)
@@ -136,7 +154,7 @@ impl Channel {
     }
 
     /// Whether the receiver may read the next piece.
-    pub fn may_deliver(&self, cut: &Cut, waves: Waves) -> bool {
-        self.mark().is_some_and(|mark| cut.may_deliver(mark, waves))
+    pub fn may_deliver(&self, cut: &Cut, waves: Waves, now: u64) -> bool {
+        self.mark(now).is_some_and(|mark| cut.may_deliver(mark, waves))
     }
 }

@@ -60,6 +60,31 @@ impl World {
         self.tell_from(self.agent.ranks[rank as usize].node, fact)
     }
 
+    /// The rank's agent says so, when all that its node's ranks have written lies where others read it.
+    pub(super) fn tell_flushed(&mut self, rank: Rank, fact: Fact) -> Result<(), Violation> {
+        let node = self.agent.ranks[rank as usize].node;
+        let last = self.nodes.mesh[node].iter().copied().max().unwrap_or(0);
+        if last <= self.now || self.is(Mutation::SayUnflushed) {
+            return self.tell_from(node, fact);
+        }
+        let life = self.nodes.of[node].life;
+        self.schedule(last - self.now, Event::Node(Happening::Flushed(life, fact)));
+        Ok(())
+    }
+
+    /// When what this process writes now for a rank can be read there: at once, or when it has come to another node.
+    pub(super) fn arrives_at(&mut self, process: usize, to: usize) -> u64 {
+        let (from, to) = (self.processes[process].node, self.nodes.placed[to]);
+        if from == to {
+            return 0;
+        }
+        let is_slow = self.random.one_in(40);
+        let after = self.soon(self.pace.latency * if is_slow { 12 } else { 1 });
+        let last = &mut self.nodes.mesh[from][to];
+        *last = (*last).max(self.now + after);
+        *last
+    }
+
     pub(super) fn send_up(&mut self, node: usize, word: Upward) {
         let after = self.soon(self.pace.latency);
         let this = &mut self.nodes.of[node];
@@ -94,6 +119,10 @@ impl World {
                 _ => self.arrives(life, word),
             },
             Happening::Down(life, word) => self.is_told(life, word),
+            Happening::Flushed(life, fact) => match self.nodes.is_alive(life.node, life.serial) {
+                true => self.tell_from(life.node, fact),
+                false => Ok(()),
+            },
             Happening::Tick(life) => self.tick(life),
             Happening::Thaw(life) => self.thaw(life),
             Happening::Watch => {
@@ -222,7 +251,14 @@ impl World {
             | Command::Begin { rank, .. }
             | Command::Go { rank } => Some(rank),
             // What was in transit is gathered by the dispatcher.
-            command => return self.do_as_told(0, command),
+            command => {
+                if matches!(command, Command::Reset | Command::EmptyLogs) {
+                    for life in self.nodes.up() {
+                        self.send_down(life, Downward::Empty);
+                    }
+                }
+                return self.do_as_told(0, command);
+            }
         };
         let placed = of_rank.map(|rank| self.nodes.placed[rank as usize]);
         for life in self.nodes.joined.clone().into_iter().flatten() {
@@ -325,9 +361,21 @@ impl World {
             Downward::Answer(_) if self.is(Mutation::LeaseFromAnswer) => self.nodes.renew(life.node, self.now),
             Downward::Answer(number) => self.nodes.of[life.node].lease.answered(number, clock),
             Downward::Refused => self.nodes.of[life.node].lease.refused(),
+            Downward::Empty => self.empty(life.node),
             Downward::Do(command) => return self.do_as_told(life.node, command),
         }
         Ok(())
+    }
+
+    /// What has arrived here since the dispatcher wanted the logs to be empty is of the new epoch.
+    fn empty(&mut self, node: usize) {
+        if !self.is(Mutation::LoseEarlyEpoch) {
+            return;
+        }
+        let here: Vec<usize> = (0..self.size).filter(|rank| self.nodes.placed[*rank] == node).collect();
+        for from in &mut self.transit.channels {
+            here.iter().for_each(|to| from[*to].lose_arrived(self.now));
+        }
     }
 
     /// The agent sends a heartbeat, or ends when its lease has run out.

@@ -6,7 +6,7 @@ use resurgo_protocol::{Fact, Rank};
 use super::agent::Known;
 use super::nodes::Storage;
 use super::rank::{Memory, Phase};
-use super::{Event, World};
+use super::{Announced, Event, World};
 use crate::checkers::Violation;
 use crate::mutation::Mutation;
 
@@ -113,12 +113,15 @@ impl World {
         self.agent.generation += 1;
         self.agent.beginning = Some(0);
         self.checkers.begin_anew(self.agent.generation);
-        self.transit
-            .channels
-            .iter_mut()
-            .flatten()
-            .for_each(|channel| channel.restart(Vec::new()));
-        self.transit.announced.iter_mut().for_each(|counts| counts.fill(0));
+        let late = self.is(Mutation::TakeFormerEpoch).then_some(self.now);
+        for channel in self.transit.channels.iter_mut().flatten() {
+            match late {
+                Some(now) => channel.restart_late(now),
+                None => channel.restart(Vec::new()),
+            }
+        }
+        let announced = self.transit.announced.iter_mut();
+        announced.for_each(|counts| counts.fill(Announced::default()));
         Ok(())
     }
 

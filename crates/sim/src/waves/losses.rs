@@ -173,7 +173,7 @@ impl World {
             Event::ToAgent(process, _) | Event::Ended(process, _) => self.processes[process].node,
             Event::Woken(copy, _) | Event::CopyGone(_, copy) => self.snapshots[copy].node,
             Event::Written(rank, _) => self.agent.ranks[rank as usize].node,
-            Event::Node(Happening::Down(life, _) | Happening::Tick(life)) => life.node,
+            Event::Node(Happening::Down(life, _) | Happening::Tick(life) | Happening::Flushed(life, _)) => life.node,
             _ => return None,
         };
         self.nodes.of[node].frozen.then_some(node)

@@ -46,6 +46,8 @@ pub(super) enum Downward {
     Answer(u64),
     Refused,
     Do(Command),
+    /// The logs begin anew, empty.
+    Empty,
 }
 
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub(super) enum Happening {
     Down(Life, Downward),
     /// The agent has something to do by itself.
     Tick(Life),
+    /// All that its ranks had written when one of them said this lies on the other nodes.
+    Flushed(Life, Fact),
     /// It goes on, after it has stood still.
     Thaw(Life),
     /// The dispatcher looks whom it has not heard of.
@@ -158,6 +162,8 @@ pub(super) struct Nodes<E> {
     pub first: u64,
     /// The life of each node that has joined, and that the coordinator has not been told the end of.
     pub joined: Vec<Option<Life>>,
+    /// When the last arrives that ranks of one node have written for another.
+    pub mesh: Vec<Vec<u64>>,
     /// When that comes which these lives have said last, before they were lost.
     pub late: BTreeMap<u64, u64>,
     /// The node that each rank has been placed on.
@@ -209,6 +215,7 @@ impl<E> Nodes<E> {
         Self {
             linked,
             joined: vec![None; count],
+            mesh: vec![vec![0; count]; count],
             late: BTreeMap::new(),
             placed: placed.collect(),
             of,

@@ -7,7 +7,7 @@ use resurgo_protocol::chandy_lamport::Cut;
 use resurgo_protocol::group::{Buffer, Turn};
 
 use super::checkers::BUFFERED;
-use super::{Event, Snapshot, ToAgent, ToRank, World};
+use super::{Announced, Event, Snapshot, ToAgent, ToRank, World};
 use crate::checkers::Violation;
 use crate::mutation::Mutation;
 use crate::program::{Action, Message, Program};
@@ -298,9 +298,10 @@ impl World {
                     mark = mark.wrapping_sub(1);
                 }
                 let (over, mutation) = (self.words(process).waves.over, self.mutation);
+                let arrives = self.arrives_at(process, to);
                 let channel = &mut self.transit.channels[rank as usize][to];
                 channel.reclaim(over, mutation);
-                channel.publish(mark, piece);
+                channel.publish(mark, piece, arrives);
                 if piece.index == 0 {
                     self.processes[process].memory.begun[to] += 1;
                 }
@@ -334,14 +335,14 @@ impl World {
         let this = &self.processes[process];
         let channel = &self.transit.channels[source][this.rank as usize];
         let any = !self.non_blocking || self.is(Mutation::DeliverBehindMarker);
-        any && !channel.is_empty() || channel.may_deliver(&this.memory.cut, self.words(process).waves)
+        any && !channel.is_empty(self.now) || channel.may_deliver(&this.memory.cut, self.words(process).waves, self.now)
     }
 
     /// Takes one piece, which is there no more. True: a message for the program is whole.
     fn take_piece(&mut self, process: usize, source: usize) -> Result<bool, Violation> {
         let rank = self.processes[process].rank;
         let generation = self.processes[process].generation;
-        let Some(piece) = self.transit.channels[source][rank as usize].take() else {
+        let Some(piece) = self.transit.channels[source][rank as usize].take(self.now) else {
             return Ok(false);
         };
         self.checkers
@@ -421,8 +422,22 @@ impl World {
     }
 
     pub(super) fn announce(&mut self, process: usize) {
-        let this = &self.processes[process];
-        self.transit.announced[this.rank as usize].clone_from(&this.memory.begun);
+        let rank = self.processes[process].rank as usize;
+        for to in 0..self.size {
+            let arrives = self.arrives_at(process, to);
+            let former = self.announced(rank, to);
+            let count = self.processes[process].memory.begun[to];
+            self.transit.announced[rank][to] = Announced { count, arrives, former };
+        }
+    }
+
+    /// How much a rank has sent to another, as that one sees it.
+    fn announced(&self, from: usize, to: usize) -> u64 {
+        let announced = self.transit.announced[from][to];
+        match announced.arrives <= self.now {
+            true => announced.count,
+            false => announced.former,
+        }
     }
 
     /// Reads what the agent has said, while it waits for that.
@@ -467,7 +482,7 @@ impl World {
         let rank = self.processes[process].rank as usize;
         let mut moved = 0;
         for source in 0..self.size {
-            while !self.transit.channels[source][rank].is_empty() {
+            while !self.transit.channels[source][rank].is_empty(self.now) {
                 self.take_piece(process, source)?;
                 moved += 1;
             }
@@ -493,8 +508,7 @@ impl World {
     fn copy(&mut self, process: usize, wave: u64) {
         let this = &self.processes[process];
         let (rank, memory) = (this.rank, &this.memory);
-        let drained =
-            (0..self.size).all(|source| memory.taken[source] == self.transit.announced[source][rank as usize]);
+        let drained = (0..self.size).all(|source| memory.taken[source] == self.announced(source, rank as usize));
         let unchecked = [
             Mutation::DrainOnce,
             Mutation::CopyUndrained,
