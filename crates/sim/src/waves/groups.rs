@@ -133,7 +133,8 @@ impl World {
     /// The copy of a rank writes its file.
     pub(super) fn write(&mut self, rank: Rank, number: u64) -> Result<(), Violation> {
         self.agent.writing[rank as usize] = Some(number);
-        self.check_writing(rank, true)?;
+        let is_wanted = !self.nodes.given_up.contains(&(rank, number));
+        self.check_writing(rank, is_wanted)?;
         let after = self.soon(self.pace.latency * 4);
         self.schedule(after, Event::Written(rank, number));
         match self.is(Mutation::CountUnwritten) {
@@ -142,7 +143,7 @@ impl World {
         }
     }
 
-    fn check_writing(&mut self, rank: Rank, begins: bool) -> Result<(), Violation> {
+    pub(super) fn check_writing(&mut self, rank: Rank, begins: bool) -> Result<(), Violation> {
         let groups: Vec<u32> = (0..self.size as Rank).map(|rank| self.grouping.last.of(rank)).collect();
         self.checkers.writes(rank, begins, &groups, self.grouping.at_once)
     }

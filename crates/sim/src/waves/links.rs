@@ -292,7 +292,11 @@ impl World {
             Command::GiveUp { rank, number } | Command::Collect { rank, number } => {
                 self.nodes.told.remove(&(rank, number));
                 self.nodes.given_up.insert((rank, number));
-                Ok(())
+                // The node may not have heard of it.
+                match self.agent.writing[rank as usize] == Some(number) {
+                    true => self.check_writing(rank, false),
+                    false => Ok(()),
+                }
             }
             Command::EndCopy { rank, number } => {
                 self.nodes.ending.insert((rank, number));
