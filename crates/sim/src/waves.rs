@@ -309,6 +309,10 @@ impl World {
             size,
         };
         this.nodes.set_latency(this.pace.latency);
+        if linked && one_by_one {
+            // Waves of groups take long there, and what they defer must leave between them.
+            this.pace.between_waves = this.pace.between_waves.max(20 * this.pace.latency);
+        }
         this
     }
 

@@ -146,7 +146,6 @@ impl Coordinator {
             let member = &mut self.ranks[*rank as usize];
             (member.process, member.finished) = (Process::None, false);
         }
-        self.drop_surveys(&Why::NodeLost, |rank| there.contains(&rank));
         let (returning, failed): (Vec<Rank>, Vec<Rank>) = lived.into_iter().partition(|rank| self.is_returning(*rank));
         for rank in &failed {
             match self.has_waves() {
@@ -154,6 +153,7 @@ impl Coordinator {
                 false => self.end_taking(*rank, Why::NodeLost),
             }
         }
+        self.drop_surveys(&Why::NodeLost, |rank| there.contains(&rank));
         for rank in there {
             self.images_lost(rank);
         }

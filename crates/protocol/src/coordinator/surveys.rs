@@ -14,6 +14,11 @@ impl Coordinator {
             true => self.units[unit].members.clone(),
             false => vec![unit as Rank],
         };
+        // So that no wave begins before all have heard of the one before: what is said was asked for after that.
+        if self.surveys.iter().any(|survey| survey.unit == unit) {
+            let (rank, why) = (ranks[0], Why::Taking);
+            return self.tell(Command::Dropped { rank, why });
+        }
         // Of a rank that has no process nobody may be there to answer.
         let is_away = |rank: &Rank| self.ranks[*rank as usize].process != Process::Known;
         if let Some(rank) = ranks.iter().copied().find(is_away) {

@@ -203,7 +203,7 @@ impl World {
     /// The agent of this node does what it is told, or the dispatcher.
     pub(super) fn do_as_told(&mut self, node: usize, command: Command) -> Result<(), Violation> {
         match command {
-            Command::Survey { number, ranks, traffic } => return self.survey(number, &ranks, traffic),
+            Command::Survey { number, ranks, traffic } => return self.survey(node, number, &ranks, traffic),
             Command::Waves { asked, over } => {
                 let is_dropped = asked == over && !self.is(Mutation::DropSilently);
                 let waves = &mut self.nodes.of[node].words.waves;
@@ -349,35 +349,33 @@ impl World {
     pub(super) fn want_wave(&mut self) -> Result<(), Violation> {
         let after = self.soon(self.pace.between_waves);
         self.schedule(after, Event::Wave);
-        // All nodes have heard of the wave before.
-        let up = self.nodes.up();
-        let mut words = up.iter().map(|life| self.nodes.of[life.node].words.waves.asked);
-        if words.any(|asked| asked != self.agent.asked) {
-            return Ok(());
-        }
         self.coordinate(Fact::Wanted { unit: 0 })
     }
 
-    /// Says what ranks do, and whom they have sent messages where that decides on groups.
-    fn survey(&mut self, number: u64, ranks: &[Rank], traffic: bool) -> Result<(), Violation> {
+    /// Says what ranks of the node do, and whom they have sent messages where that decides on groups.
+    fn survey(&mut self, node: usize, number: u64, ranks: &[Rank], traffic: bool) -> Result<(), Violation> {
         let mut sent = match traffic {
             true => self.traffic(),
             false => vec![Vec::new(); self.size],
         };
         for rank in ranks.iter().copied() {
+            if self.agent.ranks[rank as usize].node != node {
+                continue;
+            }
             let process = self.agent.ranks[rank as usize].process;
             let state = match process.map(|process| self.processes[process].phase) {
                 Some(Phase::Running | Phase::Standing(_) | Phase::Ready) => State::Live,
                 Some(Phase::Closed) => State::Closed,
                 _ => State::NotOpened,
             };
-            self.coordinate(Fact::Surveyed {
+            let found = Fact::Surveyed {
                 rank,
                 number,
                 state,
                 held: 0,
                 sent: std::mem::take(&mut sent[rank as usize]),
-            })?;
+            };
+            self.tell_from(node, found)?;
         }
         Ok(())
     }
@@ -542,7 +540,7 @@ impl World {
 
     /// There is no wave now.
     fn dropped(&mut self, why: &Why) -> Result<(), Violation> {
-        if matches!(why, Why::Absent | Why::Writing | Why::Filling) {
+        if matches!(why, Why::Absent | Why::Writing | Why::Filling | Why::Taking) {
             return Ok(());
         }
         self.report.fallbacks += 1;

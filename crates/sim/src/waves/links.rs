@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use resurgo_protocol::coordinator::{From, Place};
+use resurgo_protocol::coordinator::{From, Place, Whom};
 use resurgo_protocol::membership::{Change, Duty};
 use resurgo_protocol::{Command, Fact, Rank};
 
@@ -89,7 +89,7 @@ impl World {
         let after = self.soon(self.pace.latency);
         let this = &mut self.nodes.of[node];
         if this.alive {
-            this.last.0 = (self.now + after).max(this.held.0).max(this.last.0 + 1);
+            this.last.0 = (self.now + after).max(this.held.0).max(this.last.0);
             let (at, life) = (this.last.0, this.life);
             self.schedule(at - self.now, Event::Node(Happening::Up(life, word)));
         }
@@ -98,7 +98,7 @@ impl World {
     fn send_down(&mut self, life: Life, word: Downward) {
         let after = self.soon(self.pace.latency);
         let this = &mut self.nodes.of[life.node];
-        this.last.1 = (self.now + after).max(this.held.1).max(this.last.1 + 1);
+        this.last.1 = (self.now + after).max(this.held.1).max(this.last.1);
         let at = this.last.1;
         self.schedule(at - self.now, Event::Node(Happening::Down(life, word)));
     }
@@ -236,32 +236,28 @@ impl World {
         if !self.nodes.linked {
             return self.do_as_told(0, command);
         }
-        let of_rank = match command {
-            Command::Waves { .. } | Command::Groups(_) | Command::Turn(_) => None,
-            Command::GiveUp { .. } | Command::Collect { .. } => None,
-            Command::Ask { rank, .. }
-            | Command::Notice { rank, .. }
-            | Command::Drain { rank, .. }
-            | Command::Copy { rank, .. }
-            | Command::Abandon { rank, .. }
-            | Command::EndCopy { rank, .. }
-            | Command::Write { rank, .. }
-            | Command::Replicate { rank, .. }
-            | Command::Kill { rank, .. }
-            | Command::Begin { rank, .. }
-            | Command::Go { rank } => Some(rank),
-            // What was in transit is gathered by the dispatcher.
-            command => {
-                if matches!(command, Command::Reset | Command::EmptyLogs) {
-                    for life in self.nodes.up() {
-                        self.send_down(life, Downward::Empty);
-                    }
-                }
+        let rank = match (command.whom(), &command) {
+            (Whom::Of(rank), _) => Some(rank),
+            (_, Command::Begin { rank, .. }) => Some(*rank),
+            (
+                Whom::All,
+                Command::Survey { .. }
+                | Command::Waves { .. }
+                | Command::Groups(_)
+                | Command::Turn(_)
+                | Command::GiveUp { .. }
+                | Command::Collect { .. },
+            ) => None,
+            (_, Command::Reset | Command::EmptyLogs) => {
+                let up = self.nodes.up().into_iter();
+                up.for_each(|life| self.send_down(life, Downward::Empty));
                 return self.do_as_told(0, command);
             }
+            // What was in transit is gathered by the dispatcher.
+            _ => return self.do_as_told(0, command),
         };
-        let placed = of_rank.map(|rank| self.nodes.placed[rank as usize]);
-        for life in self.nodes.joined.clone().into_iter().flatten() {
+        let placed = rank.map(|rank| self.nodes.placed[rank as usize]);
+        for life in self.nodes.up() {
             if placed.is_none_or(|node| node == life.node) {
                 self.send_down(life, Downward::Do(command.clone()));
             }

@@ -24,8 +24,10 @@ impl World {
     /// Nodes that have no problem, and that the dispatcher takes for that.
     fn well(&self) -> Vec<Life> {
         let up = self.nodes.up().into_iter();
-        let well =
-            up.filter(|life| self.nodes.is_alive(life.node, life.serial) && self.nodes.of[life.node].is_well(self.now));
+        let well = up.filter(|life| {
+            self.nodes.is_alive(life.node, life.serial)
+                && self.nodes.of[life.node].is_well(self.now, self.nodes.lease() / 2)
+        });
         well.collect()
     }
 

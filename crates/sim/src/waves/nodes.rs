@@ -142,9 +142,10 @@ impl<E> Node<E> {
         (left * 1000 / (1000 + self.faster)) as u64 + 1
     }
 
-    /// Neither its link nor its agent has a problem.
-    pub fn is_well(&self, now: u64) -> bool {
-        self.alive && !self.frozen && self.held.0.max(self.held.1) <= now
+    /// Neither its link nor its agent has a problem, and its lease lasts so long.
+    pub fn is_well(&self, now: u64, longer: u64) -> bool {
+        let is_held = self.held.0.max(self.held.1) > now;
+        self.alive && !self.frozen && !is_held && self.until(self.lease.until(), now) > longer
     }
 }
 

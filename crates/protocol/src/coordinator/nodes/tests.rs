@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::super::tests::{after, begins, copied, ended, file_lost, image, plan, stopped, wave};
 use super::super::{Fact, Former, Plan};
 use super::*;
@@ -286,4 +288,20 @@ fn ranks_that_are_added_go_where_most_slots_are_free() {
     let (node, slots, spare) = (5, 1, false);
     after(&mut job, Fact::Up { node, slots, spare });
     assert_eq!(on(&after(&mut job, Fact::Spawned { ranks: 1 })), [(5, None)]);
+}
+
+#[test]
+fn nobody_is_asked_again_before_all_have_answered() {
+    let mut job = launched(plan(Protocol::ChandyLamport, 2, false), &[0, 1], 1, &[0, 1]);
+    let mut tell = |fact| {
+        job.handle(fact, Duration::ZERO);
+        std::iter::from_fn(|| job.poll()).collect::<Vec<_>>()
+    };
+    let asked = tell(Fact::Wanted { unit: 0 });
+    assert!(matches!(asked[..], [Command::Survey { number: 1, .. }]), "{asked:?}");
+    let (rank, why) = (0, Why::Taking);
+    assert_eq!(tell(Fact::Wanted { unit: 0 }), [Command::Dropped { rank, why }]);
+    let lost = tell(Fact::Down { node: 1 });
+    let (rank, why) = (1, Why::NodeLost);
+    assert!(lost.contains(&Command::Dropped { rank, why }), "{lost:?}");
 }
