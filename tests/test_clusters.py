@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on nodes with networks of their own: machines that are switched off, and links that are cut. As root only."""
+
+import sys
+import time
+
+import pytest
+
+import harness
+
+sys.path.insert(0, str(harness.ROOT / "bench"))
+
+import cluster  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not cluster.is_possible(), reason="network namespaces cannot be made here (as root, with ip and tc)")
+
+HEAT = ("heat", 400, 400, 3000)
+ANSWER = "hash=9944300e00fe4094"
+LEASE = 2.0
+
+
+@pytest.fixture
+def nodes():
+    with cluster.Cluster(3) as made:
+        yield made
+
+
+def begin(jobs, nodes, program, protocol):
+    """A job of four ranks on three nodes, which has come so far that all ranks compute."""
+    hosts = ",".join(f"{nodes.address(node)}:2" for node in nodes.nodes)
+    options = ["-hosts", hosts, "-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh", "--lease", f"{LEASE:g}s"]
+    job = jobs.start(4, *program(HEAT[0]), *HEAT[1:], options=options, protocol=protocol)
+    assert job.until(lambda: b"step 500 " in job.out.read_bytes())
+    return job
+
+
+def finished(job, nodes):
+    """The answer is right, and nothing is left on any node."""
+    result = job.wait(60).ok()
+    assert ANSWER in result.text, result.describe()
+    for node in nodes.nodes:
+        end = time.monotonic() + LEASE + 3
+        while nodes.pids(node) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not nodes.pids(node), node
+    return result
+
+
+@pytest.mark.parametrize("protocol", ["blocking", "auto"])
+def test_a_machine_is_switched_off(jobs, nodes, program, protocol):
+    job = begin(jobs, nodes, program, protocol)
+    nodes.kill(2)
+    assert nodes.address(2) in finished(job, nodes).errors
+
+
+@pytest.mark.parametrize("protocol", ["blocking", "auto"])
+def test_a_cable_is_pulled_out(jobs, nodes, program, protocol):
+    """The ranks behind it end although nobody can reach them, and others take their places."""
+    job = begin(jobs, nodes, program, protocol)
+    nodes.cut(2)
+    assert nodes.address(2) in finished(job, nodes).errors
+
+
+@pytest.mark.parametrize("protocol", ["none", "pessimistic", "auto"])
+def test_a_link_that_comes_back_costs_time_only(jobs, nodes, program, protocol):
+    job = begin(jobs, nodes, program, protocol)
+    for node in (1, 2):
+        nodes.cut(node)
+        time.sleep(LEASE / 4)
+        nodes.heal(node)
+    result = finished(job, nodes)
+    assert "has died" not in result.errors and result.restarts == 0
