@@ -169,12 +169,6 @@ def command_of(pid):
     return "?"
 
 
-def parent_of(pid):
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return None
-
-
 class Job:
     """A job that runs. Its output goes to files; its events too."""
 

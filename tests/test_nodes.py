@@ -234,10 +234,12 @@ def test_ranks_of_a_lost_node_go_to_a_spare_one(jobs, program, rng):
     options = ["--nodes", "3", "--spares", "1"]
     job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol="auto")
     assert job.until(lambda: len(job.lives()) == 4)
-    *used, spare = agents(job)
+    *used, _ = agents(job)
     os.kill(rng.choice(used), signal.SIGKILL)
-    assert job.until(lambda: sum(harness.parent_of(pid) == spare for pid, _ in job.lives().values()) == 2)
-    compare(entry, job.wait(60), file, expected)
+    result = compare(entry, job.wait(60), file, expected)
+    nodes = {event["rank"]: event["node"] for event in result.of("started")}
+    (lost,) = result.of("node_lost")
+    assert sorted(nodes.values()) == sorted(["2", "2"] + 2 * [str(1 - lost["node"])]), result.describe()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

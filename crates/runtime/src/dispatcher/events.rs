@@ -108,6 +108,9 @@ pub enum Event<'a> {
         rank: usize,
         life: u64,
         pid: i32,
+        /// The name of its node, where there are several.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        node: Option<&'a str>,
         /// That it begins from; 0: the beginning of the program.
         image: u64,
         /// The image had to be read from a file.

@@ -79,10 +79,12 @@ impl Dispatcher {
                     return;
                 }
                 self.images.unusable.remove(&rank);
+                let node = self.node_of(rank);
                 let event = Event::Started {
                     rank,
                     life,
                     pid,
+                    node: self.agents.name(node),
                     image,
                     from_file,
                     together: together && !self.is_hierarchical(),

@@ -234,6 +234,11 @@ impl Agents {
         self.nodes.len()
     }
 
+    /// What the user calls the node; none: it is the only one.
+    pub fn name(&self, number: usize) -> Option<&str> {
+        self.nodes[number].name.as_deref()
+    }
+
     pub fn node(&mut self, number: usize) -> &mut Node {
         &mut self.nodes[number]
     }

@@ -30,6 +30,7 @@ fn a_recovery_is_told_in_plain_words() {
             rank: 2,
             life: 2,
             pid: 124,
+            node: None,
             image: 0,
             from_file: false,
             together: false,

@@ -107,17 +107,20 @@ impl Words {
                 rank,
                 life,
                 pid,
+                node,
                 image,
                 from_file,
                 together,
                 processors,
                 ..
             } => {
+                let place = node.map_or("this node".to_string(), |name| format!("node {name}"));
                 if self.verbose {
+                    let there = node.map_or(String::new(), |_| format!(" on {place}"));
                     let on = processors
                         .map(|cpus| format!(" on processors {cpus}"))
                         .unwrap_or_default();
-                    self.say(&format!("rank {rank} runs as process {pid}{on} (life {life})"));
+                    self.say(&format!("rank {rank} runs{there} as process {pid}{on} (life {life})"));
                 }
                 // Others go on after a suspension.
                 if self.behind.contains(&rank) && !together {
@@ -126,7 +129,7 @@ impl Words {
                         _ if from_file => format!(" from the file of its image {image}"),
                         _ => format!(" from its image {image}"),
                     };
-                    self.say(&format!("rank {rank} restarted on this node{from} (life {life})"));
+                    self.say(&format!("rank {rank} restarted on {place}{from} (life {life})"));
                 }
             }
             Event::Failed { rank, words, .. } => {

@@ -111,6 +111,7 @@ fn started(rank: usize, life: u64, pid: i32) -> Event<'static> {
         rank,
         life,
         pid,
+        node: None,
         image: 0,
         from_file: false,
         together: false,
