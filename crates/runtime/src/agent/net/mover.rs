@@ -59,7 +59,9 @@ impl Mover {
     ) -> std::io::Result<Mover> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         listener.set_nonblocking(true)?;
-        epoll.add(shared.bell.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
+        // Each time it is rung, whether it has been read or not.
+        let rung = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        epoll.add(shared.bell.as_fd(), EpollEvent::new(rung, BELL))?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         Ok(Mover {
             watched: vec![None; peers.len()],
@@ -110,7 +112,7 @@ impl Mover {
         self.obey()?;
         for event in events {
             match event.data() {
-                BELL => _ = self.shared.bell.read(),
+                BELL => {}
                 LISTENER => self.accept(),
                 token if token & STRANGER != 0 => self.greet(token as u32),
                 token => self.peers[token as u32 as usize].receive(event.events())?,
