@@ -144,7 +144,7 @@ impl Net {
         self.shared.tell(Command::CutOff(rank as u32));
     }
 
-    /// Asks for [`Answer::Flushed`] with this number when other nodes have all that ranks here have written so far.
+    /// Asks for [`Answer::Flushed`] with this number when other nodes have all that ranks here have rung for so far.
     pub fn flush(&mut self) -> u64 {
         self.flushes += 1;
         self.shared.tell(Command::Flush(self.flushes));

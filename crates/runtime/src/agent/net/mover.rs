@@ -158,6 +158,8 @@ impl Mover {
                     }
                 }
                 Command::Flush(number) => {
+                    // What is to be flushed has been rung for before.
+                    self.hear_ranks();
                     self.flushes.push((number, self.peers.len()));
                     self.peers.iter_mut().for_each(|peer| peer.outgoing.flush(number));
                 }

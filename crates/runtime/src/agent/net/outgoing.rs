@@ -133,11 +133,10 @@ impl Outgoing {
         }
     }
 
-    /// Asks the other node to answer when it has all that there is now.
+    /// Asks the other node to answer when it has all of which there has been news so far.
     pub fn flush(&mut self, number: u64) {
         self.flushes.push(number);
         if self.is_open {
-            self.look_everywhere();
             self.queue.push_back(Item::Flush(number));
         }
     }

@@ -20,7 +20,7 @@ pub enum Command {
 /// What it has to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// All other nodes have what there was when this was asked for.
+    /// All other nodes have what ranks here had rung for when this was asked for.
     Flushed(u64),
     /// Messages cannot be moved any more.
     Failed(String),

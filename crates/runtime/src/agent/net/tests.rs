@@ -214,6 +214,7 @@ fn what_has_been_flushed_is_there() {
         let memory = &nodes[0].net.shared.memory;
         let at = memory.layout.arena(0) + memory.layout.announced() + 8;
         memory.word(at).store(round, Ordering::Release);
+        Sender::new(memory, &nodes[0].net.shared.bell, 0, false, 0).ring(1);
         let number = nodes[0].net.flush();
         assert_eq!(answer(&nodes[0].net), Answer::Flushed(number));
         assert_eq!(nodes[1].net.shared.memory.word(at).load(Ordering::Acquire), round);

@@ -114,7 +114,7 @@ impl<'a> Sender<'a> {
     }
 
     /// As `doorbell::ring` for a rank of another node.
-    fn ring(&self, destination: usize) {
+    pub fn ring(&self, destination: usize) {
         fence(Ordering::SeqCst);
         let bit = 1u64 << self.rank;
         let ready = self.memory.control(destination, control::READY.item(0));
