@@ -95,6 +95,10 @@ impl Mirror {
     /// # Errors
     /// It is of no rank of that node, or for none here, or not inside of a segment.
     pub fn take(&mut self, frame: &Frame<'_>) -> Result<(), Foreign> {
+        if !self.is_current() {
+            // Ranks may have been in other places then.
+            return Ok(());
+        }
         let foreign = Foreign { frame: frame.name() };
         match *frame {
             Frame::Head {
@@ -103,12 +107,10 @@ impl Mirror {
                 begun,
             } => {
                 let segment = self.segment(source, reference).ok_or(foreign)?;
-                if self.is_current() {
-                    let (_, slot) = nm::dereference(reference);
-                    self.pages.touch(&self.memory, source as usize, slot);
-                    self.memory.word(segment).store(begun, Ordering::Relaxed);
-                    self.memory.word(segment + ALIGN).store(0, Ordering::Release);
-                }
+                let (_, slot) = nm::dereference(reference);
+                self.pages.touch(&self.memory, source as usize, slot);
+                self.memory.word(segment).store(begun, Ordering::Relaxed);
+                self.memory.word(segment + ALIGN).store(0, Ordering::Release);
             }
             Frame::Run {
                 source,
@@ -126,15 +128,13 @@ impl Mirror {
                 if !self.is(&self.is_here, destination) || !is_inside || !leads || (next != 0 && entries.is_empty()) {
                     return Err(foreign);
                 }
-                if self.is_current() {
-                    self.write(segment, from, entries, next == 0);
-                    let end = match next {
-                        0 => Tail { reference, place: to },
-                        next => Tail::first(next),
-                    };
-                    self.ends.insert((source, destination), end);
-                    self.memory.ring(source as usize, destination as usize);
-                }
+                self.write(segment, from, entries, next == 0);
+                let end = match next {
+                    0 => Tail { reference, place: to },
+                    next => Tail::first(next),
+                };
+                self.ends.insert((source, destination), end);
+                self.memory.ring(source as usize, destination as usize);
             }
             Frame::Tell {
                 rank,
@@ -145,9 +145,7 @@ impl Mirror {
                 if !self.is(&self.is_there, rank) || !self.is(&self.is_here, index) && table != Table::Oldest {
                     return Err(foreign);
                 }
-                if self.is_current() {
-                    self.hear(rank, table, index, value);
-                }
+                self.hear(rank, table, index, value);
             }
             _ => return Err(foreign),
         }

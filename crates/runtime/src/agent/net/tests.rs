@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_protocol::Protocol;
+use resurgo_wire::mesh::{Frame, Table};
 use resurgo_wire::node_memory::arena;
 
 use super::*;
@@ -294,4 +295,31 @@ fn who_does_not_hold_the_key_is_let_down() {
     assert!(matches!(answer(&stranger), Answer::Failed(reason) if reason.contains("node 0 is not one of this job")));
     assert_eq!(net.answers(), []);
     drop(nodes);
+}
+
+#[test]
+fn what_is_of_an_older_epoch_is_nothing_wherever_ranks_are_now() {
+    let memory = NodeMemory::create(&job(), 4).unwrap();
+    let memory = Arc::new(Mapped::new(memory.file(), memory.layout).unwrap());
+    let mut mirror = Mirror::new(memory.clone(), &[0, 1], &[2], 4);
+    let word = Frame::Tell {
+        rank: 3,
+        table: Table::Consumed,
+        index: 0,
+        value: 7,
+    };
+    assert!(mirror.take(&word).is_err(), "no rank of that node");
+    mirror.hear_epoch(3);
+    assert_eq!(mirror.take(&word), Ok(()));
+    let at = |rank| memory.layout.arena(rank) + memory.layout.consumed();
+    assert_eq!(memory.word(at(3)).load(Ordering::Relaxed), 0);
+    mirror.hear_epoch(4);
+    let word = Frame::Tell {
+        rank: 2,
+        table: Table::Consumed,
+        index: 0,
+        value: 7,
+    };
+    assert_eq!(mirror.take(&word), Ok(()));
+    assert_eq!(memory.word(at(2)).load(Ordering::Relaxed), 7);
 }
