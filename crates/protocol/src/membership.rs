@@ -279,6 +279,12 @@ impl Lease {
         self.answered = number;
     }
 
+    /// All ranks stand still, and nobody counts on this agent until they go on: the lease begins anew. Heartbeats keep their numbers, so
+    /// that a late answer is for nothing that has been sent since.
+    pub fn renew(&mut self, now: Duration) {
+        self.until = now + self.timing.lease;
+    }
+
     /// The dispatcher [refuses](Refused) what this agent says: the lease is over.
     pub fn refused(&mut self) {
         self.is_over = true;

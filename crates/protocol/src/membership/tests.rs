@@ -376,3 +376,22 @@ fn an_answer_to_what_was_never_sent_is_worth_nothing() {
     assert_eq!(lease.until(), ms(3_100));
     assert_eq!(lease.poll(ms(200)), Some(Duty::Beat { number: 2 }));
 }
+
+#[test]
+fn a_late_answer_is_for_nothing_that_has_been_sent_since_a_rest() {
+    let mut lease = Lease::new(Timing::default(), ms(0));
+    assert_eq!(lease.poll(ms(100)), Some(Duty::Beat { number: 1 }));
+    lease.renew(ms(2_000));
+    assert_eq!(lease.until(), ms(5_000));
+    assert_eq!(lease.poll(ms(2_100)), Some(Duty::Beat { number: 2 }));
+    lease.answered(1, ms(2_200));
+    assert_eq!(lease.until(), ms(5_000), "the first was sent long ago");
+    lease.answered(2, ms(2_200));
+    assert_eq!(lease.until(), ms(5_100));
+    lease.renew(ms(9_000));
+    assert_eq!(
+        lease.poll(ms(9_100)),
+        Some(Duty::Beat { number: 3 }),
+        "the machine was suspended, too"
+    );
+}

@@ -25,7 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What connects it with the dispatcher, beside the control connection.
 pub(super) struct Guest {
     lease: Lease,
-    timing: Timing,
     /// Standard input: at its end everything ends.
     life_line: OwnedFd,
     /// Where agents of other nodes connect.
@@ -51,7 +50,6 @@ impl Guest {
         let timing = Timing::of_lease(Duration::from_millis(invitation.lease_ms));
         let guest = Guest {
             lease: Lease::new(timing, asked),
-            timing,
             life_line,
             mesh,
         };
@@ -75,7 +73,7 @@ impl Guest {
 
     /// The dispatcher is away because its user has stopped it, and so are the ranks: the lease begins anew.
     pub fn rests(&mut self) {
-        self.lease = Lease::new(self.timing, since_boot());
+        self.lease.renew(since_boot());
     }
 
     /// How long until there is something to do.
