@@ -230,7 +230,10 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
             directory: checkpoint_directory.map(PathBuf::into_os_string),
             compress: options.images.compress,
             keep: options.images.keep,
-            local_copies: options.images.local_copies,
+            // Files in memory are for other nodes.
+            local_copies: options.images.local_copies || options.images.directory.is_none(),
+            // Where messages are logged an image is of no use without the logs of its node.
+            partners: cluster.is_some() && options.has_images() && !options.protocol.logs(),
         },
         cpus,
         open_files,

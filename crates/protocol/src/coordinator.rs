@@ -232,6 +232,11 @@ impl Coordinator {
         self.units.iter().position(has).unwrap_or(0)
     }
 
+    /// The last image of the rank is being written, or has yet to come to another node.
+    pub fn writes(&self, rank: Rank) -> bool {
+        self.ranks[rank as usize].images.writing.is_some()
+    }
+
     /// How many units there are.
     pub fn units(&self) -> usize {
         self.units.len()

@@ -21,6 +21,7 @@ mod pmi;
 mod program_file;
 mod ranks;
 mod record;
+mod ship;
 mod spawn;
 mod store;
 mod suspend;
@@ -72,6 +73,8 @@ enum Source {
     LifeLine,
     /// What moves messages to other nodes.
     Net,
+    /// What moves images.
+    Copies,
 }
 
 impl Source {
@@ -89,6 +92,7 @@ impl Source {
             Source::Record => 9,
             Source::LifeLine => 10,
             Source::Net => 11,
+            Source::Copies => 12,
         }
     }
 
@@ -106,7 +110,8 @@ impl Source {
             8 => Source::Filler(rank),
             9 => Source::Record,
             10 => Source::LifeLine,
-            _ => Source::Net,
+            11 => Source::Net,
+            _ => Source::Copies,
         })
     }
 }
@@ -152,6 +157,8 @@ struct Work {
     held: held::Held,
     /// Where images are written into files, if they are.
     store: Option<Store>,
+    /// Copies of them on other nodes, and of theirs here.
+    copies: Option<ship::Copies>,
     /// What is being written so that an interrupted job can be resumed.
     recording: Option<record::Recording>,
     halt: suspend::Halt,
@@ -207,6 +214,7 @@ impl Agent {
                     Some(Source::LifeLine) if self.guest.as_ref().is_some_and(Guest::holds) => {}
                     Some(Source::LifeLine) => return Ok(()),
                     Some(Source::Net) => self.net_event()?,
+                    Some(Source::Copies) => self.copies_event()?,
                     None => {}
                 }
             }

@@ -405,7 +405,7 @@ impl Directory {
     }
 
     /// Removes it with all files in it. What else somebody has put there stays, and with it the directory.
-    pub fn remove_all(self) -> io::Result<()> {
+    pub fn remove_all(&self) -> io::Result<()> {
         for name in self.names() {
             let _ = self.remove(name);
         }

@@ -68,6 +68,11 @@ impl Line {
         (self.who, self.deadline) = (Some(who), None);
     }
 
+    /// The socket of one that goes on elsewhere.
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
     /// It ends after this, and gets time to read why.
     pub fn refuse(&mut self) {
         (self.who, self.refused) = (None, true);

@@ -40,6 +40,8 @@ pub enum Server {
     Dispatcher,
     /// The agent of another node; who comes is a node, and says so in place of a rank.
     Mesh,
+    /// The same, for copies of images.
+    Replica,
 }
 
 impl Server {
@@ -207,6 +209,8 @@ impl Transcript<'_> {
             (Server::Dispatcher, Side::Server) => b"resurgo dispatcher: itself  ",
             (Server::Mesh, Side::Visitor) => b"resurgo mesh: calling node  ",
             (Server::Mesh, Side::Server) => b"resurgo mesh: called node   ",
+            (Server::Replica, Side::Visitor) => b"resurgo replica: calling    ",
+            (Server::Replica, Side::Server) => b"resurgo replica: called     ",
         };
         let mut bytes = Vec::with_capacity(160);
         bytes.extend_from_slice(label);

@@ -17,5 +17,6 @@ pub mod node_memory;
 pub mod output;
 pub mod piggyback;
 pub mod places;
+pub mod replica;
 pub mod services;
 pub mod text;

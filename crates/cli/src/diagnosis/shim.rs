@@ -39,7 +39,7 @@ pub fn directory(cache: &Path, links: &[(&str, PathBuf)]) -> Result<PathBuf, Str
     }
     // Made aside and moved into place, so that no other job sees half of it.
     let aside = OsString::from(format!(".shim-{}", std::process::id()));
-    let _ = cache.within(&aside).map(Directory::remove_all);
+    let _ = cache.within(&aside).map(|made| made.remove_all());
     let made = cache.make_within(&aside).map_err(failed)?;
     let linked = links.iter().try_for_each(|(name, target)| made.link(target, name));
     let moved = linked.and_then(|()| cache.rename(&aside, &name));

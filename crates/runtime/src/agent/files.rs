@@ -100,6 +100,8 @@ impl Work {
             Some(file) => store.collect(rank, &file.name),
             None => store.give_up(rank),
         }
+        // It may be complete, and no other node has it.
+        self.collect_file(rank, number);
     }
 
     /// A complete file is not needed any more.
@@ -135,6 +137,7 @@ impl Work {
         let unsynced;
         (writing.name, writing.bytes, unsynced) = store.complete(rank, said.a, &writing.rest)?;
         writing.digest = said.text().to_string();
+        let to_sync = store.to_sync(&writing.name)?;
         let Some(image) = images.copy(said.a) else {
             return Ok(());
         };
@@ -148,7 +151,7 @@ impl Work {
             let _ = image.socket.send(&request, &[beside.as_fd()]);
         }
         let request = Datagram::new(Kind::Sync, said.a, 0, 0);
-        let _ = image.socket.send(&request, &[store.directory().file().as_fd()]);
+        let _ = image.socket.send(&request, &[to_sync.as_fd()]);
         Ok(())
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Guest {
     life_line: OwnedFd,
     /// Where agents of other nodes connect.
     mesh: TcpListener,
+    /// Where they give and take copies of images.
+    copies: Option<TcpListener>,
 }
 
 impl Guest {
@@ -40,11 +42,12 @@ impl Guest {
         umask(Mode::from_bits_truncate(invitation.umask));
         let mut control = connect(&invitation)?;
         greet(&mut control, &invitation)?;
-        let mesh = listen(&invitation)?;
+        let (mesh, copies) = (listen(&invitation)?, listen(&invitation)?);
         let host = gethostname().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         control.queue(&ToDispatcher::Arrived(Arrival {
             host,
             mesh: addresses(&invitation, &control, mesh.local_addr()?.port()),
+            copies: copies.local_addr()?.port(),
             alike: likeness::of_this_node(&invitation.files)?,
         }));
         let timing = Timing::of_lease(Duration::from_millis(invitation.lease_ms));
@@ -52,6 +55,7 @@ impl Guest {
             lease: Lease::new(timing, asked),
             life_line,
             mesh,
+            copies: Some(copies),
         };
         Ok((guest, control))
     }
@@ -59,6 +63,11 @@ impl Guest {
     /// Where agents of other nodes connect.
     pub fn mesh(&self) -> io::Result<TcpListener> {
         self.mesh.try_clone()
+    }
+
+    /// Where agents of other nodes give and take copies of images, once.
+    pub fn copies(&mut self) -> Option<TcpListener> {
+        self.copies.take()
     }
 
     /// Sends the heartbeat that is due. False: the lease is over.

@@ -117,6 +117,8 @@ impl Waiting {
                     _ => continue,
                 };
                 let mesh = self.guest.as_ref().map(Guest::mesh).transpose()?;
+                let copies = self.guest.as_mut().and_then(Guest::copies);
+                let work = work.and_then(|work| work.share_images(copies));
                 match work.and_then(|work| work.join(mesh)) {
                     Ok(work) => return self.begin(work, is_resumed, messages.collect()).map(Some),
                     Err(answer) => self.control.send(&*answer)?,
@@ -146,6 +148,7 @@ impl Waiting {
             stopped: false,
         };
         agent.watch_net()?;
+        agent.watch_copies()?;
         if is_resumed {
             agent.tell_what_is_resumed()?;
         } else if let Err(error) = agent.work.prepare_lives() {
@@ -198,6 +201,7 @@ impl Work {
             waves: waves::Waves::default(),
             held: held::Held::new(),
             store: None,
+            copies: None,
             halt: suspend::Halt::No,
             recording: None,
             window: [OUTPUT_WINDOW; 2],

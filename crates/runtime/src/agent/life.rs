@@ -6,7 +6,7 @@ use std::io::{self, PipeReader, PipeWriter, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -82,8 +82,8 @@ pub struct Surroundings<'a> {
 impl Surroundings<'_> {
     /// The path of an image file, for people.
     fn shown(&self, image: &Saved) -> PathBuf {
-        let directory = self.store.map_or(Path::new(""), |store| store.directory().path());
-        directory.join(&image.name)
+        self.store
+            .map_or(PathBuf::from(&image.name), |store| store.shown(&image.name))
     }
 }
 

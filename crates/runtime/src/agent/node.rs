@@ -400,6 +400,7 @@ pub(super) mod tests {
             stdin: Stdin::Nothing,
             images: false,
             image_files: ImageFiles {
+                partners: false,
                 directory: None,
                 compress: None,
                 keep: false,

@@ -6,7 +6,7 @@
 //! A thread writes the file and brings it to the disk, since nothing in the agent waits for disks. Only then the file gets its name, and
 //! images that only the file before needed may go.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, PipeReader};
 use std::thread::JoinHandle;
@@ -141,7 +141,8 @@ impl Work {
             length: input.map(|(_, length)| length),
             ..Section::default()
         });
-        let mut writer = Writer::begin(store.directory(), store.key(), &header, gathered.sections)?;
+        let directory = store.directory().ok_or(io::ErrorKind::NotFound)?;
+        let mut writer = Writer::begin(directory, store.key(), &header, gathered.sections)?;
         InThread::start(move || {
             while writer.step()? {}
             writer.sync()
@@ -150,12 +151,12 @@ impl Work {
 
     /// What has been written becomes the job's file.
     fn name_wave(&self, wave: Wave, bytes: u64) -> io::Result<InThread<u64>> {
-        let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let directory = self.directory().ok_or(io::ErrorKind::NotFound)?;
         if self.in_files(wave.number) < wave.ranks {
             return Err(io::Error::other("its images are not used any more"));
         }
-        suspended::name_wave(store.directory())?;
-        let directory = store.directory().try_clone()?;
+        suspended::name_wave(directory)?;
+        let directory = directory.try_clone()?;
         InThread::start(move || {
             directory.sync();
             Ok(bytes)
@@ -167,7 +168,7 @@ impl Agent {
     /// All images of a wave are in files: it is written down, with those since `oldest`.
     pub(super) fn begin_recording(&mut self, number: u64, oldest: u64) -> io::Result<()> {
         let work = &mut self.work;
-        if work.store.is_none() || work.is_recording() || work.is_halting() {
+        if work.directory().is_none() || work.is_recording() || work.is_halting() {
             return Ok(());
         }
         match work.gather(number, oldest) {
@@ -241,7 +242,7 @@ impl Agent {
         let recorded = work.files_of(|number| (wave.oldest..=wave.number).contains(&number));
         let Some(store) = &mut work.store else { return Ok(()) };
         store.pin(recorded, |name| used.iter().any(|(_, _, used)| used == name));
-        let directory = store.directory().path().to_path_buf().into_os_string();
+        let directory = store.shown(OsStr::new("")).into_os_string();
         self.send(&ToDispatcher::Recorded {
             number: wave.number,
             directory,
@@ -260,8 +261,8 @@ impl Agent {
         let work = &mut self.work;
         // Where a thread has begun it ends by itself, and nobody hears of it.
         work.recording = None;
-        if let Some(store) = &work.store {
-            suspended::give_up(store.directory());
+        if let Some(directory) = work.directory() {
+            suspended::give_up(directory);
         }
     }
 }

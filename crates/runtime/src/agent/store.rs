@@ -1,5 +1,5 @@
 //! The image files of a job: one directory, in which every rank has at most two complete files, and one that is being
-//! written or is about to be written over.
+//! written or is about to be written over. Where they are only for other nodes they are in memory instead.
 //!
 //! A file has a temporary name until everything in it is on the disk; then it is renamed. So a file with its own name is
 //! complete, or has been damaged since.
@@ -13,20 +13,23 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::fcntl::OFlag;
 
+use super::ship::Shelf;
 use crate::note;
 use crate::own_directory::Directory;
 use crate::suspended::{self, Key};
+use crate::sys::random;
 
 /// Beginning of the names of files with what is in transit in a wave; its number follows.
 const WAVE: &str = "in-transit-";
 
-/// The directory of a job's image files.
+/// The place of a job's image files.
 pub struct Store {
-    directory: Directory,
+    shelf: Shelf,
     key: Key,
     keep: bool,
     /// Files that the job can be resumed from, with the ranks whose images they are.
@@ -46,7 +49,7 @@ impl Store {
     /// The directory of a job that goes on.
     pub fn of(directory: Directory, key: Key, locks: Vec<File>, keep: bool) -> Store {
         Store {
-            directory,
+            shelf: Shelf::Directory(Arc::new(directory)),
             key,
             keep,
             pinned: HashMap::new(),
@@ -54,8 +57,46 @@ impl Store {
         }
     }
 
-    pub fn directory(&self) -> &Directory {
-        &self.directory
+    /// Without a directory: nothing outlives this process.
+    pub fn in_memory() -> io::Result<Store> {
+        Ok(Store {
+            shelf: Shelf::in_memory(),
+            key: random()?,
+            keep: false,
+            pinned: HashMap::new(),
+            _locks: Vec::new(),
+        })
+    }
+
+    pub fn directory(&self) -> Option<&Directory> {
+        match &self.shelf {
+            Shelf::Directory(directory) => Some(directory),
+            Shelf::Memory(_) => None,
+        }
+    }
+
+    /// The directory, for what is in no memory.
+    fn lasting(&self) -> io::Result<&Directory> {
+        self.directory().ok_or(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Where the files are, also those that come from other nodes.
+    pub fn shelf(&self) -> Shelf {
+        self.shelf.clone()
+    }
+
+    /// The path of a file, for people.
+    pub fn shown(&self, name: &OsStr) -> PathBuf {
+        let directory = self.directory().map_or(Path::new("(memory)"), Directory::path);
+        directory.join(name)
+    }
+
+    /// What is synced when a file has its name.
+    pub fn to_sync(&self, name: &OsStr) -> io::Result<File> {
+        match &self.shelf {
+            Shelf::Directory(directory) => directory.file().try_clone(),
+            Shelf::Memory(_) => self.shelf.open(name),
+        }
     }
 
     pub fn key(&self) -> &Key {
@@ -74,39 +115,36 @@ impl Store {
                 _ if is_used(&name) => {}
                 Some(rank) => self.collect(rank, &name),
                 None if self.pinned.contains_key(&name) => {}
-                None => {
-                    let _ = self.directory.remove(name);
-                }
+                None => self.shelf.remove(&name),
             }
         }
     }
 
     /// Removes image files that nothing can be resumed from.
     pub fn remove_others(&self) {
-        for name in self.directory.names() {
+        for name in self.shelf.names() {
             if name.as_encoded_bytes().starts_with(b"rank-") && !self.pinned.contains_key(&name) {
-                let _ = self.directory.remove(name);
+                self.shelf.remove(&name);
             }
         }
     }
 
     /// The file over which the next image of a rank is written, if there is one.
     pub fn former(&self, rank: usize) -> io::Result<File> {
-        Ok(self.directory.open_file(spare(rank), OFlag::O_RDONLY)?)
+        self.shelf.open(spare(rank).as_ref())
     }
 
     /// A complete image file.
     pub fn image(&self, name: &OsStr) -> io::Result<File> {
-        Ok(self.directory.open_file(name, OFlag::O_RDONLY)?)
+        self.shelf.open(name)
     }
 
     /// Opens the file for the next image of a rank, and writes the page of its note.
     pub fn begin(&self, rank: usize, page: &[u8]) -> io::Result<File> {
         // One that is there already has its room on the disk, or in memory.
-        let _ = self.directory.rename(spare(rank), temporary(rank));
-        let file = self
-            .directory
-            .open_file(temporary(rank), OFlag::O_RDWR | OFlag::O_CREAT)?;
+        let new = temporary(rank);
+        let _ = self.shelf.rename(spare(rank).as_ref(), new.as_ref());
+        let file = self.shelf.open_to_write(new.as_ref())?;
         file.write_all_at(page, resurgo_image::file::NOTE_OFFSET)?;
         Ok(file)
     }
@@ -116,12 +154,12 @@ impl Store {
     pub fn complete(&self, rank: usize, number: u64, rest: &[u8]) -> io::Result<(OsString, u64, Option<File>)> {
         let mut unsynced = None;
         if !rest.is_empty() {
-            let file = self.directory.open_file(temporary(rank), OFlag::O_RDWR)?;
+            let file = self.shelf.open_to_write(temporary(rank).as_ref())?;
             file.write_all_at(rest, file.metadata()?.len())?;
             unsynced = Some(file);
         }
         let name: OsString = note::file_name(rank, number).into();
-        self.directory.rename(temporary(rank), &name)?;
+        self.shelf.rename(temporary(rank).as_ref(), &name)?;
         let bytes = self.image(&name).and_then(|file| file.metadata());
         Ok((name, bytes.map_or(0, |file| file.len()), unsynced))
     }
@@ -132,22 +170,23 @@ impl Store {
             return;
         }
         // It was removed by somebody else, or cannot be: then it is removed with the directory.
-        let _ = self.directory.rename(name, spare(rank));
+        let _ = self.shelf.rename(name, spare(rank).as_ref());
     }
 
     /// There is a file with what is in transit in a wave.
     pub fn has_in_transit(&self, wave: u64) -> bool {
-        self.directory.has(in_transit(wave))
+        self.directory()
+            .is_some_and(|directory| directory.has(in_transit(wave)))
     }
 
     /// That file.
     pub fn open_in_transit(&self, wave: u64) -> io::Result<File> {
-        Ok(self.directory.open_file(in_transit(wave), OFlag::O_RDONLY)?)
+        Ok(self.lasting()?.open_file(in_transit(wave), OFlag::O_RDONLY)?)
     }
 
     /// What it holds, as [`Store::write_in_transit`] has written it.
     pub fn read_in_transit(&self, wave: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = self.directory.read(in_transit(wave))?;
+        let mut bytes = self.lasting()?.read(in_transit(wave))?;
         let wrong = || {
             io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -165,8 +204,9 @@ impl Store {
     /// Writes it. It may not be on the disk yet.
     pub fn write_in_transit(&self, wave: u64, bytes: &[u8]) -> io::Result<()> {
         let new = "in-transit.new";
-        let _ = self.directory.remove(new);
-        let file = self.directory.open_file(new, OFlag::O_WRONLY | OFlag::O_CREAT)?;
+        let directory = self.lasting()?;
+        let _ = directory.remove(new);
+        let file = directory.open_file(new, OFlag::O_WRONLY | OFlag::O_CREAT)?;
         let mac = blake3::keyed_hash(&self.key, bytes);
         let length = (bytes.len() + blake3::OUT_LEN) as i64;
         // A disk that has no room says so here.
@@ -174,42 +214,45 @@ impl Store {
         let written = room
             .and_then(|()| file.write_all_at(bytes, 0))
             .and_then(|()| file.write_all_at(mac.as_bytes(), bytes.len() as u64));
-        let named = written.and_then(|()| self.directory.rename(new, in_transit(wave)));
+        let named = written.and_then(|()| directory.rename(new, in_transit(wave)));
         if named.is_err() {
-            let _ = self.directory.remove(new);
+            let _ = directory.remove(new);
         }
         named
     }
 
     /// Removes those of other waves than `stay`.
     pub fn remove_in_transit(&self, stay: &[u64]) {
-        for name in self.directory.names() {
+        for name in self.shelf.names() {
             let number = name.to_str().and_then(|name| name.strip_prefix(WAVE)?.parse().ok());
             if number.is_some_and(|number| !stay.contains(&number)) && !self.pinned.contains_key(&name) {
-                let _ = self.directory.remove(name);
+                self.shelf.remove(&name);
             }
         }
     }
 
     /// The rank writes no more images.
     pub fn end(&self, rank: usize) {
-        let _ = self.directory.remove(spare(rank));
+        self.shelf.remove(spare(rank).as_ref());
         self.give_up(rank);
     }
 
     /// The file will not be written.
     pub fn give_up(&self, rank: usize) {
-        let _ = self.directory.remove(temporary(rank));
+        self.shelf.remove(temporary(rank).as_ref());
     }
 
     /// Ends with the job: its files go when it has ended well, unless they are to be kept. A program that has come to its end
     /// cannot be resumed.
     pub fn close(self, finished: bool, well: bool) {
+        let Shelf::Directory(directory) = &self.shelf else {
+            return;
+        };
         if finished {
-            suspended::remove(&self.directory);
+            suspended::remove(directory);
         }
         if well && !self.keep {
-            let _ = self.directory.remove_all();
+            let _ = directory.remove_all();
         }
     }
 }

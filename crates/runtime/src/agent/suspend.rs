@@ -19,6 +19,7 @@ use super::ranks::Rank;
 use super::store::Store;
 use super::wave_logs::WaveLog;
 use super::{Agent, Work};
+use crate::own_directory::Directory;
 use crate::suspended::{self, About, Header, Reader, Section, Writer};
 
 /// How far the suspension of a job has come.
@@ -70,6 +71,11 @@ pub(super) struct FileState {
 }
 
 impl Work {
+    /// Where image files, and what else a later run needs, are on a disk.
+    pub(super) fn directory(&self) -> Option<&Directory> {
+        self.store.as_ref()?.directory()
+    }
+
     pub(super) fn is_halting(&self) -> bool {
         self.halt != Halt::No
     }
@@ -121,7 +127,8 @@ impl Work {
         memory.unneeded = self.memory.free_segments(self.ranks.len())?;
         let input = input.map(File::open).transpose()?;
         let sections = vec![memory, whole(self.spill.as_ref())?, whole(input.as_ref())?];
-        Writer::begin(store.directory(), store.key(), &header, sections)
+        let directory = store.directory().ok_or(io::ErrorKind::NotFound)?;
+        Writer::begin(directory, store.key(), &header, sections)
     }
 }
 
@@ -145,16 +152,16 @@ impl Agent {
     pub(super) fn suspend(&mut self, about: Value, input: Option<&OsStr>) -> io::Result<()> {
         self.give_up_recording();
         let work = &self.work;
-        let Some(store) = &work.store else {
+        let Some(directory) = work.directory() else {
             let reason = "there is no directory for files".to_string();
             return self.send(&ToDispatcher::NotSuspended { reason });
         };
-        let directory = store.directory().path().to_path_buf();
+        let directory = directory.path().to_path_buf();
         let written = self.write_state(about, input);
         if !matches!(written, Ok(Some(_)))
-            && let Some(store) = self.work.store.as_ref()
+            && let Some(directory) = self.work.directory()
         {
-            suspended::give_up(store.directory());
+            suspended::give_up(directory);
         }
         match written {
             Ok(Some(bytes)) => {
@@ -181,10 +188,10 @@ impl Agent {
                 return Ok(None);
             }
         }
-        let Some(store) = self.work.store.as_ref() else {
+        let Some(directory) = self.work.directory() else {
             return Ok(None);
         };
-        let bytes = writer.finish(store.directory())?;
+        let bytes = writer.finish(directory)?;
         self.work.pin_files();
         Ok(Some(bytes))
     }

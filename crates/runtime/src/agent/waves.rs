@@ -155,10 +155,12 @@ impl Agent {
             Command::Write { rank, number } => self.write_image(rank as usize, number),
             Command::GiveUp { rank, number } => {
                 self.work.give_up_file(rank as usize, number);
+                self.work.forget_copy(rank, number);
                 Ok(())
             }
             Command::Collect { rank, number } => {
                 self.work.collect_file(rank as usize, number);
+                self.work.forget_copy(rank, number);
                 Ok(())
             }
             Command::Forget { rank, before } => {
@@ -166,6 +168,7 @@ impl Agent {
                 self.work.forget_before(rank as usize, before)
             }
             Command::Kill { rank, life } => {
+                self.work.end_awaited(rank, life);
                 self.work.ranks[rank as usize].end_by_order(life);
                 Ok(())
             }
@@ -174,16 +177,19 @@ impl Agent {
                 life,
                 from,
                 together,
+                reads,
                 ..
-            } => self.begin(rank as usize, life, from, together),
-            // There is no other node that could have it.
-            Command::Replicate { .. } => Ok(()),
+            } => self.begin_here(rank, life, from, together, reads),
+            Command::Replicate { rank, number, to } => {
+                self.replicate(rank, number, to);
+                Ok(())
+            }
             Command::Record { wave, oldest } => self.begin_recording(wave, oldest),
             others => self.work.carry_out(others),
         }
     }
 
-    fn begin(&mut self, rank: usize, life: u64, from: From, together: bool) -> io::Result<()> {
+    pub(super) fn begin(&mut self, rank: usize, life: u64, from: From, together: bool) -> io::Result<()> {
         let Err(error) = self.start_life(rank, life, from, together) else {
             return Ok(());
         };
@@ -327,7 +333,7 @@ impl Work {
 
 impl Rank {
     /// Ends life `life`, as the coordinator wants; one whose process is not known yet as soon as it is.
-    fn end_by_order(&mut self, life: u64) {
+    pub(super) fn end_by_order(&mut self, life: u64) {
         if self.asked.life != life {
             return;
         }

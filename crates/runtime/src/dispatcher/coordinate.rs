@@ -4,6 +4,8 @@
 //! What an agent says of several nodes' work is one fact each: [`Fact::TransitKnown`] is taken for the answer of all, as there is one
 //! node.
 
+use std::ops::Range;
+
 use resurgo_protocol::coordinator::{Plan, Whom};
 use resurgo_protocol::{Command, Fact};
 use resurgo_wire::control::{Job, ToAgent};
@@ -19,8 +21,8 @@ pub(super) fn plan(job: &Job, ranks: usize) -> Plan {
         protocol: job.protocol,
         units: job.units(ranks),
         groups: job.groups.clone(),
-        partners: false,
-        files: job.image_files.directory.is_some(),
+        partners: job.image_files.partners,
+        files: job.image_files.is_any(),
         local_copies: job.image_files.local_copies,
         groups_at_once: job.groups_at_once,
     }
@@ -29,6 +31,11 @@ pub(super) fn plan(job: &Job, ranks: usize) -> Plan {
 impl Dispatcher {
     /// Tells the coordinator what has happened, and has done what follows.
     pub(super) fn coordinate(&mut self, fact: Fact) {
+        let written = match fact {
+            Fact::Stored { rank, .. } => rank as usize..rank as usize + 1,
+            Fact::Down { .. } => 0..self.pids.len(),
+            _ => 0..0,
+        };
         self.coordinator.handle(fact, self.start.elapsed());
         while let Some(command) = self.coordinator.poll() {
             if command == Command::Reset {
@@ -46,8 +53,16 @@ impl Dispatcher {
                 Whom::All => self.agents.give_all(command),
             }
         }
+        self.mind_written(written);
         // A broken connection is noticed when it is read.
         self.agents.send_queued();
+    }
+
+    /// Images of these ranks may be where they are to be.
+    pub(super) fn mind_written(&mut self, ranks: Range<usize>) {
+        for rank in ranks.filter(|rank| !self.coordinator.writes(*rank as u32)) {
+            self.checkpoints.end_writing(rank);
+        }
     }
 
     /// Tells the coordinator when nobody has said anything about an image for long.

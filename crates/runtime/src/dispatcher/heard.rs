@@ -238,7 +238,7 @@ impl Dispatcher {
                 write_ns,
             } => {
                 let time = Duration::from_nanos(write_ns);
-                self.checkpoints.end_writing(rank);
+                self.mind_written(rank..rank + 1);
                 self.bus.tell(Event::ImageWritten {
                     rank,
                     image: number,

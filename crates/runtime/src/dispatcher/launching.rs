@@ -127,12 +127,17 @@ pub fn launch(cluster: &Cluster, job: &Job, patience: &Patience) -> Result<(Vec<
     }
     let mut plans = Vec::new();
     let mesh: Vec<Vec<SocketAddr>> = launching.guests.iter().map(Guest::mesh).collect();
+    let arrivals = launching.guests.iter().map(|guest| guest.arrived.as_ref());
+    let copies: Vec<u16> = arrivals
+        .map(|arrived| arrived.map_or(0, |(_, arrival)| arrival.copies))
+        .collect();
     let mut nodes = Vec::new();
     for (own, guest) in (0..).zip(launching.guests) {
         plans.push(Nodes {
             own,
             epoch: 0,
             mesh: mesh.clone(),
+            copies: copies.clone(),
             of_rank: cluster.of_rank.clone(),
         });
         nodes.extend(

@@ -82,6 +82,16 @@ pub struct ImageFiles {
     /// local disks; Bouteiller 2006, §III.E). Without files they always do.
     #[serde(default = "yes")]
     pub local_copies: bool,
+    /// Each goes to another node as well. Where there is no directory they are files in memory for that.
+    #[serde(default)]
+    pub partners: bool,
+}
+
+impl ImageFiles {
+    /// Images are files.
+    pub fn is_any(&self) -> bool {
+        self.directory.is_some() || self.partners
+    }
 }
 
 /// Where the memory of ranks lies.

@@ -51,6 +51,8 @@ pub struct Arrival {
     pub host: String,
     /// Where the agent listens for those of other nodes.
     pub mesh: Vec<SocketAddr>,
+    /// The same for copies of images: the port.
+    pub copies: u16,
     /// What must be the same on all nodes.
     pub alike: Alike,
 }

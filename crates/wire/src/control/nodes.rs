@@ -13,6 +13,9 @@ pub struct Nodes {
     pub epoch: u64,
     /// Per node: where its agent listens for those of other nodes, the address that is tried first before the others.
     pub mesh: Vec<Vec<SocketAddr>>,
+    /// Per node: the port at which its agent gives and takes copies of images.
+    #[serde(default)]
+    pub copies: Vec<u16>,
     /// Per rank: the node that it runs on.
     pub of_rank: Vec<u32>,
 }
@@ -21,6 +24,14 @@ impl Nodes {
     /// The rank runs on the node that is told. Ranks that the plan does not name do: those without a plan have one node.
     pub fn is_here(&self, rank: usize) -> bool {
         self.of_rank.get(rank).is_none_or(|node| *node == self.own)
+    }
+
+    /// Where the agent of a node gives and takes copies of images.
+    pub fn copies_at(&self, node: u32) -> Vec<SocketAddr> {
+        let place = node as usize;
+        let known = self.mesh.get(place).zip(self.copies.get(place));
+        let addresses = known.map(|(mesh, port)| mesh.iter().map(|address| SocketAddr::new(address.ip(), *port)));
+        addresses.map_or(Vec::new(), Iterator::collect)
     }
 
     /// The ranks of a node, in ascending order.
@@ -40,10 +51,13 @@ mod tests {
             own: 1,
             epoch: 0,
             mesh: vec![vec!["127.0.0.1:1".parse().unwrap()], vec!["[::1]:2".parse().unwrap()]],
+            copies: vec![3, 4],
             of_rank: vec![0, 1, 0, 1],
         };
         assert_eq!((0..4).filter(|rank| plan.is_here(*rank)).collect::<Vec<_>>(), [1, 3]);
         assert_eq!(plan.ranks_of(0).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(plan.copies_at(1), ["[::1]:4".parse().unwrap()]);
+        assert_eq!(plan.copies_at(2), []);
         let text = serde_json::to_string(&plan).unwrap();
         assert_eq!(serde_json::from_str::<Nodes>(&text).unwrap(), plan);
     }

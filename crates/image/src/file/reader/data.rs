@@ -74,6 +74,29 @@ impl Image {
         })
     }
 
+    /// What of the file belongs to the image, in ascending order. What lies between is as good as zeros: in a file that has been written
+    /// over it may be pages of images before.
+    pub fn parts(&self) -> Vec<Range<u64>> {
+        let data = DATA_OFFSET..DATA_OFFSET + self.header.data_length;
+        let stored = |extent: &Extent| extent.offset..extent.offset + extent.length;
+        let mut all: Vec<Range<u64>> = match self.header.compression {
+            PLAIN => self.extents.iter().map(stored).collect(),
+            _ => vec![data.clone()],
+        };
+        // The note may go on behind all else.
+        let end = self.file.metadata().map_or(self.header.length, |file| file.len());
+        all.extend([0..data.start, data.end..end]);
+        all.sort_by_key(|part| part.start);
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        for part in all.into_iter().filter(|part| !part.is_empty()) {
+            match parts.last_mut() {
+                Some(last) if last.end >= part.start => last.end = last.end.max(part.end),
+                _ => parts.push(part),
+            }
+        }
+        parts
+    }
+
     /// The file in which data that is not compressed lies where the extents say.
     pub fn plain_data(&self) -> Result<File, Defect> {
         self.file.try_clone().map_err(|source| self.unreadable(source))

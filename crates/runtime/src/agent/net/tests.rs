@@ -62,6 +62,7 @@ fn nodes(protocol: Protocol, of_rank: &[u32], listeners: Vec<TcpListener>, doors
     let nodes = (0..).zip(listeners).map(|(own, listener)| {
         let memory = NodeMemory::create(&job, of_rank.len()).unwrap();
         let plan = Nodes {
+            copies: Vec::new(),
             own,
             epoch: 3,
             mesh: doors.iter().map(|door| vec![*door]).collect(),
@@ -277,6 +278,7 @@ fn who_does_not_hold_the_key_is_let_down() {
     let (listener, doors) = listeners(2);
     let memory = NodeMemory::create(&job(), 2).unwrap();
     let plan = Nodes {
+        copies: Vec::new(),
         own: 1,
         epoch: 3,
         mesh: doors.iter().map(|door| vec![*door]).collect(),

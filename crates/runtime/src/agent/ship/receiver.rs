@@ -1,0 +1,213 @@
+//! Agents of other nodes that connect: they bring images, or want some.
+
+use std::collections::HashMap;
+use std::io::{self, PipeReader, PipeWriter};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use resurgo_wire::handshake::{Doorkeeper, Heard, KEY_BYTES, Server, Word};
+use resurgo_wire::replica::{Frame, Offer};
+
+use super::pace;
+use super::party::{Event, Parcel, Party, spawn};
+use super::sealed::{MOST_NODES, Sealed};
+use super::transfer::{give, take};
+use crate::reception::{Guest, Line, Reception};
+use crate::sys::random;
+
+/// Nodes for whose agents there are places at the door, beside those for strangers.
+const PLACES: usize = 64;
+/// Most bytes that anybody may say before it has proved the key.
+const MOST_SAID: usize = 64 << 10;
+/// How often those are looked for who are late.
+const LOOK: u16 = 200;
+
+/// While it exists agents are let in.
+pub struct Door {
+    _open: PipeWriter,
+}
+
+impl Door {
+    pub fn open(listener: TcpListener, party: Party) -> io::Result<Door> {
+        let (closed, open) = io::pipe()?;
+        listener.set_nonblocking(true)?;
+        spawn(move || let_in(&listener, &closed, &party))?;
+        Ok(Door { _open: open })
+    }
+}
+
+/// Who stands at the door.
+struct Stranger {
+    line: Line,
+    said: Vec<u8>,
+    doorkeeper: Doorkeeper,
+    hello: [u8; KEY_BYTES],
+    challenge: [u8; KEY_BYTES],
+}
+
+impl Guest for Stranger {
+    fn line(&self) -> &Line {
+        &self.line
+    }
+}
+
+/// By node: the connection that brings images, and who deals with it.
+type Bringing = Arc<Mutex<HashMap<u32, (TcpStream, Arc<Mutex<()>>)>>>;
+
+/// The thread at the door.
+fn let_in(listener: &TcpListener, closed: &PipeReader, party: &Party) {
+    let mut reception = Reception::new(PLACES);
+    let bringing = Bringing::default();
+    loop {
+        let readable = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
+        let mut ready = vec![readable(closed.as_fd()), readable(listener.as_fd())];
+        ready.extend(
+            reception
+                .iter()
+                .map(|(_, stranger): (_, &Stranger)| stranger.line.poll(false)),
+        );
+        let patience = match reception.has_deadlines() {
+            true => PollTimeout::from(LOOK),
+            false => PollTimeout::NONE,
+        };
+        let _ = poll(&mut ready, patience);
+        let is_closed = ready[0].any() == Some(true);
+        if is_closed {
+            return;
+        }
+        reception.accept(listener, |line| Stranger::new(line, party.key));
+        for id in reception.ids() {
+            let Some(mut stranger) = reception.take(id) else {
+                continue;
+            };
+            match stranger.hear() {
+                Ok(None) => reception.put_back(id, stranger),
+                Ok(Some(node)) => {
+                    let (party, bringing) = (party.clone(), bringing.clone());
+                    // Without a thread it is cut off, and tries again.
+                    let _ = spawn(move || {
+                        let _ = serve(stranger, node, &party, &bringing);
+                    });
+                }
+                Err(_) => {}
+            }
+        }
+        reception.cut_late();
+    }
+}
+
+impl Stranger {
+    fn new(line: Line, key: [u8; KEY_BYTES]) -> io::Result<Stranger> {
+        let challenge = random()?;
+        Ok(Stranger {
+            line,
+            said: Vec::new(),
+            doorkeeper: Doorkeeper::new(Server::Replica, MOST_NODES, 0, key, challenge),
+            hello: [0; KEY_BYTES],
+            challenge,
+        })
+    }
+
+    /// Takes what has come: the node that it has proved to be of.
+    fn hear(&mut self) -> io::Result<Option<u32>> {
+        let mut bytes = [0; 4096];
+        while let Some(came) = self.line.read(&mut bytes)? {
+            if came == 0 || self.said.len() > MOST_SAID {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.said.extend_from_slice(&bytes[..came]);
+            while let Some((word, used)) = Frame::decode(&self.said, None).map_err(io::Error::other)? {
+                let Frame::Handshake(word) = word else {
+                    return Err(io::ErrorKind::InvalidData.into());
+                };
+                if let Word::Hello(hello) = &word {
+                    self.hello = hello.nonce;
+                }
+                self.said.drain(..used);
+                match self.doorkeeper.hear(word).map_err(io::Error::other)? {
+                    Heard::Proved(visitor) => return Ok(Some(visitor.rank)),
+                    Heard::Stranger(answer) => {
+                        // It is short, and the first that this connection has to send.
+                        self.line.write(&Frame::Handshake(answer).encode(None))?;
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The thread of one connection.
+fn serve(stranger: Stranger, node: u32, party: &Party, bringing: &Bringing) -> io::Result<()> {
+    let Stranger {
+        line,
+        said,
+        hello,
+        challenge,
+        ..
+    } = stranger;
+    let mut stream = Sealed::admitted(line.into_stream(), &said, &party.key, &hello, &challenge)?;
+    match stream.receive()? {
+        Frame::Want { rank, number } => hand_out(&mut stream, rank, number, party),
+        Frame::Offer(offer) => {
+            let own = Arc::new(Mutex::new(()));
+            let busy = own.lock().unwrap_or_else(PoisonError::into_inner);
+            let former = {
+                let mut all = bringing.lock().unwrap_or_else(PoisonError::into_inner);
+                all.insert(node, (stream.stream().try_clone()?, own.clone()))
+            };
+            if let Some((former, its)) = former {
+                // What has come by it is put by when it has ended.
+                let _ = former.shutdown(Shutdown::Both);
+                drop(its.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+            let result = bring(&mut stream, offer, party);
+            drop(busy);
+            result
+        }
+        frame => Err(io::Error::other(format!("a {} frame where none is due", frame.name()))),
+    }
+}
+
+/// One image after the other.
+fn bring(stream: &mut Sealed, first: Offer, party: &Party) -> io::Result<()> {
+    let mut offer = first;
+    loop {
+        let (rank, number) = (offer.rank, offer.number);
+        if take(stream, offer, &party.keeper)?.is_err() {
+            // Who has heard why calls again.
+            return Ok(());
+        }
+        party.events.say(Event::Holds { rank, number });
+        offer = match stream.receive()? {
+            Frame::Offer(offer) => offer,
+            frame => return Err(io::Error::other(format!("a {} frame where none is due", frame.name()))),
+        };
+    }
+}
+
+/// Somebody waits for the image.
+fn hand_out(stream: &mut Sealed, rank: u32, number: u64, party: &Party) -> io::Result<()> {
+    let keeper = &party.keeper;
+    let found = keeper.held(rank, number).ok_or(io::ErrorKind::NotFound.into());
+    let parcel = found.and_then(|held| {
+        let file = keeper.open(&held)?;
+        Ok(Parcel {
+            offer: held.offer,
+            file,
+        })
+    });
+    match parcel {
+        Ok(parcel) => {
+            pace::set_free(stream.stream());
+            give(stream, &parcel, keeper.contents.parts, |_| true).map(|_| ())
+        }
+        Err(error) => {
+            let error: io::Error = error;
+            let reason = format!("the copy of the image cannot be read: {error}");
+            stream.send(&Frame::No { reason })
+        }
+    }
+}

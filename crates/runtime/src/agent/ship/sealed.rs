@@ -1,0 +1,179 @@
+//! A connection between two agents that both have proved the job's key. It waits for the other side, but not for ever.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use resurgo_wire::handshake::{Greeting, Hello, KEY_BYTES, Server, Word};
+use resurgo_wire::replica::{Frame, RUN_HEAD, Seal, Side};
+
+use crate::sys::random;
+
+/// How long an address is tried, and how long the handshake may take.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Silence after which a connection counts as broken.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for an answer: who syncs and verifies a file says nothing meanwhile.
+const FOR_ANSWERS: Duration = Duration::from_secs(120);
+/// Numbers of nodes are below this.
+pub const MOST_NODES: u32 = 1 << 16;
+/// Bytes that are read at once.
+const READ: usize = 512 << 10;
+
+pub struct Sealed {
+    stream: TcpStream,
+    /// What has come: bytes `taken..came` have yet to be looked at.
+    incoming: Vec<u8>,
+    taken: usize,
+    came: usize,
+    seals: Option<(Seal, Seal)>,
+}
+
+/// Also where others have a handle of it.
+impl Drop for Sealed {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+impl Sealed {
+    fn new(stream: TcpStream) -> io::Result<Sealed> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Sealed {
+            stream,
+            incoming: vec![0; READ],
+            taken: 0,
+            came: 0,
+            seals: None,
+        })
+    }
+
+    /// Calls the agent at one of these addresses, as node `node`.
+    pub fn call(addresses: &[SocketAddr], node: u32, key: &[u8; KEY_BYTES]) -> io::Result<Sealed> {
+        let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
+        for address in addresses {
+            result = TcpStream::connect_timeout(address, CONNECT);
+            if result.is_ok() {
+                break;
+            }
+        }
+        let mut this = Sealed::new(result?)?;
+        this.stream.set_read_timeout(Some(CONNECT))?;
+        let hello = Hello {
+            rank: node,
+            size: MOST_NODES,
+            incarnation: 0,
+            nonce: random()?,
+        };
+        let greeting = Greeting::new(Server::Replica, *key, hello);
+        this.send(&Frame::Handshake(greeting.hello()))?;
+        let Frame::Handshake(word) = this.receive()? else {
+            return Err(io::Error::other("no word of the handshake"));
+        };
+        let challenge = match &word {
+            Word::Challenge { nonce, .. } => *nonce,
+            _ => [0; KEY_BYTES],
+        };
+        let (_, proof) = greeting.answer(word, |_| None).map_err(io::Error::other)?;
+        this.send(&Frame::Handshake(proof))?;
+        this.seals = Some((
+            Seal::new(key, Side::Visitor, &hello.nonce, &challenge),
+            Seal::new(key, Side::Server, &hello.nonce, &challenge),
+        ));
+        this.stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(this)
+    }
+
+    /// The next frame, which may be long in coming.
+    pub fn receive_answer(&mut self) -> io::Result<Frame<'_>> {
+        self.stream.set_read_timeout(Some(FOR_ANSWERS))?;
+        self.receive()
+    }
+
+    /// The connection of a visitor who has proved the key, with what it has said since; the nonces of both.
+    pub fn admitted(
+        stream: TcpStream,
+        said: &[u8],
+        key: &[u8; KEY_BYTES],
+        hello: &[u8; KEY_BYTES],
+        challenge: &[u8; KEY_BYTES],
+    ) -> io::Result<Sealed> {
+        let mut this = Sealed::new(stream)?;
+        let room = this.incoming.get_mut(..said.len());
+        room.ok_or(io::ErrorKind::InvalidData)?.copy_from_slice(said);
+        this.came = said.len();
+        this.seals = Some((
+            Seal::new(key, Side::Server, hello, challenge),
+            Seal::new(key, Side::Visitor, hello, challenge),
+        ));
+        Ok(this)
+    }
+
+    /// Another handle of the connection, by which it can be cut.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    pub fn send(&mut self, frame: &Frame<'_>) -> io::Result<()> {
+        let seal = self.seals.as_mut().map(|(ours, _)| ours);
+        let bytes = frame.encode(seal);
+        self.stream.write_all(&bytes)
+    }
+
+    /// Sends a Run whose `length` bytes `fill` reads to where they are sent from.
+    pub fn send_run(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        position: u64,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some((ours, _)) = &mut self.seals else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        buffer.resize(RUN_HEAD + length, 0);
+        fill(&mut buffer[RUN_HEAD..])?;
+        ours.close_run(buffer, position);
+        self.stream.write_all(buffer)
+    }
+
+    /// The next frame.
+    ///
+    /// # Errors
+    /// The connection is broken, or what has come is not what the other side has sent.
+    pub fn receive(&mut self) -> io::Result<Frame<'_>> {
+        let length = loop {
+            match Frame::length(&self.incoming[self.taken..self.came]) {
+                Ok(Some(length)) if length <= self.came - self.taken => break length,
+                Ok(_) => self.read()?,
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        };
+        let frame = &self.incoming[self.taken..self.taken + length];
+        self.taken += length;
+        let seal = self.seals.as_mut().map(|(_, theirs)| theirs);
+        let decoded = Frame::decode(frame, seal).map_err(io::Error::other)?;
+        decoded
+            .map(|(frame, _)| frame)
+            .ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        self.incoming.copy_within(self.taken..self.came, 0);
+        (self.taken, self.came) = (0, self.came - self.taken);
+        loop {
+            match self.stream.read(&mut self.incoming[self.came..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(length) => {
+                    self.came += length;
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What goes to one partner, and what is brought from one.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use resurgo_wire::replica::Frame;
+
+use super::pace;
+use super::party::{Event, Parcel, Party, spawn};
+use super::sealed::Sealed;
+use super::transfer::{Outcome, give, take};
+
+/// Pauses before a connection is made again: the first, and the longest.
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// How often an image is asked for that somebody waits for.
+const ATTEMPTS: u32 = 8;
+
+/// By number and rank: all images of a wave go before those of the next.
+type Queue = BTreeMap<(u64, u32), Arc<Parcel>>;
+
+#[derive(Default)]
+struct State {
+    queue: Queue,
+    addresses: Vec<SocketAddr>,
+    /// Of the present connection, so that it can be cut.
+    stream: Option<TcpStream>,
+    is_over: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the next parcel, and so long before it is looked for; none: it is over.
+    fn next(&self, pause: Duration) -> Option<(Arc<Parcel>, Vec<SocketAddr>)> {
+        let state = self.lock();
+        let waited = self.news.wait_timeout_while(state, pause, |state| !state.is_over);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let idle = |state: &mut State| state.queue.is_empty() && !state.is_over;
+        let waited = self.news.wait_while(state, idle);
+        let state = waited.unwrap_or_else(PoisonError::into_inner);
+        let first = state.queue.first_key_value().filter(|_| !state.is_over);
+        first.map(|(_, parcel)| (parcel.clone(), state.addresses.clone()))
+    }
+
+    /// It is still to be sent; otherwise none, else how many later numbers wait behind it.
+    fn waiting(&self, parcel: &Parcel) -> Option<usize> {
+        let state = self.lock();
+        let place = (parcel.offer.number, parcel.offer.rank);
+        if state.is_over || !state.queue.contains_key(&place) {
+            return None;
+        }
+        let mut later: Vec<u64> = state.queue.keys().map(|(number, _)| *number).collect();
+        later.dedup();
+        Some(later.iter().filter(|number| **number > place.0).count())
+    }
+
+    fn remove(&self, parcel: &Parcel) {
+        let place = (parcel.offer.number, parcel.offer.rank);
+        self.lock().queue.remove(&place);
+    }
+}
+
+/// The agent's end of the thread that sends.
+pub struct Sender {
+    shared: Arc<Shared>,
+}
+
+impl Sender {
+    /// To node `node`.
+    pub fn start(party: Party, node: u32) -> io::Result<Sender> {
+        let shared = Arc::new(Shared::default());
+        let theirs = shared.clone();
+        spawn(move || run(&party, node, &theirs))?;
+        Ok(Sender { shared })
+    }
+
+    pub fn send(&self, parcel: Parcel, addresses: &[SocketAddr]) {
+        let mut state = self.shared.lock();
+        state.addresses = addresses.to_vec();
+        let place = (parcel.offer.number, parcel.offer.rank);
+        state.queue.insert(place, Arc::new(parcel));
+        self.shared.news.notify_all();
+    }
+
+    pub fn give_up(&self, rank: u32, number: u64) {
+        self.shared.lock().queue.remove(&(number, rank));
+    }
+
+    fn close(&self) {
+        let mut state = self.shared.lock();
+        state.is_over = true;
+        if let Some(stream) = &state.stream {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.shared.news.notify_all();
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The thread.
+fn run(party: &Party, node: u32, shared: &Shared) {
+    let mut connection: Option<Sealed> = None;
+    let mut pause = Duration::ZERO;
+    while let Some((parcel, addresses)) = shared.next(pause) {
+        let sent =
+            connect(party, shared, &mut connection, &addresses).and_then(|stream| send(party, shared, stream, &parcel));
+        let is_idle = shared.lock().queue.len() <= 1;
+        match sent {
+            Ok(outcome) => {
+                pause = Duration::ZERO;
+                shared.remove(&parcel);
+                // The partner does not wait for ever for the next one, and not at all after an image that it has not taken.
+                connection = connection.filter(|_| !is_idle && outcome.is_ok());
+                if let Err(reason) = outcome {
+                    let (rank, number) = (parcel.offer.rank, parcel.offer.number);
+                    party.events.say(Event::Refused {
+                        rank,
+                        number,
+                        node,
+                        reason,
+                    });
+                }
+            }
+            Err(error) => {
+                pause = match (connection.take(), error.kind()) {
+                    (_, io::ErrorKind::Interrupted) => Duration::ZERO,
+                    (Some(_), _) => PAUSE,
+                    // Nobody is there.
+                    (None, _) => (pause * 2).clamp(PAUSE, LONGEST_PAUSE),
+                };
+            }
+        }
+    }
+}
+
+fn connect<'a>(
+    party: &Party,
+    shared: &Shared,
+    connection: &'a mut Option<Sealed>,
+    addresses: &[SocketAddr],
+) -> io::Result<&'a mut Sealed> {
+    let stream = match connection.take() {
+        Some(stream) => stream,
+        None => {
+            let stream = Sealed::call(addresses, party.node, &party.key)?;
+            shared.lock().stream = Some(stream.stream().try_clone()?);
+            stream
+        }
+    };
+    Ok(connection.insert(stream))
+}
+
+fn send(party: &Party, shared: &Shared, stream: &mut Sealed, parcel: &Parcel) -> io::Result<Outcome> {
+    let mut paced = None;
+    give(stream, parcel, party.keeper.contents.parts, |stream| {
+        let waiting = shared.waiting(parcel);
+        if let Some(waiting) = waiting.filter(|waiting| paced != Some(*waiting)) {
+            pace::set(stream, waiting);
+            paced = Some(waiting);
+        }
+        waiting.is_some()
+    })
+}
+
+/// Brings the image from the node at one of these addresses.
+pub fn fetch(party: &Party, rank: u32, number: u64, addresses: &[SocketAddr]) -> Outcome {
+    let mut pause = PAUSE;
+    let mut broken = String::new();
+    for _ in 0..ATTEMPTS {
+        match ask(party, rank, number, addresses) {
+            Ok(outcome) => return outcome,
+            Err(error) => broken = error.to_string(),
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    Err(broken)
+}
+
+fn ask(party: &Party, rank: u32, number: u64, addresses: &[SocketAddr]) -> io::Result<Outcome> {
+    let mut stream = Sealed::call(addresses, party.node, &party.key)?;
+    stream.send(&Frame::Want { rank, number })?;
+    let offer = match stream.receive()? {
+        Frame::Offer(offer) if (offer.rank, offer.number) == (rank, number) => offer,
+        Frame::No { reason } => return Ok(Err(reason)),
+        frame => return Err(io::Error::other(format!("a {} frame where none is due", frame.name()))),
+    };
+    take(&mut stream, offer, &party.keeper)
+}

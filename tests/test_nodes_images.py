@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images that leave their node: a node is lost, and its ranks go on from copies that other nodes have."""
+
+import os
+import signal
+
+import pytest
+
+from catalogue import BY_NAME, arguments
+from survival import compare, every, undisturbed
+from test_nodes import agents, last_lives
+
+
+def waves(job):
+    """How many waves are complete. Each but the last is in the memory of two nodes: the next begins only then."""
+    return sum(event["event"] == "wave_complete" for event in job.events)
+
+
+def run_with_losses(jobs, program, rng, number, losses):
+    """A job on three nodes that loses some, each when a wave is on two nodes; and that has the same result as without."""
+    entry, command = BY_NAME["heat"], program("heat")
+    expected = undisturbed(jobs, command, entry, 4)
+    file = jobs.directory / "result-lost"
+    options = ["--nodes", "3", "-ppn", "1", "--lease", "1s", *every("100ms")]
+    job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol="blocking")
+    for loss in range(losses):
+        before = waves(job)
+        assert job.until(lambda: waves(job) >= before + 2), f"loss {loss}"  # noqa: B023
+        os.kill(rng.choice(agents(job)), number)
+        assert job.until(lambda: len([event for event in job.events if event["event"] == "returned"]) > loss)  # noqa: B023
+    return compare(entry, job.wait(90), file, expected)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_ranks_of_a_lost_node_begin_from_copies_elsewhere(jobs, program, rng, number):
+    result = run_with_losses(jobs, program, rng, number, 1)
+    assert len(result.of("node_lost")) == 1 and result.of("returned")[0]["wave"] > 0, result.describe()
+    moved = [event for event in result.of("started") if event["from_file"] and event["image"] > 0]
+    assert {event["rank"] for event in moved} <= set(last_lives(result)), result.describe()
+
+
+def test_nodes_are_lost_one_after_the_other(jobs, program, rng):
+    """What was begun from a copy is copied again, as long as there is another node."""
+    result = run_with_losses(jobs, program, rng, signal.SIGKILL, 2)
+    assert [event["wave"] > 0 for event in result.of("returned")] == [True, True], result.describe()
