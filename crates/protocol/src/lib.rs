@@ -7,6 +7,7 @@ mod blocking;
 pub mod causal;
 pub mod chandy_lamport;
 pub mod channel_memory;
+pub mod checkpoints;
 pub mod coordinator;
 pub mod event_logger;
 pub mod group;

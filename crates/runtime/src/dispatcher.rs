@@ -3,7 +3,6 @@
 
 mod books;
 mod bus;
-mod checkpoints;
 mod console;
 mod coordinate;
 mod events;
@@ -40,6 +39,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use resurgo_protocol::Coordinator;
+use resurgo_protocol::checkpoints::Checkpoints;
+pub use resurgo_protocol::checkpoints::{Order, Period};
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, Nodes, ToAgent, ToDispatcher};
 
@@ -47,8 +48,6 @@ use crate::children;
 use crate::faults::{Fault, Schedule};
 use crate::suspended::{Origin, Suspended};
 use bus::Bus;
-use checkpoints::Checkpoints;
-pub use checkpoints::{Order, Period};
 use console::Console;
 use events::Event;
 pub use launching::{Cluster, Launcher};

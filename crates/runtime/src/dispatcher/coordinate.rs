@@ -1,8 +1,7 @@
-//! The coordinator, and what it wants: agents carry it out ([`Agents::give`]), and what it only tells concerns the
+//! The coordinator, and what it wants: the node that it concerns carries it out, or all, and what it only tells concerns the
 //! dispatcher. See [`resurgo_protocol::coordinator`].
 //!
-//! What an agent says of several nodes' work is one fact each: [`Fact::TransitKnown`] is taken for the answer of all, as there is one
-//! node.
+//! [`Fact::TransitKnown`] is taken for the answer of all nodes: with several, waves that stop nobody have to count them.
 
 use std::ops::Range;
 

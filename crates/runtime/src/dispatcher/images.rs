@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use resurgo_protocol::Fact;
+use resurgo_protocol::checkpoints::Outcome;
 use resurgo_protocol::group::Groups;
 use resurgo_protocol::kinds;
 use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Ended, ToAgent};
 
-use super::checkpoints::Outcome;
 use super::events::{Event, ImageCopy};
 use super::{Dispatcher, suspend};
 

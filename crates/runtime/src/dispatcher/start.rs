@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::prctl;
+use resurgo_protocol::checkpoints::Checkpoints;
 use resurgo_protocol::{Coordinator, Fact, Protocol};
 use resurgo_wire::console::LONGEST_COMMAND;
 use resurgo_wire::control::{Job, Nodes, Stdin, ToAgent, appnums};
 
 use super::bus::{Bus, Wanted};
-use super::checkpoints::Checkpoints;
 use super::console::Console;
 use super::coordinate::plan;
 use super::events::Event;

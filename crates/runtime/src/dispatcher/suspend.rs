@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use resurgo_protocol::checkpoints::Outcome;
 use resurgo_protocol::coordinator::Former;
 use resurgo_protocol::{Coordinator, Fact, kinds};
 use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Job, ToAgent};
 use serde::{Deserialize, Serialize};
 
-use super::checkpoints::Outcome;
 use super::events::Event;
 use super::ledger;
 use super::output::Before;
