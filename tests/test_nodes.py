@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs on several nodes: how they begin, what goes wrong then, and that programs run on them as on one."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
+from harness import slow
 from survival import LONG, compare, every, survive, undisturbed
 
 HOSTS = ["-hosts", "a.invalid:2,b.invalid:2"]
@@ -266,3 +268,22 @@ def test_a_job_of_slurm_runs_on_its_nodes(jobs, program, tmp_path):
     steps = (tmp_path / "steps").read_text().splitlines()
     assert sorted(step.split("--nodelist=")[1].split()[0] for step in steps) == ["n1", "n2"]
     assert all("--no-kill --kill-on-bad-exit=0 --overlap" in step for step in steps), steps
+
+
+@pytest.mark.parametrize("protocol", ["auto", slow("blocking")])
+def test_random_kills_of_ranks_and_agents(jobs, program, rng, kills, protocol):
+    entry, command = BY_NAME["cg"], program("cg")
+    expected = undisturbed(jobs, command, entry, 6)
+    options = ["--nodes", "4", "--spares", "1", "--lease", "2s", *harness.MANY, *every("200ms")]
+    job = jobs.start(6, *command, *arguments(entry, True, None), options=options, protocol=protocol)
+    assert job.until(lambda: len(job.lives()) == 6)
+    left = agents(job)
+    for _ in range(kills or 4):
+        time.sleep(rng.uniform(0, 0.5))
+        if len(left) > 1 and rng.random() < 0.5:
+            victim = left.pop(rng.randrange(len(left)))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, rng.choice([signal.SIGKILL, signal.SIGSTOP]))
+        else:
+            job.kill(rng.sample(range(6), rng.choice([1, 1, 2])))
+    compare(entry, job.wait(60), None, expected)

@@ -183,8 +183,8 @@ struct Watched {
 
 /// How often it is looked whether an agent with a broken connection has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long what a lost agent has left may take to be gone.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long what a lost agent has left is waited for. It has been killed, and other agents wait for answers.
+const PATIENCE: Duration = Duration::from_millis(50);
 /// The only life of an agent's that there is so far.
 const LIFE: u64 = 1;
 
