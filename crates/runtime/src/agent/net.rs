@@ -40,6 +40,8 @@ use shared::{Command, Shared};
 
 pub(super) use shared::{Answer, HeldBack};
 
+const FLAGS: EfdFlags = EfdFlags::EFD_CLOEXEC.union(EfdFlags::EFD_NONBLOCK);
+
 /// The agent's end of the mover.
 pub(super) struct Net {
     shared: Arc<Shared>,
@@ -56,14 +58,24 @@ impl Net {
     /// # Errors
     /// The system does not give what it needs.
     pub fn start(job: &Job, plan: &Nodes, memory: &NodeMemory, listener: TcpListener) -> io::Result<Net> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        Net::with_bell(job, plan, memory, listener, Arc::new(EventFd::from_flags(FLAGS)?))
+    }
+
+    /// The same with a bell that ranks may have: images of them go on ringing it.
+    fn with_bell(
+        job: &Job,
+        plan: &Nodes,
+        memory: &NodeMemory,
+        listener: TcpListener,
+        bell: Arc<EventFd>,
+    ) -> io::Result<Net> {
         let shared = Arc::new(Shared {
             memory: Arc::new(Mapped::new(memory.file(), memory.layout)?),
             held: Mutex::new(()),
             commands: Mutex::default(),
             answers: Mutex::default(),
-            bell: EventFd::from_flags(flags)?,
-            told: EventFd::from_flags(flags)?,
+            bell,
+            told: EventFd::from_flags(FLAGS)?,
         });
         let habits = Habits {
             logs: job.protocol.logs(),

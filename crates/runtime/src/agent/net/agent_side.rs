@@ -31,12 +31,14 @@ impl Agent {
     /// Ranks will be in other places, and none runs: the mover begins anew.
     pub fn move_ranks(&mut self, nodes: Nodes) -> io::Result<()> {
         self.held_back.clear();
-        // It lets go of the memory and of the other nodes.
-        self.work.net = None;
+        // It lets go of the memory and of the other nodes. Copies of ranks that wake up have its bell.
+        let bell = self.work.net.take().map(|net| net.shared.bell.clone());
+        let bell = bell.ok_or_else(|| io::Error::other("there is nothing that moves messages"))?;
         self.work.job.nodes = Some(nodes.clone());
         let listener = self.guest.as_ref().map(Guest::mesh).transpose()?;
         let listener = listener.ok_or_else(|| io::Error::other("there is no place where other nodes could call"))?;
-        self.work.net = Some(Net::start(&self.work.job, &nodes, &self.work.memory, listener)?);
+        let (job, memory) = (&self.work.job, &self.work.memory);
+        self.work.net = Some(Net::with_bell(job, &nodes, memory, listener, bell)?);
         self.watch_net()
     }
 

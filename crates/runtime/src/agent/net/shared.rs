@@ -34,7 +34,7 @@ pub struct Shared {
     pub commands: Mutex<Vec<Command>>,
     pub answers: Mutex<Vec<Answer>>,
     /// Wakes the mover: ranks have it as [`resurgo_wire::node_memory::NET_FD`].
-    pub bell: EventFd,
+    pub bell: Arc<EventFd>,
     /// Wakes the agent.
     pub told: EventFd,
 }
