@@ -6,7 +6,7 @@
 //! A thread writes the file and brings it to the disk, since nothing in the agent waits for disks. Only then the file gets its name, and
 //! images that only the file before needed may go.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, PipeReader};
 use std::thread::JoinHandle;
@@ -242,7 +242,10 @@ impl Agent {
         let recorded = work.files_of(|number| (wave.oldest..=wave.number).contains(&number));
         let Some(store) = &mut work.store else { return Ok(()) };
         store.pin(recorded, |name| used.iter().any(|(_, _, used)| used == name));
-        let directory = store.shown(OsStr::new("")).into_os_string();
+        let Some(directory) = store.directory() else {
+            return Ok(());
+        };
+        let directory = directory.path().as_os_str().to_owned();
         self.send(&ToDispatcher::Recorded {
             number: wave.number,
             directory,
