@@ -4,10 +4,11 @@
 import pytest
 
 import harness
-from harness import by_rank
+from harness import by_rank, slow
 
 ITERATIONS = "300"
 WAYS = ["segv", "abort", "fpe", "kill", "term", "exit0", "exit3", "_exit5"]
+LIKE_OTHERS = ("fpe", "term", "exit3")
 PLACES = ["constructor", "before-init", "after-init", "0", "150", "before-finalize"]
 
 
@@ -28,7 +29,7 @@ ENDS_THE_JOB = {(how, where) for how in ("exit0", "exit3", "_exit5") for where i
 
 
 @pytest.mark.parametrize("where", PLACES)
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", [slow(way) if way in LIKE_OTHERS else way for way in WAYS])
 def test_one_rank_dies_once(jobs, program, plain, how, where):
     if (how, where) in ENDS_THE_JOB:
         pytest.skip("an end, not a crash")

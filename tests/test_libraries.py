@@ -23,7 +23,7 @@ def intel():
 
 
 @pytest.mark.intel
-@pytest.mark.parametrize("protocol", ["none", "pessimistic"])
+@pytest.mark.parametrize("protocol", [slow("none"), "pessimistic"])
 @pytest.mark.parametrize("name", ["hello", "cg", "heat", "transpose", "comm_churn", "messages", "master_worker", "rma_halo"])
 def test_on_intel_mpi(jobs, program, name, protocol):
     entry = BY_NAME[name]
