@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not cluster.is_possible(), reason="network names
 
 HEAT = ("heat", 400, 400, 3000)
 ANSWER = "hash=9944300e00fe4094"
-LEASE = 2.0
+LEASE = 3.0
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_link_that_comes_back_costs_time_only(jobs, nodes, program, protocol):
     job = begin(jobs, nodes, program, protocol)
     for node in (1, 2):
         nodes.cut(node)
-        time.sleep(LEASE / 4)
+        time.sleep(LEASE / 6)
         nodes.heal(node)
     result = finished(job, nodes)
     assert "has died" not in result.errors and result.restarts == 0
