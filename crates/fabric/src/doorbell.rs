@@ -6,7 +6,7 @@
 //! [`begin_life`].
 
 use crate::node::Node;
-use resurgo_wire::node_memory::{self as nm, control};
+use resurgo_wire::node_memory::{self as nm, control, ready};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// A life begins, or goes on from an image. One before it, or the life of a sender, may have been killed between the two
@@ -25,17 +25,7 @@ pub fn begin_life(node: &Node) {
 /// Tells `destination` that the channel from this rank has something new. Call after publishing.
 #[inline]
 pub fn ring(node: &Node, destination: usize) {
-    let word = node.rank / 64;
-    let bit = 1u64 << (node.rank % 64);
-    let ready = node.control(destination, control::READY.item(word));
-    // Orders the publishing store before the look at the bit: without it a receiver that clears the bit and then looks
-    // at the channel could miss both.
-    fence(Ordering::SeqCst);
-    if ready.load(Ordering::Relaxed) & bit == 0 {
-        ready.fetch_or(bit, Ordering::SeqCst);
-        node.control(destination, control::READY_SUMMARY)
-            .fetch_or(1 << word, Ordering::SeqCst);
-    }
+    ready::say(node.rank, |field| node.control(destination, field));
     wake(node, destination);
 }
 
@@ -99,23 +89,8 @@ pub fn sleep(node: &Node, nanoseconds: u64, ready: impl FnOnce() -> bool) {
 
 /// Takes every channel that may have news: calls `found` with each source.
 #[inline]
-pub fn take_ready(node: &Node, mut found: impl FnMut(usize)) {
-    let summary = node.control(node.rank, control::READY_SUMMARY);
-    if summary.load(Ordering::Acquire) == 0 {
-        return;
-    }
-    let mut words = summary.swap(0, Ordering::SeqCst);
-    while words != 0 {
-        let word = words.trailing_zeros() as usize;
-        words &= words - 1;
-        let mut bits = node
-            .control(node.rank, control::READY.item(word))
-            .swap(0, Ordering::SeqCst);
-        while bits != 0 {
-            found(word * 64 + bits.trailing_zeros() as usize);
-            bits &= bits - 1;
-        }
-    }
+pub fn take_ready(node: &Node, found: impl FnMut(usize)) {
+    ready::take(|field| node.control(node.rank, field), found);
 }
 
 /// True when some channel may have news.

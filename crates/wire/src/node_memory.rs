@@ -11,12 +11,13 @@
 //!
 //! The agent keeps the memfd open, so all of it outlives any rank: a recovering rank finds in its own
 //! arena every message it had logged and every delivery it had recorded. The agent itself reads and
-//! writes single fields with `pread` and `pwrite`; only the provider maps the memory.
+//! writes single fields with `pread` and `pwrite`; the provider maps the memory, and so does what moves messages to other nodes.
 //!
 //! All integers are little-endian (the processes share one machine). Offsets are in bytes. A [`Field`] says what lies there, who writes
 //! it, and how long it counts; from that follows what is cleared when a life of a rank begins.
 
 mod field;
+pub mod ready;
 
 use crate::handshake::Server;
 use field::fields;

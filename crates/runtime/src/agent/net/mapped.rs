@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use resurgo_wire::node_memory::{Arena, BLOCK, Control, Field, Header, LARGE_PAGE, Layout, SEGMENT, control};
+use resurgo_wire::node_memory::{Arena, BLOCK, Control, Field, Header, LARGE_PAGE, Layout, SEGMENT, control, ready};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
 /// The mapping, and what lies where.
@@ -81,14 +81,7 @@ impl Mapped {
 
     /// Tells `destination`, a rank of this node, that the channel from `source` has something new. As `doorbell::ring` does in ranks.
     pub fn ring(&self, source: usize, destination: usize) {
-        let (word, bit) = (source / 64, 1u64 << (source % 64));
-        let ready = self.control(destination, control::READY.item(word));
-        fence(Ordering::SeqCst);
-        if ready.load(Ordering::Relaxed) & bit == 0 {
-            ready.fetch_or(bit, Ordering::SeqCst);
-            self.control(destination, control::READY_SUMMARY)
-                .fetch_or(1 << word, Ordering::SeqCst);
-        }
+        ready::say(source, |field| self.control(destination, field));
         self.wake(destination);
     }
 
@@ -103,19 +96,8 @@ impl Mapped {
         }
     }
 
-    /// Takes what ranks of this node have said of their channels to `rank`, which is on another one. As `doorbell::take_ready`.
-    pub fn take_ready(&self, rank: usize, mut found: impl FnMut(usize)) {
-        let summary = self.control(rank, control::READY_SUMMARY);
-        let mut words = summary.swap(0, Ordering::SeqCst);
-        while words != 0 {
-            let word = words.trailing_zeros() as usize;
-            words &= words - 1;
-            let ready = self.control(rank, control::READY.item(word));
-            let mut bits = ready.swap(0, Ordering::SeqCst);
-            while bits != 0 {
-                found(word * 64 + bits.trailing_zeros() as usize);
-                bits &= bits - 1;
-            }
-        }
+    /// Takes what ranks of this node have said of their channels to `rank`, which is on another one.
+    pub fn take_ready(&self, rank: usize, found: impl FnMut(usize)) {
+        ready::take(|field| self.control(rank, field), found);
     }
 }
