@@ -22,7 +22,7 @@ use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::Admission;
 
 pub use crate::frame::Error;
-use crate::frame::{Reader, split};
+use crate::frame::{Reader, begin, end, split};
 use crate::handshake::{NAMES as WORDS, OWN, Word};
 pub use crate::output::Output;
 
@@ -135,9 +135,7 @@ impl Frame<'_> {
 
     /// Appends the frame as it is with `more` bytes of payload behind its own: the caller appends those.
     pub fn encode_before(&self, out: &mut Vec<u8>, more: usize) {
-        let start = out.len();
-        out.extend_from_slice(&[0; 4]);
-        out.push(self.kind());
+        let start = begin(out, self.kind());
         match self {
             Self::Handshake(word) => word.put(out),
             Self::Welcome(Admission { reported, received }) => {
@@ -201,9 +199,8 @@ impl Frame<'_> {
                 put_envelope(out, now);
             }
         }
-        let length = out.len() - start - 4 + more;
+        let length = end(out, start, more);
         assert!(length <= MAX_FRAME, "a {} frame of {length} bytes", self.name());
-        out[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
     }
 
     /// Takes the first frame off `bytes`: the frame and the bytes used, or nothing while it is not whole.

@@ -20,7 +20,7 @@ pub use client::{Client, ClientEvent, Identity};
 pub use logger_side::{LoggerSide, Request};
 
 pub use crate::frame::Error;
-use crate::frame::{Reader, split};
+use crate::frame::{Reader, begin, end, split};
 pub use crate::handshake::LOGGER;
 use crate::handshake::{NAMES as WORDS, OWN, Word};
 use crate::output::Output;
@@ -99,9 +99,7 @@ impl Frame {
 
     /// Appends the frame with its length. A Log or Answer has at most [`MAX_RECORDS`] records.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&[0; 4]);
-        out.push(self.kind());
+        let start = begin(out, self.kind());
         match self {
             Self::Handshake(word) => word.put(out),
             Self::Welcome { stored } | Self::NotWhole { stored } => out.extend_from_slice(&stored.to_le_bytes()),
@@ -135,8 +133,7 @@ impl Frame {
                 put_records(out, records);
             }
         }
-        let length = (out.len() - start - 4) as u32;
-        out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+        end(out, start, 0);
     }
 
     /// Takes the first frame off `bytes`: the frame and the bytes used, or nothing while it is not whole.

@@ -29,6 +29,21 @@ pub enum Error {
     Refused { reason: String },
 }
 
+/// Begins a frame of this kind behind what is in `out`: where it begins.
+pub(crate) fn begin(out: &mut Vec<u8>, kind: u8) -> usize {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    out.push(kind);
+    start
+}
+
+/// The frame that began at `start` ends here, or `more` bytes further on, which the caller appends: its length.
+pub(crate) fn end(out: &mut [u8], start: usize, more: usize) -> usize {
+    let length = out.len() - start - 4 + more;
+    out[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
+    length
+}
+
 /// The first frame of `bytes`, if it is whole: its kind, from 1, and its fields. `names`: of all kinds.
 pub(crate) fn split<'a>(
     bytes: &'a [u8],

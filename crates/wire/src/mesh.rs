@@ -18,7 +18,7 @@
 //! References and places are those of the source's arena ([`crate::node_memory`]), the same on every node. All integers are
 //! little-endian.
 
-use crate::frame::{Error, Reader, split};
+use crate::frame::{Error, Reader, begin, end, split};
 use crate::handshake::{NAMES as WORDS, OWN, Word};
 use crate::node_memory::{Layout, SEGMENT, arena};
 
@@ -146,9 +146,7 @@ impl Frame<'_> {
 
     /// Appends the frame with its length.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&[0; 4]);
-        out.push(self.kind());
+        let start = begin(out, self.kind());
         let mut put = |words: &[u64], bytes: &[usize]| {
             let words = words.iter().zip(bytes);
             words.for_each(|(word, bytes)| out.extend_from_slice(&word.to_le_bytes()[..*bytes]));
@@ -201,7 +199,7 @@ impl Frame<'_> {
                 &[4, 1, 4, 8],
             ),
         }
-        end(out, start);
+        end(out, start, 0);
     }
 
     /// Takes the first frame off `bytes`: the frame and the bytes used, or nothing while it is not whole.
@@ -261,13 +259,7 @@ pub fn encode_run(out: &mut Vec<u8>, run: &Frame<'_>, bytes: usize, fill: impl F
     debug_assert_eq!(out.len() - start, RUN_HEAD);
     out.resize(start + RUN_HEAD + bytes, 0);
     fill(&mut out[start + RUN_HEAD..]);
-    end(out, start);
-}
-
-/// The frame that began at `start` ends here.
-fn end(out: &mut [u8], start: usize) {
-    let length = (out.len() - start - 4) as u32;
-    out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    end(out, start, 0);
 }
 
 #[cfg(test)]

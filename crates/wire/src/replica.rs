@@ -18,7 +18,7 @@
 //! direction, and of all of it. So nothing on the way can be changed, left out or repeated without being noticed at that frame.
 //! All integers are little-endian.
 
-use crate::frame::{Error, Reader, split};
+use crate::frame::{Error, Reader, begin, end, split};
 use crate::handshake::{Bytes32, KEY_BYTES, NAMES as WORDS, OWN, Word};
 
 /// Most bytes of a Run, and of what is told of an image.
@@ -109,7 +109,7 @@ impl Seal {
     pub fn close_run(&mut self, run: &mut Vec<u8>, position: u64) {
         run[4] = RUN;
         run[5..RUN_HEAD].copy_from_slice(&position.to_le_bytes());
-        end(run, KEY_BYTES);
+        end(run, 0, KEY_BYTES);
         self.close(run);
     }
 }
@@ -135,8 +135,8 @@ impl Frame<'_> {
 
     /// The frame in bytes, with its length. `seal`: of this side; words of the handshake have none.
     pub fn encode(&self, seal: Option<&mut Seal>) -> Vec<u8> {
-        let mut out = vec![0; 4];
-        out.push(self.kind());
+        let mut out = Vec::new();
+        let start = begin(&mut out, self.kind());
         match self {
             Self::Handshake(word) => word.put(&mut out),
             Self::Want { rank, number } => {
@@ -159,7 +159,7 @@ impl Frame<'_> {
             Self::End | Self::Whole => {}
             Self::No { reason } => Word::Refused { reason: reason.clone() }.put(&mut out),
         }
-        end(&mut out, seal.as_ref().map_or(0, |_| KEY_BYTES));
+        end(&mut out, start, seal.as_ref().map_or(0, |_| KEY_BYTES));
         if let Some(seal) = seal {
             seal.close(&mut out);
         }
@@ -248,12 +248,6 @@ fn take_offer(reader: &mut Reader<'_>) -> Result<Offer, Error> {
         digest,
         about,
     })
-}
-
-/// The frame's length, with `more` bytes that have yet to come.
-fn end(out: &mut [u8], more: usize) {
-    let length = (out.len() - 4 + more) as u32;
-    out[..4].copy_from_slice(&length.to_le_bytes());
 }
 
 #[cfg(test)]
