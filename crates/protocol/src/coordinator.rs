@@ -35,7 +35,7 @@ use crate::group::Groups;
 use crate::group::formation::Grouping;
 use crate::kinds::{Protocol, Waves};
 use crate::{Node, Rank};
-pub use messages::{Command, Fact, Manner, Whom};
+pub use messages::{Command, Complete, Fact, Manner, Whom};
 pub use state::{Former, From, Place, State};
 use state::{Found, Images, Member, Nodes, Process, Survey, Unit};
 pub use words::{Cause, Why};

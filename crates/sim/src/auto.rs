@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use resurgo_protocol::coordinator::{From, Manner, Why};
+use resurgo_protocol::coordinator::{Complete, From, Manner, Why};
 use resurgo_protocol::{Command, Fact, Rank};
 
 use crate::checkers::{Checkers, KEPT, Violation, violation};
@@ -82,7 +82,7 @@ impl World {
             Command::Copy { rank, number } => self.will_copy(rank, number),
             Command::Abandon { rank, number } => self.abandon(rank, number),
             Command::EndCopy { rank, number } => self.end_copy(rank, number),
-            Command::Complete { unit, number, .. } => {
+            Command::Complete(Complete { unit, number, .. }) => {
                 let rank = self.coordinator.members(unit)[0];
                 let delay = 1 + self.random.below(self.imaging.time);
                 self.schedule(delay, Event::WaveComplete { rank, number });

@@ -171,6 +171,20 @@ pub enum Manner {
     Passing,
 }
 
+/// A wave that is complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Complete {
+    pub unit: usize,
+    pub number: u64,
+    /// From the request to the last rank's copy; the longest time that a rank stood still; all of these times together.
+    pub total: Duration,
+    pub longest: Duration,
+    pub all: Duration,
+    pub groups: Groups,
+    /// Groups were to be formed by communication, and it was global.
+    pub is_global: bool,
+}
+
 /// What is to be done, or told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -323,16 +337,7 @@ pub enum Command {
     },
     /// Told: the wave is complete.
     #[cfg_attr(feature = "serde", serde(skip))]
-    Complete {
-        unit: usize,
-        number: u64,
-        total: Duration,
-        longest: Duration,
-        all: Duration,
-        groups: Groups,
-        /// Groups were to be formed by communication, and it was global.
-        is_global: bool,
-    },
+    Complete(Complete),
     /// Told: the image will be in no file.
     #[cfg_attr(feature = "serde", serde(skip))]
     NotWritten {
@@ -419,7 +424,7 @@ impl Command {
             | Command::Record { .. } => Whom::All,
             Command::Taken { .. }
             | Command::Dropped { .. }
-            | Command::Complete { .. }
+            | Command::Complete(_)
             | Command::NotWritten { .. }
             | Command::ImageLost { .. }
             | Command::Lost { .. }

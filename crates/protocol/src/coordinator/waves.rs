@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::state::{Current, Found, LEAST, Process, patience_for};
-use super::{Command, Coordinator, Manner, State, Why};
+use super::{Command, Complete, Coordinator, Manner, State, Why};
 use crate::group::Turn;
 use crate::group::formation::Formed;
 use crate::{Rank, Step, Wave};
@@ -269,7 +269,7 @@ impl Coordinator {
             self.transit.retain(|wave| *wave >= number);
             self.tell(Command::ForgetTransit { before: number });
         }
-        self.tell(Command::Complete {
+        self.tell(Command::Complete(Complete {
             unit,
             number,
             total: now.saturating_sub(current.began),
@@ -277,7 +277,7 @@ impl Coordinator {
             all: current.all,
             groups: groups.clone(),
             is_global: current.is_global,
-        });
+        }));
         if self.plan.files {
             self.write_wave(unit, number, groups);
         }

@@ -12,7 +12,6 @@ use resurgo_wire::control::{Job, ToAgent};
 use super::Dispatcher;
 use super::bus::unusable_image;
 use super::events::Event;
-use super::images::Complete;
 
 /// What the coordinator of `job` is to do.
 pub(super) fn plan(job: &Job, ranks: usize) -> Plan {
@@ -81,23 +80,7 @@ impl Dispatcher {
                 sleeps,
             } => self.checkpointed(rank as usize, number, stood, sleeps),
             Command::Dropped { rank, why } => self.not_checkpointed(rank as usize, &why.to_string()),
-            Command::Complete {
-                unit,
-                number,
-                total,
-                longest,
-                all,
-                groups,
-                is_global,
-            } => self.wave_complete(&Complete {
-                unit,
-                number,
-                total,
-                longest,
-                all,
-                groups,
-                is_global,
-            }),
+            Command::Complete(wave) => self.wave_complete(&wave),
             Command::NotWritten { rank, number, reason } => {
                 let rank = rank as usize;
                 self.checkpoints.end_writing(rank);

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use resurgo_protocol::Fact;
 use resurgo_protocol::checkpoints::Outcome;
+use resurgo_protocol::coordinator::Complete;
 use resurgo_protocol::group::Groups;
 use resurgo_protocol::kinds;
 use resurgo_wire::console::Reply;
@@ -13,17 +14,6 @@ use super::events::{Event, ImageCopy};
 use super::{Dispatcher, suspend};
 
 const PROGRESS: Duration = Duration::from_secs(1);
-
-/// A wave that is complete: [`resurgo_protocol::Command::Complete`].
-pub(super) struct Complete {
-    pub unit: usize,
-    pub number: u64,
-    pub total: Duration,
-    pub longest: Duration,
-    pub all: Duration,
-    pub groups: Groups,
-    pub is_global: bool,
-}
 
 impl Dispatcher {
     /// Asks for the images that are due.

@@ -259,7 +259,7 @@ impl World {
                 return self.begin_life(node, rank, life, from, reads);
             }
             Command::Go { rank } => self.tell(rank, ToRank::Go(0)),
-            Command::Complete { number, .. } => return self.completed(number),
+            Command::Complete(wave) => return self.completed(wave.number),
             Command::Dropped { why, .. } => return self.dropped(&why),
             Command::Returned { wave, .. } => {
                 self.note(|| format!("all go on from wave {wave}"));
