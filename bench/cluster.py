@@ -110,6 +110,10 @@ class Cluster:
         subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True, check=False)
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def hosts(self, slots):
+        """All nodes with so many slots each, as -hosts has them."""
+        return ",".join(f"{self.address(node)}:{slots}" for node in self.nodes)
+
     def environment(self):
         """For a launcher: its `ssh` is that of these nodes."""
         return {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"}

@@ -18,15 +18,13 @@ BOUNDS = {"none": (0.8, 0.95), "pessimistic": (1.0, 0.95), "auto": (1.0, 0.95)}
 
 def mpich(nodes):
     """MPICH's mpiexec across the nodes, by the same ssh."""
-    hosts = ",".join(f"{nodes.address(node)}:1" for node in nodes.nodes)
     launcher = (MPICH / "bin/mpiexec", "-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh",
-                "-localhost", nodes.address(0), "-iface", nodes.bridge, "-hosts", hosts)
+                "-localhost", nodes.address(0), "-iface", nodes.bridge, "-hosts", nodes.hosts(1))
     return Contender("MPICH ofi/tcp", launcher, (("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp")))
 
 
 def resurgo(nodes, protocol):
-    hosts = ",".join(f"{nodes.address(node)}:1" for node in nodes.nodes)
-    launcher = (RESURGO, "run", "-q", "--protocol", protocol, "--launcher", "ssh", "-hosts", hosts)
+    launcher = (RESURGO, "run", "-q", "--protocol", protocol, "--launcher", "ssh", "-hosts", nodes.hosts(1))
     return Contender(protocol, launcher, (("PATH", f"{nodes.bin}:{environment()['PATH']}"),))
 
 

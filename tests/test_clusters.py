@@ -27,10 +27,9 @@ def nodes():
 
 def begin(jobs, nodes, program, protocol):
     """A job of four ranks on three nodes, which has come so far that all ranks compute."""
-    hosts = ",".join(f"{nodes.address(node)}:2" for node in nodes.nodes)
-    options = ["-hosts", hosts, "-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh", "--lease", f"{LEASE:g}s"]
+    options = ["-hosts", nodes.hosts(2), "-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh", "--lease", f"{LEASE:g}s"]
     job = jobs.start(4, *program(HEAT[0]), *HEAT[1:], options=options, protocol=protocol)
-    assert job.until(lambda: b"step 500 " in job.out.read_bytes())
+    assert job.until(lambda: b"step 500 " in job.out.read_bytes()), job.result(None).describe()
     return job
 
 

@@ -212,19 +212,25 @@ def test_a_node_that_is_lost_ends_a_job_of_logs_alone(jobs, program):
     assert "under --protocol pessimistic what its ranks need to go on is lost with it" in result.errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("protocol", ["blocking", "auto"])
-def test_the_loss_of_a_node_is_survived(jobs, program, rng, protocol, number):
-    """Its agent is killed, or stands still for longer than its lease."""
+def on_three(jobs, program, protocol):
+    """A job on three nodes with many images; and what waits for it, and compares what it gives with an undisturbed one."""
     entry, command = BY_NAME["heat"], program("heat")
     expected = undisturbed(jobs, command, entry, 4)
     file = jobs.directory / "result-lost"
     options = ["--nodes", "3", "-ppn", "1", "--lease", "1s", *every("100ms")]
     job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol=protocol)
+    return job, lambda patience: compare(entry, job.wait(patience), file, expected)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("protocol", ["blocking", "auto"])
+def test_the_loss_of_a_node_is_survived(jobs, program, rng, protocol, number):
+    """Its agent is killed, or stands still for longer than its lease."""
+    job, result_after = on_three(jobs, program, protocol)
     assert job.until_event("wave_complete")
     before = job.lives()
     os.kill(rng.choice(agents(job)), number)
-    result = compare(entry, job.wait(60), file, expected)
+    result = result_after(60)
     assert len(result.of("node_lost")) == 1 and result.of("returned"), result.describe()
     assert protocol == "blocking" or result.of("returned")[-1]["wave"] == 0, "logs are lost with their node"
     assert all(life > before[rank][1] for rank, (_, life) in last_lives(result).items()), result.describe()

@@ -6,9 +6,7 @@ import signal
 
 import pytest
 
-from catalogue import BY_NAME, arguments
-from survival import compare, every, undisturbed
-from test_nodes import agents, last_lives
+from test_nodes import agents, last_lives, on_three
 
 
 def waves(job):
@@ -18,17 +16,13 @@ def waves(job):
 
 def run_with_losses(jobs, program, rng, number, losses):
     """A job on three nodes that loses some, each when a wave is on two nodes; and that has the same result as without."""
-    entry, command = BY_NAME["heat"], program("heat")
-    expected = undisturbed(jobs, command, entry, 4)
-    file = jobs.directory / "result-lost"
-    options = ["--nodes", "3", "-ppn", "1", "--lease", "1s", *every("100ms")]
-    job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol="blocking")
+    job, result_after = on_three(jobs, program, "blocking")
     for loss in range(losses):
         before = waves(job)
         assert job.until(lambda: waves(job) >= before + 2), f"loss {loss}"  # noqa: B023
         os.kill(rng.choice(agents(job)), number)
         assert job.until(lambda: len([event for event in job.events if event["event"] == "returned"]) > loss)  # noqa: B023
-    return compare(entry, job.wait(90), file, expected)
+    return result_after(90)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
