@@ -10,6 +10,7 @@ pub mod event_logger;
 pub mod faults;
 #[cfg(test)]
 mod fuzz;
+mod interfaces;
 mod job_key;
 pub mod jobs;
 mod leftovers;

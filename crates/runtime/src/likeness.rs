@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::IpAddr;
 use std::path::Path;
 
 use nix::unistd::{SysconfVar, getuid, sysconf};
@@ -68,23 +67,6 @@ pub fn difference(ours: &Alike, theirs: &Alike, files: &[OsString]) -> Option<St
         }
     }
     None
-}
-
-/// The addresses under which other machines may reach this one.
-pub fn own_addresses() -> Vec<IpAddr> {
-    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    let addresses = interfaces.filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
-    });
-    let is_usable = |address: &IpAddr| match address {
-        IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
-        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
-    };
-    let mut all: Vec<IpAddr> = addresses.filter(is_usable).collect();
-    all.sort_by_key(IpAddr::is_ipv6);
-    all
 }
 
 #[cfg(test)]

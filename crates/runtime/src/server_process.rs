@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::marker::PhantomData;
-use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -34,6 +34,15 @@ pub fn listen(bind: SocketAddr) -> io::Result<TcpListener> {
     // A connection that vanishes between poll and accept must not block.
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Listens where others find it who know this machine by one of these addresses, at any port: on every address, of IPv4 as well, unless
+/// they are all of this machine alone.
+pub fn listen_for(addresses: &[IpAddr]) -> io::Result<TcpListener> {
+    match addresses.first() {
+        Some(own) if addresses.iter().all(IpAddr::is_loopback) => listen((*own, 0).into()),
+        _ => listen((Ipv6Addr::UNSPECIFIED, 0).into()).or_else(|_| listen((Ipv4Addr::UNSPECIFIED, 0).into())),
+    }
 }
 
 /// What a server finds when it begins: standard input is the dispatcher's socket, standard output the socket that listens.

@@ -91,7 +91,7 @@ impl Images {
 impl Work {
     /// The file that was to be written is of no use.
     pub(super) fn give_up_file(&mut self, rank: usize, number: u64) {
-        // It may have become complete when nobody wanted it any more.
+        // It may have become complete when nobody wanted it any more, or when no other node could have it.
         self.collect_file(rank, number);
         let writing = &mut self.ranks[rank].images.writing;
         let file = writing.take_if(|file| file.number == number);
@@ -100,8 +100,6 @@ impl Work {
             Some(file) => store.collect(rank, &file.name),
             None => store.give_up(rank),
         }
-        // It may be complete, and no other node has it.
-        self.collect_file(rank, number);
     }
 
     /// A complete file is not needed any more.

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use resurgo_wire::control::{Arrival, Invitation, LONGEST_INVITATION, ToDispatche
 use resurgo_wire::handshake::{Greeting, Hello, Server, Word};
 
 use crate::connection::Connection;
-use crate::{likeness, server_process, since_boot};
+use crate::{interfaces, likeness, server_process, since_boot};
 
 /// How long one address of the dispatcher is tried.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -42,7 +42,8 @@ impl Guest {
         umask(Mode::from_bits_truncate(invitation.umask));
         let mut control = connect(&invitation)?;
         greet(&mut control, &invitation)?;
-        let (mesh, copies) = (listen(&invitation)?, listen(&invitation)?);
+        let listen = || server_process::listen_for(&invitation.addresses);
+        let (mesh, copies) = (listen()?, listen()?);
         let host = gethostname().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         control.queue(&ToDispatcher::Arrived(Arrival {
             host,
@@ -161,23 +162,12 @@ fn is_here(invitation: &Invitation) -> bool {
     invitation.addresses.iter().all(IpAddr::is_loopback)
 }
 
-fn listen(invitation: &Invitation) -> io::Result<TcpListener> {
-    let any = match is_here(invitation) {
-        true => None,
-        // Takes IPv4 as well.
-        false => server_process::listen((Ipv6Addr::UNSPECIFIED, 0).into()).ok(),
-    };
-    let own = invitation.addresses.first().filter(|_| is_here(invitation));
-    let address = own.copied().unwrap_or(IpAddr::from([0; 4]));
-    any.map_or_else(|| server_process::listen((address, 0).into()), Ok)
-}
-
 /// Where others reach this node: where the dispatcher sees it first.
 fn addresses(invitation: &Invitation, control: &Connection, port: u16) -> Vec<SocketAddr> {
     let seen = control.own_address().map(|address| address.ip());
     let others = match is_here(invitation) {
         true => Vec::new(),
-        false => likeness::own_addresses(),
+        false => interfaces::own_addresses(),
     };
     let others = others.into_iter().filter(|address| Some(*address) != seen);
     let mut all: Vec<IpAddr> = seen.into_iter().chain(others).collect();

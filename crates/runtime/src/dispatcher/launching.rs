@@ -4,7 +4,7 @@
 //! resurgo, or is not like this one ends the job before it has begun.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use resurgo_wire::handshake::{Doorkeeper, Heard, Server, Word};
 use super::node::Node;
 use super::start_error::{StartError, cannot};
 use crate::connection::Connection;
-use crate::{likeness, server_process};
+use crate::{interfaces, likeness, server_process};
 
 /// How long all nodes together may take until their agents are there.
 const LAUNCH: Duration = Duration::from_secs(60);
@@ -220,11 +220,11 @@ impl Guest {
 
 impl<'a> Launching<'a> {
     fn begin(cluster: &'a Cluster, job: &Job) -> Result<Launching<'a>, StartError> {
-        let mut addresses = likeness::own_addresses();
+        let mut addresses = interfaces::own_addresses();
         if cluster.is_here() || addresses.is_empty() {
             addresses = vec![Ipv4Addr::LOCALHOST.into()];
         }
-        let listener = listen(&addresses).map_err(cannot("listen for agents"))?;
+        let listener = server_process::listen_for(&addresses).map_err(cannot("listen for agents"))?;
         let own_umask = umask(Mode::empty());
         umask(own_umask);
         let mut invitation = Invitation {
@@ -362,15 +362,6 @@ impl Stranger {
             true => Err(io::ErrorKind::UnexpectedEof.into()),
             false => Ok(None),
         }
-    }
-}
-
-/// On every address if others than this machine are to come.
-fn listen(addresses: &[IpAddr]) -> io::Result<TcpListener> {
-    match addresses {
-        [own] if own.is_loopback() => server_process::listen((*own, 0).into()),
-        _ => server_process::listen((Ipv6Addr::UNSPECIFIED, 0).into())
-            .or_else(|_| server_process::listen((Ipv4Addr::UNSPECIFIED, 0).into())),
     }
 }
 

@@ -8,10 +8,11 @@
 use std::fs::read_to_string;
 use std::net::{IpAddr, TcpStream};
 
-use nix::ifaddrs::getifaddrs;
 use nix::libc;
 use nix::sys::socket::SetSockOpt;
 use nix::{setsockopt_impl, sockopt_impl};
+
+use crate::interfaces;
 
 sockopt_impl!(
     MaxPacingRate,
@@ -33,16 +34,12 @@ fn of_link(own: IpAddr) -> usize {
     if own.is_loopback() {
         return MOST;
     }
-    let Ok(mut interfaces) = getifaddrs() else {
-        return UNKNOWN;
-    };
-    let has_it = |storage: nix::sys::socket::SockaddrStorage| match own {
-        IpAddr::V4(own) => storage.as_sockaddr_in().is_some_and(|address| address.ip() == own),
-        IpAddr::V6(own) => storage.as_sockaddr_in6().is_some_and(|address| address.ip() == own),
-    };
-    let interface = interfaces.find(|interface| interface.address.is_some_and(has_it));
+    let interface = interfaces::all()
+        .into_iter()
+        .flatten()
+        .find(|interface| interface.ip == own);
     let speed = interface.and_then(|interface| {
-        let path = format!("/sys/class/net/{}/speed", interface.interface_name);
+        let path = format!("/sys/class/net/{}/speed", interface.name);
         read_to_string(path).ok()?.trim().parse::<i64>().ok()
     });
     from_speed(speed)

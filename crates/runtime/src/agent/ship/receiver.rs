@@ -13,7 +13,7 @@ use resurgo_wire::replica::{Frame, Offer};
 use super::pace;
 use super::party::{Event, Parcel, Party, spawn};
 use super::sealed::{MOST_NODES, Sealed};
-use super::transfer::{give, take};
+use super::transfer::{give, not_due, take};
 use crate::reception::{Guest, Line, Reception};
 use crate::sys::random;
 
@@ -167,7 +167,7 @@ fn serve(stranger: Stranger, node: u32, party: &Party, bringing: &Bringing) -> i
             drop(busy);
             result
         }
-        frame => Err(io::Error::other(format!("a {} frame where none is due", frame.name()))),
+        frame => Err(not_due(&frame)),
     }
 }
 
@@ -183,7 +183,7 @@ fn bring(stream: &mut Sealed, first: Offer, party: &Party) -> io::Result<()> {
         party.events.say(Event::Holds { rank, number });
         offer = match stream.receive()? {
             Frame::Offer(offer) => offer,
-            frame => return Err(io::Error::other(format!("a {} frame where none is due", frame.name()))),
+            frame => return Err(not_due(&frame)),
         };
     }
 }

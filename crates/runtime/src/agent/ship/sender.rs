@@ -11,7 +11,7 @@ use resurgo_wire::replica::Frame;
 use super::pace;
 use super::party::{Event, Parcel, Party, spawn};
 use super::sealed::Sealed;
-use super::transfer::{Outcome, give, take};
+use super::transfer::{Outcome, give, not_due, take};
 
 /// Pauses before a connection is made again: the first, and the longest.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -200,7 +200,7 @@ fn ask(party: &Party, rank: u32, number: u64, addresses: &[SocketAddr]) -> io::R
     let offer = match stream.receive()? {
         Frame::Offer(offer) if (offer.rank, offer.number) == (rank, number) => offer,
         Frame::No { reason } => return Ok(Err(reason)),
-        frame => return Err(io::Error::other(format!("a {} frame where none is due", frame.name()))),
+        frame => return Err(not_due(&frame)),
     };
     take(&mut stream, offer, &party.keeper)
 }

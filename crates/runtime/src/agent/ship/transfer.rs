@@ -17,7 +17,7 @@ use super::sealed::Sealed;
 pub type Outcome = Result<(), String>;
 
 /// Why a connection is of no use any more.
-fn not_due(frame: &Frame<'_>) -> io::Error {
+pub fn not_due(frame: &Frame<'_>) -> io::Error {
     io::Error::other(format!("a {} frame where none is due", frame.name()))
 }
 

@@ -3,9 +3,9 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
 use resurgo_wire::handshake::Server;
+
+use crate::interfaces;
 
 /// Servers of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,13 +49,8 @@ fn of_one_node(listens: IpAddr) -> IpAddr {
 
 /// The first address of an interface that is up and leads elsewhere.
 fn of_this_machine(is_v6: bool) -> io::Result<IpAddr> {
-    let up = getifaddrs()?.filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP));
-    let addresses = up.filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
-    });
-    first_for_others(addresses, is_v6).ok_or_else(|| {
+    let up = interfaces::all()?.filter(|interface| interface.is_up);
+    first_for_others(up.map(|interface| interface.ip), is_v6).ok_or_else(|| {
         io::Error::other(
             "no interface of this machine has an address that other nodes can reach; give the one to listen on",
         )
@@ -63,10 +58,7 @@ fn of_this_machine(is_v6: bool) -> io::Result<IpAddr> {
 }
 
 fn first_for_others(mut addresses: impl Iterator<Item = IpAddr>, is_v6: bool) -> Option<IpAddr> {
-    addresses.find(|address| match address {
-        IpAddr::V4(ip) => !is_v6 && !ip.is_loopback() && !ip.is_link_local() && !ip.is_unspecified(),
-        IpAddr::V6(ip) => is_v6 && !ip.is_loopback() && !ip.is_unicast_link_local() && !ip.is_unspecified(),
-    })
+    addresses.find(|address| address.is_ipv6() == is_v6 && interfaces::leads_elsewhere(address))
 }
 
 #[cfg(test)]
