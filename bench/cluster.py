@@ -81,7 +81,9 @@ class Cluster:
 
     def make(self):
         bridge = self.bridge
-        ip("link", "add", bridge, "type", "bridge")
+        # Without an address of its own a bridge has the least of its ports', which changes as nodes are added. A node that an earlier
+        # job still sends something to would learn the former one, and reach nothing for 8 s.
+        ip("link", "add", bridge, "address", "02:00:00:00:00:01", "type", "bridge")
         ip("addr", "add", f"{self.address(0)}/24", "dev", bridge)
         ip("link", "set", bridge, "up")
         for node in self.nodes:
