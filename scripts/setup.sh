@@ -83,6 +83,10 @@ find_missing() {
     if [ "$what" = all ]; then
         need gfortran command -v gfortran
         need libmpich-dev have_fortran_mpi # Fortran modules, and binaries that want libmpich.so.12
+        if [ "$(id -u)" -eq 0 ]; then # nodes with networks of their own, and ssh between them
+            need iproute2 command -v ip
+            need openssh-server test -x /usr/sbin/sshd
+        fi
     fi
     if [ "$what" != toolchain ]; then
         need python3 command -v python3

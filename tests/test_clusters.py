@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs on nodes with networks of their own: machines that are switched off, and links that are cut. As root only."""
 
+import re
 import sys
 import time
 
 import pytest
 
 import harness
+import sshd
 
 sys.path.insert(0, str(harness.ROOT / "bench"))
 
@@ -25,23 +27,25 @@ def nodes():
         yield made
 
 
-def begin(jobs, nodes, program, protocol):
+def begin(jobs, nodes, program, protocol, launcher=None):
     """A job of four ranks on three nodes, which has come so far that all ranks compute."""
-    options = ["-hosts", nodes.hosts(2), "-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh", "--lease", f"{LEASE:g}s"]
+    launcher = launcher or ["-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh"]
+    options = ["-hosts", nodes.hosts(2), *launcher, "--lease", f"{LEASE:g}s"]
     job = jobs.start(4, *program(HEAT[0]), *HEAT[1:], options=options, protocol=protocol)
     assert job.until(lambda: b"step 500 " in job.out.read_bytes()), job.result(None).describe()
     return job
 
 
-def finished(job, nodes):
+def finished(job, nodes, left=None):
     """The answer is right, and nothing is left on any node."""
     result = job.wait(60).ok()
     assert ANSWER in result.text, result.describe()
+    left = left or nodes.pids
     for node in nodes.nodes:
         end = time.monotonic() + LEASE + 3
-        while nodes.pids(node) and time.monotonic() < end:
+        while left(node) and time.monotonic() < end:
             time.sleep(0.05)
-        assert not nodes.pids(node), node
+        assert not left(node), (node, [harness.command_of(pid) for pid in left(node)])
     return result
 
 
@@ -69,3 +73,34 @@ def test_a_link_that_comes_back_costs_time_only(jobs, nodes, program, protocol):
         nodes.heal(node)
     result = finished(job, nodes)
     assert "has died" not in result.errors and result.restarts == 0
+
+
+def test_a_machine_reached_by_the_real_ssh_is_switched_off(jobs, nodes, program, tmp_path):
+    servers = sshd.on(nodes, tmp_path)
+    job = begin(jobs, nodes, program, "blocking", servers.options)
+    nodes.kill(2)
+    assert nodes.address(2) in finished(job, nodes, servers.others).errors
+
+
+def test_what_ssh_complains_of_is_told(jobs, nodes, program, tmp_path):
+    """In its own words, and of which node."""
+    servers = sshd.on(nodes, tmp_path)
+
+    def refused():
+        result = jobs.resurgo("run", "-hosts", nodes.hosts(1), *servers.options, *program("hello"), timeout=30)
+        assert (result.code, result.text, len(result.errors.splitlines())) == (1, "", 1), result.describe()
+        return result.errors
+
+    second = f"node {nodes.address(2)}: ssh cannot reach it: "
+    servers.trust(2)
+    assert re.search(f"{second}.*Host key verification failed", refused())
+    servers.trust()
+    servers.authorized_keys.write_text("")
+    assert re.search(r"ssh cannot reach it: .*Permission denied \(publickey", refused())
+    servers.trust()
+    servers.stop(2)
+    assert re.search(f"{second}ssh: connect to host {nodes.address(2)} port 22: Connection refused", refused())
+    servers.start(2, f"mount -t tmpfs none {harness.RESURGO.parent}")
+    error = refused()
+    assert f"node {nodes.address(2)}: there is no resurgo where it is here: " in error, error
+    assert re.search(f"{harness.RESURGO}:? .*not found|{harness.RESURGO}: No such file", error), error

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 
@@ -96,50 +95,6 @@ def test_a_host_file_says_where_it_is_wrong(jobs):
 def test_ranks_are_as_many_as_slots(jobs, program):
     (hosts := jobs.directory / "hosts").write_text("localhost:2 # this one\nlocalhost slots=1\n")
     assert "3 ranks, sum 3" in jobs.resurgo("run", "-f", hosts, *program("hello")).ok().text
-
-
-@pytest.fixture
-def sshd(tmp_path):
-    """A server of ssh on this machine, which the hosts n1 and n2 lead to; the option that says so."""
-    server = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
-    if not server or not shutil.which("ssh") or os.geteuid() != 0:
-        pytest.skip("no server of ssh can be started here")
-    os.makedirs("/run/sshd", exist_ok=True)
-    for name in ("host", "own"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (tmp_path / "server").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/own.pub\n"
-        f"StrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nMaxStartups 100\n"
-    )
-    (tmp_path / "client").write_text(
-        f"Host n1 n2\n HostName 127.0.0.1\n Port {port}\n IdentityFile {tmp_path}/own\n IdentitiesOnly yes\n"
-        f" StrictHostKeyChecking no\n UserKnownHostsFile /dev/null\n LogLevel ERROR\n"
-    )
-    (script := tmp_path / "with_config").write_text(f'#!/bin/sh\nexec ssh -F {tmp_path}/client "$@"\n')
-    script.chmod(0o755)
-    process = subprocess.Popen([server, "-D", "-e", "-f", tmp_path / "server"], stderr=open(tmp_path / "log", "wb"))
-    end = time.monotonic() + 10
-    while b"Server listening" not in (tmp_path / "log").read_bytes():
-        if process.poll() is not None or time.monotonic() > end:
-            process.kill()
-            pytest.skip(f"no server of ssh can be started here: {(tmp_path / 'log').read_text()[-300:]}")
-        time.sleep(0.02)
-    yield ["-launcher-exec", script]
-    process.terminate()
-    process.wait(10)
-
-
-def test_a_key_that_ssh_does_not_know_is_told(jobs, sshd, tmp_path):
-    (tmp_path / "own.pub").write_text("")
-    assert re.search(r"node n[12]: ssh cannot reach it: .*Permission denied", refused(jobs, "-hosts", "n1,n2", *sshd))
-
-
-def test_ranks_run_over_ssh(jobs, program, sshd):
-    result = jobs.run(4, *program("messages"), options=["-hosts", "n1:2,n2:2", *sshd]).ok()
-    assert result.of("job_ended")
 
 
 def test_ranks_fill_slots_and_know_their_place(jobs):
