@@ -16,6 +16,7 @@ pub mod kinds;
 pub mod membership;
 pub mod pessimistic;
 pub mod placement;
+pub mod policy;
 
 pub use blocking::{Return, Step, Turn, Wave};
 pub use causal::Causal;

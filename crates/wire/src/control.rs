@@ -11,6 +11,7 @@ mod nodes;
 use std::ffi::OsString;
 
 use resurgo_protocol::coordinator::Former;
+pub use resurgo_protocol::policy::End;
 use resurgo_protocol::{Command, Fact};
 use serde::{Deserialize, Serialize};
 
@@ -38,13 +39,6 @@ impl Stream {
             Stream::Stderr => "standard error",
         }
     }
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum End {
-    Exited(i32),
-    Signalled(i32),
 }
 
 /// Counters of one life of a rank, as it left them in the node memory.
@@ -118,10 +112,7 @@ pub struct Ended {
 impl Ended {
     /// As shells have it.
     pub fn exit_code(&self) -> i32 {
-        match self.end {
-            End::Exited(code) => code,
-            End::Signalled(signal) => 128 + signal,
-        }
+        self.end.exit_code()
     }
 
     /// It has found that it does not repeat what a former life did.

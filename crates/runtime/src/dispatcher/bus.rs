@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use resurgo_wire::control::{Ended, LifeStatistics};
 
+use super::ends::of_rank;
 use super::events::{Event, Sink};
-use super::policy::of_rank;
 use super::stats::{Outcome, Stats};
 use json_lines::JsonLines;
 use words::Words;

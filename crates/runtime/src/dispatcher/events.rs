@@ -12,7 +12,7 @@ use resurgo_wire::control::{End, Ended, LifeStatistics, Stream};
 use resurgo_wire::counters::Cost;
 use serde::{Serialize, Serializer};
 
-use super::policy::{describe, how_ended};
+use super::ends::{describe, how_ended};
 use crate::channel_memory::Held;
 
 /// Something that has happened. `rank` is the rank that it has happened to.

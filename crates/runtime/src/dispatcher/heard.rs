@@ -4,11 +4,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use resurgo_protocol::Fact;
+use resurgo_protocol::policy::Decision;
 use resurgo_wire::control::{Ended, ToDispatcher};
+use resurgo_wire::node_memory::EXIT_REPORT;
 
+use super::ends::{self, reason};
 use super::events::Event;
 use super::images::finished;
-use super::policy::Decision;
 use super::{Dispatcher, FAILURE};
 
 impl Dispatcher {
@@ -136,7 +138,7 @@ impl Dispatcher {
         if ended.diverged() {
             self.have_waves_again();
         }
-        let decision = self.policy.ended(ended);
+        let decision = self.policy.ended(&ends::ending(ended));
         if decision == Decision::Finished {
             return self.rank_finished(ended);
         }
@@ -144,14 +146,14 @@ impl Dispatcher {
             return;
         }
         let error = match &decision {
-            Decision::EndJob { reason, .. } => Some(reason.as_str()),
+            Decision::EndJob(why) => Some(reason(ended, *why)),
             _ => None,
         };
-        self.bus.failed(ended, spawned_by, error);
+        self.bus.failed(ended, spawned_by, error.as_deref());
         self.checkpoints.failed();
         match decision {
             Decision::Restart => self.restart(ended),
-            Decision::EndJob { code, .. } => self.end(code, Duration::ZERO),
+            Decision::EndJob(why) => self.end(why.exit_code(ended.end, EXIT_REPORT), Duration::ZERO),
             Decision::Finished => {}
         }
     }

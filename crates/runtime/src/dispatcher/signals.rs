@@ -10,7 +10,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use resurgo_wire::control::{End, Ended, ToAgent};
 
 use super::Dispatcher;
-use super::policy::signal_name;
+use super::ends::signal_name;
 
 /// The signals that the dispatcher hears of.
 const HEARD: [Signal; 8] = [

@@ -9,6 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::prctl;
 use resurgo_protocol::checkpoints::Checkpoints;
+use resurgo_protocol::policy::Policy;
 use resurgo_protocol::{Coordinator, Fact, Protocol};
 use resurgo_wire::console::LONGEST_COMMAND;
 use resurgo_wire::control::{Job, Nodes, Stdin, ToAgent, appnums};
@@ -21,7 +22,6 @@ use super::launching::{self, Cluster, Patience};
 use super::ledger::{self, Ledger};
 use super::node::{Agents, Node};
 use super::output::{Output, Owed};
-use super::policy::Policy;
 use super::refusals::Refusals;
 use super::signals::Signals;
 use super::start_error::{StartError, cannot};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
 
-use super::policy::signal_name;
+use super::ends::signal_name;
 use crate::{channel_memory, event_logger, hint};
 
 #[derive(Debug, thiserror::Error)]

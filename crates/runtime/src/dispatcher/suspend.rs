@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use resurgo_protocol::checkpoints::Outcome;
 use resurgo_protocol::coordinator::Former;
+use resurgo_protocol::policy::Failures;
 use resurgo_protocol::{Coordinator, Fact, kinds};
 use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Job, ToAgent};
@@ -18,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use super::events::Event;
 use super::ledger;
 use super::output::Before;
-use super::policy::Policy;
 use super::record::Record;
 use super::refusals::is_in_passing;
 use super::{Dispatcher, REFUSED};
@@ -117,7 +117,7 @@ pub(super) struct Suspension {
 /// What the dispatcher needs to go on with a job.
 #[derive(Serialize, Deserialize)]
 pub(super) struct State {
-    pub policy: Policy,
+    pub policy: Failures,
     pub spawned_worlds: Vec<usize>,
     pub output: Before,
     /// None: the agent has written it down.
@@ -364,7 +364,7 @@ impl Dispatcher {
     /// The dispatcher's part of what is written down. `wave`: while the job runs, of this wave.
     pub(super) fn about(&self, wave: Option<u64>, printed: Option<Place>) -> About {
         let state = State {
-            policy: self.policy.clone(),
+            policy: self.policy.failures().clone(),
             spawned_worlds: self.spawning.worlds.clone(),
             output: self.output.before(),
             ledger: Some(self.ledger.state()),

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use crate::dispatcher::ends::how_ended;
 use crate::dispatcher::events::{Event, Sink, Summary};
-use crate::dispatcher::policy::how_ended;
 use crate::units::{counted, grouped, readable_duration, readable_size};
 
 pub struct Words {

@@ -10,8 +10,8 @@ use resurgo_wire::node_memory::SEGMENT;
 use super::listeners::{Listeners, reached};
 use crate::channel_memory::{self, Held, Process, Report, Settings};
 use crate::dispatcher::bus::Bus;
+use crate::dispatcher::ends::how_ended;
 use crate::dispatcher::events::Event;
-use crate::dispatcher::policy::how_ended;
 use crate::dispatcher::start_error::{StartError, cannot};
 
 /// The channel memories, none where there are none.

@@ -1,0 +1,185 @@
+use super::*;
+
+const LIMITS: Limits = Limits {
+    restarts: 5,
+    restarts_per_rank: 4,
+};
+
+fn ended(rank: Rank, end: End, initialised: bool, finalised: bool) -> Ending {
+    Ending {
+        rank,
+        end,
+        initialised,
+        finalised,
+        is_plain: false,
+        report: None,
+        messages: 0,
+    }
+}
+
+fn killed(rank: Rank) -> Ending {
+    ended(rank, End::Signalled(9), true, false)
+}
+
+fn policy(protocol: Protocol) -> Policy {
+    Policy::new(3, protocol, LIMITS)
+}
+
+fn logging() -> Policy {
+    policy(Protocol::Pessimistic)
+}
+
+#[test]
+fn ranks_that_finish_give_the_job_its_code() {
+    let mut p = logging();
+    assert_eq!(p.ended(&ended(2, End::Exited(5), true, true)), Decision::Finished);
+    assert_eq!(p.ended(&ended(1, End::Exited(3), true, true)), Decision::Finished);
+    assert!(!p.all_finished());
+    assert_eq!(p.ended(&ended(0, End::Exited(0), false, false)), Decision::Finished);
+    assert!(p.all_finished());
+    assert_eq!(p.exit_code(), 3);
+}
+
+#[test]
+fn spawned_ranks_count_like_all_others() {
+    let mut p = logging();
+    for rank in 0..3 {
+        p.ended(&ended(rank, End::Exited(0), true, true));
+    }
+    p.grow(4);
+    assert!(!p.all_finished());
+    assert_eq!(p.ended(&killed(3)), Decision::Restart);
+    assert_eq!(p.ended(&ended(3, End::Exited(6), true, true)), Decision::Finished);
+    assert!(p.all_finished());
+    assert_eq!(p.exit_code(), 6);
+}
+
+#[test]
+fn failures_are_restarted() {
+    for (end, initialised, finalised) in [
+        (End::Signalled(9), true, false),
+        (End::Signalled(11), false, false),
+        (End::Signalled(9), true, true),
+        (End::Exited(0), true, false),
+        (End::Exited(4), true, false),
+    ] {
+        let ending = ended(1, end, initialised, finalised);
+        assert_eq!(logging().ended(&ending), Decision::Restart);
+    }
+}
+
+#[test]
+fn an_exit_before_mpi_ends_the_job_unless_an_earlier_life_was_further() {
+    let early = ended(1, End::Exited(4), false, false);
+    assert_eq!(logging().ended(&early), Decision::EndJob(Why::BeforeMpi));
+    let mut p = logging();
+    p.ended(&killed(1));
+    assert_eq!(p.ended(&early), Decision::Restart);
+}
+
+#[test]
+fn a_program_without_mpi_ends_as_it_does() {
+    let plain = |rank, end| Ending {
+        is_plain: true,
+        ..ended(rank, end, false, false)
+    };
+    let mut p = logging();
+    assert_eq!(p.ended(&plain(1, End::Exited(4))), Decision::Finished);
+    assert_eq!(p.ended(&plain(0, End::Exited(0))), Decision::Finished);
+    assert!(!p.all_finished());
+    assert_eq!(p.ended(&plain(2, End::Exited(5))), Decision::Finished);
+    assert!(p.all_finished());
+    assert_eq!(p.exit_code(), 4);
+    let struck = plain(1, End::Signalled(9));
+    assert_eq!(logging().ended(&struck), Decision::EndJob(Why::NoMpi));
+    // It has started a program with MPI.
+    let started = Ending {
+        initialised: true,
+        ..struck
+    };
+    assert_eq!(logging().ended(&started), Decision::Restart);
+}
+
+#[test]
+fn where_nothing_is_kept_a_failure_ends_the_job() {
+    let mut p = policy(Protocol::None);
+    assert_eq!(p.ended(&killed(2)), Decision::EndJob(Why::NothingKept));
+}
+
+#[test]
+fn a_job_that_has_lost_a_rank_does_not_end_with_0() {
+    assert_eq!(Why::NothingKept.exit_code(End::Exited(0), 119), 1);
+    assert_eq!(Why::NothingKept.exit_code(End::Signalled(11), 119), 139);
+    assert_eq!(Why::BeforeMpi.exit_code(End::Exited(4), 119), 4);
+    assert_eq!(Why::Report.exit_code(End::Exited(120), 119), 119);
+}
+
+#[test]
+fn a_program_that_fails_at_the_same_place_is_given_up() {
+    let mut p = logging();
+    let crash = ended(1, End::Signalled(11), true, false);
+    assert_eq!(p.ended(&crash), Decision::Restart);
+    assert_eq!(p.ended(&crash), Decision::Restart);
+    let why = Why::SamePlace { times: 3, messages: 0 };
+    assert_eq!(p.ended(&crash), Decision::EndJob(why));
+    // Elsewhere each time: it makes progress.
+    let mut p = logging();
+    for messages in 0..4 {
+        assert_eq!(p.ended(&Ending { messages, ..crash }), Decision::Restart);
+    }
+    // Who is killed from outside is not to blame.
+    let mut p = logging();
+    (0..4).for_each(|_| assert_eq!(p.ended(&killed(1)), Decision::Restart));
+}
+
+#[test]
+fn restarts_are_bounded_by_rank_and_by_job() {
+    let mut p = logging();
+    for _ in 0..4 {
+        assert_eq!(p.ended(&killed(0)), Decision::Restart);
+    }
+    let of_rank = Why::LimitOfRank {
+        restarts: 4,
+        has_images: false,
+    };
+    assert_eq!(p.ended(&killed(0)), Decision::EndJob(of_rank));
+    p.has_images();
+    assert_eq!(p.ended(&killed(1)), Decision::Restart);
+    let of_job = Why::LimitOfJob {
+        restarts: 5,
+        has_images: true,
+    };
+    assert_eq!(p.ended(&killed(2)), Decision::EndJob(of_job));
+    assert_eq!(p.restarts(), 5);
+    // A resumed job has had them, too.
+    let mut later = logging();
+    later.resume(p.failures().clone());
+    assert_eq!(later.ended(&killed(2)), Decision::EndJob(of_job));
+}
+
+#[test]
+fn a_report_ends_the_job() {
+    let crash = Ending {
+        report: Some(Report::Other),
+        ..ended(1, End::Exited(119), true, false)
+    };
+    assert_eq!(logging().ended(&crash), Decision::EndJob(Why::Report));
+    assert_eq!(policy(Protocol::Auto).ended(&crash), Decision::EndJob(Why::Report));
+}
+
+#[test]
+fn a_program_that_does_not_repeat_ends_the_job_unless_there_are_waves() {
+    let diverged = Ending {
+        report: Some(Report::Diverged),
+        ..ended(1, End::Exited(120), true, false)
+    };
+    let ends = Decision::EndJob(Why::Report);
+    assert_eq!(logging().ended(&diverged), ends);
+    assert_eq!(policy(Protocol::Hierarchical).ended(&diverged), ends);
+    let mut auto = policy(Protocol::Auto);
+    assert_eq!(auto.ended(&diverged), Decision::Restart);
+    auto.goes_on_with(Protocol::Pessimistic);
+    assert_eq!(auto.ended(&diverged), ends);
+    auto.goes_on_with(Protocol::Auto);
+    assert_eq!(auto.ended(&diverged), Decision::Restart);
+}
