@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Brings what building, testing and measuring need. Safe to run again; quick when all is there.
 #
-#   scripts/setup.sh [toolchain|demo|all]
+#   scripts/setup.sh [toolchain|demo|all|slurm]
 #
 # toolchain      what building needs: a C compiler (to link with) and Rust
 # demo           that, and an MPI library to run the demo with
 # all            that, and what tests and benchmarks need (the default)
+# slurm          that, and Slurm, for tests/test_slurm.py
 #
 # RESURGO_DEPS   where Python environments and sources go (default: .deps in the repository)
 # RESURGO_PYTHON the Python to make environments with (default: the first of python3, /usr/bin/python3 that can)
@@ -25,7 +26,12 @@ fail() {
     exit 1
 }
 
-case $what in toolchain | demo | all) ;; *) fail "there is no \"$what\": write toolchain, demo or all" ;; esac
+with_slurm=
+case $what in
+    toolchain | demo | all) ;;
+    slurm) what=all with_slurm=yes ;;
+    *) fail "there is no \"$what\": write toolchain, demo, all or slurm" ;;
+esac
 
 # Rust first: it is what only the user can bring. One sentence says what to do.
 check_rust() {
@@ -86,6 +92,12 @@ find_missing() {
         if [ "$(id -u)" -eq 0 ]; then # nodes with networks of their own, and ssh between them
             need iproute2 command -v ip
             need openssh-server test -x /usr/sbin/sshd
+        fi
+        if [ -n "$with_slurm" ]; then
+            need munge test -x /usr/sbin/munged
+            need slurmctld test -x /usr/sbin/slurmctld
+            need slurmd test -x /usr/sbin/slurmd
+            need slurm-client command -v srun
         fi
     fi
     if [ "$what" != toolchain ]; then
