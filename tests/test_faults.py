@@ -63,7 +63,7 @@ def test_by_messages_is_at_the_same_place_every_time(jobs, program):
     assert len(places) == 2 and all(abs(place - 700) <= 1 for place in places), places
 
 
-@pytest.mark.parametrize("fault", ["rank=9,at=1s", "rank=1", "at=1s", "random,seed=1", "rank=1,at=soon", "lightning"])
+@pytest.mark.parametrize("fault", ["rank=9,at=1s", "rank=1", "at=1s", "random,seed=1", "rank=1,at=soon", "lightning", "node=0,at=1s"])
 def test_what_cannot_be_is_an_error(jobs, program, fault):
     result = jobs.resurgo("run", "-n", "2", "--fault", fault, *program("hello"))
     assert result.code == 2 and not result.out

@@ -177,6 +177,19 @@ def on_three(jobs, program, protocol):
     return job, lambda patience: compare(entry, job.wait(patience), file, expected)
 
 
+def test_nodes_are_killed_on_demand(jobs, program):
+    entry, command = BY_NAME["heat"], program("heat")
+    expected = undisturbed(jobs, command, entry, 4)
+    faults = ["--fault", "node=1,at=300ms", "--fault", "node=random,at=900ms,seed=3"]
+    options = ["--nodes", "3", "-ppn", "1", *faults, *every("100ms")]
+    file = jobs.directory / "result-killed"
+    job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol="blocking")
+    result = compare(entry, job.wait(60), file, expected)
+    killed = [event["node"] for event in result.of("node_fault_injected")]
+    assert killed[0] == 1 and len(set(killed)) == 2, result.describe()
+    assert [event["node"] for event in result.of("node_lost")] == killed, result.describe()
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("protocol", ["blocking", "auto"])
 def test_the_loss_of_a_node_is_survived(jobs, program, rng, protocol, number):

@@ -77,9 +77,9 @@ fn begin_or_resume(options: Options, arguments: Vec<OsString>) -> Result<Setting
     prepare(options, origin, cluster)
 }
 
-/// The faults that are to be injected into a job of `size` ranks.
-fn faults(options: &Options, size: usize) -> Result<Vec<Fault>, Refusal> {
-    let faults = options.faults.iter().map(|fault| Fault::parse(fault, size));
+/// The faults that are to be injected into a job of so many ranks, on so many nodes.
+fn faults(options: &Options, ranks: usize, nodes: usize) -> Result<Vec<Fault>, Refusal> {
+    let faults = options.faults.iter().map(|fault| Fault::parse(fault, ranks, nodes));
     faults.collect::<Result<_, _>>().map_err(|error| Refusal::new(2, error))
 }
 
@@ -128,13 +128,14 @@ pub fn resume(options: Options, suspended: Suspended) -> Result<Settings, Refusa
     // Where the node memory lies then was free under these.
     addresses::as_before(&job)?;
     addresses::check_limits(&job.layout(about.ranks), "")?;
-    settings(options, job, about.launched, about.origin.clone(), Some(suspended))
+    let faults = faults(&options, about.launched, 1)?;
+    settings(options, job, faults, about.origin.clone(), Some(suspended))
 }
 
 fn settings(
     options: Options,
     job: Job,
-    launched: usize,
+    faults: Vec<Fault>,
     origin: Origin,
     resumed: Option<Suspended>,
 ) -> Result<Settings, Refusal> {
@@ -144,7 +145,7 @@ fn settings(
             restarts: options.ends.restarts,
             restarts_per_rank: options.ends.restarts_per_rank,
         },
-        faults: faults(&options, launched)?,
+        faults,
         output: Places {
             label: options.output.label.clone(),
             files: options.output.files.clone(),
@@ -175,7 +176,11 @@ fn settings(
 
 fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result<Settings, Refusal> {
     let size = options.size();
-    faults(&options, size)?;
+    let faults = faults(
+        &options,
+        size,
+        cluster.as_ref().map_or(1, |cluster| cluster.hosts.len()),
+    )?;
     let open_files = check::open_files(size)?;
     if let Some(directory) = options.log.spill_directory.as_ref().filter(|path| !path.is_dir()) {
         let text = format!("--spill-dir {}: not a directory", directory.display());
@@ -247,7 +252,7 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
         image_at_messages: images_at(&options, size)?,
         nodes: None,
     };
-    Ok(on_nodes(settings(options, job, size, origin, None)?, cluster))
+    Ok(on_nodes(settings(options, job, faults, origin, None)?, cluster))
 }
 
 /// The same on several nodes, if there are any.

@@ -33,7 +33,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use resurgo_wire::control::{End, Job, Stream, ToAgent, ToDispatcher};
@@ -342,6 +342,11 @@ impl Agent {
             ToAgent::OutputTaken { bytes, repeated } => self.output_taken([bytes, repeated])?,
             ToAgent::Repeats { rank, life, output } => self.repeats(rank, life, output)?,
             ToAgent::Accounted { rank, image, account } => self.accounted(rank, image, account)?,
+            ToAgent::Fall => {
+                self.kill_everything();
+                // Nobody gets a word of it, as when a machine is lost.
+                let _ = raise(Signal::SIGKILL);
+            }
             ToAgent::Places(nodes) => self.move_ranks(nodes)?,
             ToAgent::Beat { number } => self.guest.iter_mut().for_each(|guest| guest.answered(number)),
         }

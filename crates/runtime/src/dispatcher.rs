@@ -45,7 +45,7 @@ use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, Nodes, ToAgent, ToDispatcher};
 
 use crate::children;
-use crate::faults::{Fault, Schedule};
+use crate::faults::{Fault, Schedule, Victim};
 use crate::suspended::{Origin, Suspended};
 use bus::Bus;
 use console::Console;
@@ -545,10 +545,19 @@ impl Dispatcher {
             return;
         }
         let running: Vec<usize> = (0..self.pids.len()).filter(|rank| self.pids[*rank].is_some()).collect();
-        for rank in self.faults.due(self.start.elapsed(), &running) {
-            if self.pids[rank].is_some() && !self.suspension.has_halted() {
-                self.bus.tell(Event::FaultInjected { rank });
-                self.tell(ToAgent::Kill { rank });
+        let nodes = self.agents.numbers();
+        for victim in self.faults.due(self.start.elapsed(), &running, &nodes) {
+            match victim {
+                _ if self.suspension.has_halted() => {}
+                Victim::Rank(rank) if self.pids[rank].is_some() => {
+                    self.bus.tell(Event::FaultInjected { rank });
+                    self.tell(ToAgent::Kill { rank });
+                }
+                Victim::Rank(_) => {}
+                Victim::Node(node) => {
+                    self.bus.tell(Event::NodeFaultInjected { node });
+                    self.agents.node(node).tell(&ToAgent::Fall);
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Faults that a user asks for, to see the recovery of his own job.
 //!
 //! `rank=2,at=3s` · `rank=all,at=3s` · `rank=1,messages=1000` · `rank=1,during=replay` ·
-//! `random,seed=7,mean=2s,count=5`
+//! `random,seed=7,mean=2s,count=5` · `node=2,at=3s` · `node=random,mean=10s,count=2`
 
 use std::time::Duration;
 
@@ -16,6 +16,14 @@ pub enum Victims {
     Spawned,
 }
 
+/// Who is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victim {
+    Rank(usize),
+    /// The agent with all that it has started.
+    Node(usize),
+}
+
 /// One `--fault`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Fault {
@@ -26,64 +34,141 @@ pub enum Fault {
     Messages { victims: Victims, messages: u64 },
     /// The next life after another fault is killed in the middle of its replay, once.
     DuringReplay { victims: Victims },
-    /// Any rank, again and again, at exponentially distributed intervals.
-    Random { seed: u64, mean: Duration, count: u64 },
+    /// Any rank (or node), again and again, at exponentially distributed intervals.
+    Random {
+        of_nodes: bool,
+        seed: u64,
+        mean: Duration,
+        count: u64,
+    },
+    /// SIGKILL of a node, so long after the start of the job.
+    NodeAt { node: usize, time: Duration },
+    /// The same of any node.
+    AnyNodeAt { seed: u64, time: Duration },
 }
 
 impl Fault {
-    /// Reads one `--fault` of a job of `size` ranks.
-    pub fn parse(text: &str, size: usize) -> Result<Fault, String> {
+    /// Reads one `--fault` of a job of so many ranks, on so many nodes.
+    pub fn parse(text: &str, ranks: usize, nodes: usize) -> Result<Fault, String> {
         let wrong = |why: String| {
             format!(
                 "--fault {text:?}: {why}; write rank=N,at=TIME, rank=N,messages=COUNT, rank=N,during=replay \
-                 (N may be \"all\" or \"spawned\"), or random,seed=N,mean=TIME[,count=N]"
+                 (N may be \"all\" or \"spawned\"), random,seed=N,mean=TIME[,count=N], node=N,at=TIME, or \
+                 node=random with at=TIME or mean=TIME"
             )
         };
-        let mut random = false;
-        let (mut victims, mut fault) = (None, None);
-        let (mut seed, mut mean, mut count) = (1, None, u64::MAX);
+        let words = Words::read(text, ranks, nodes).map_err(&wrong)?;
+        let missing = |what: &str| wrong(format!("{what} missing"));
+        let Words {
+            random,
+            victims,
+            node,
+            fault,
+            seed,
+            mean,
+            count,
+        } = words;
+        match node {
+            Some(_) if random || victims.is_some() => {
+                return Err(wrong("a fault is one of ranks, or of nodes".to_string()));
+            }
+            Some(Some(node)) => {
+                return match fault {
+                    Some(Kind::At(time)) => Ok(Fault::NodeAt { node, time }),
+                    _ => Err(missing("a node is killed at a time, and at= is")),
+                };
+            }
+            Some(None) => match fault {
+                Some(Kind::At(time)) => return Ok(Fault::AnyNodeAt { seed, time }),
+                Some(_) => return Err(missing("a node is killed at a time, and at= or mean= is")),
+                None => {}
+            },
+            None => {}
+        }
+        if random || node.is_some() {
+            let mean = mean.ok_or_else(|| missing("mean= is"))?;
+            if mean.is_zero() {
+                return Err(wrong("the mean must be more than 0".to_string()));
+            }
+            let of_nodes = node.is_some();
+            return Ok(Fault::Random {
+                of_nodes,
+                seed,
+                mean,
+                count,
+            });
+        }
+        let victims = victims.ok_or_else(|| missing("rank= is"))?;
+        match fault {
+            Some(Kind::At(time)) => Ok(Fault::At { victims, time }),
+            Some(Kind::Messages(messages)) => Ok(Fault::Messages { victims, messages }),
+            Some(Kind::DuringReplay) => Ok(Fault::DuringReplay { victims }),
+            None => Err(missing("at=, messages= or during=replay is")),
+        }
+    }
+}
+
+/// What the parts of a `--fault` say, each for itself.
+struct Words {
+    random: bool,
+    victims: Option<Victims>,
+    /// Which node; `Some(None)`: any.
+    node: Option<Option<usize>>,
+    fault: Option<Kind>,
+    seed: u64,
+    mean: Option<Duration>,
+    count: u64,
+}
+
+impl Words {
+    fn read(text: &str, ranks: usize, nodes: usize) -> Result<Words, String> {
+        let mut words = Words {
+            random: false,
+            victims: None,
+            node: None,
+            fault: None,
+            seed: 1,
+            mean: None,
+            count: u64::MAX,
+        };
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             let number = || {
                 value
                     .parse::<u64>()
-                    .map_err(|_| wrong(format!("{key}={value:?} is not a number")))
+                    .map_err(|_| format!("{key}={value:?} is not a number"))
             };
-            let time = || parse_duration(value).map_err(&wrong);
+            let time = || parse_duration(value);
             match (key, value) {
-                ("random", "") => random = true,
-                ("rank", "all") => victims = Some(Victims::All),
-                ("rank", "spawned") => victims = Some(Victims::Spawned),
+                ("random", "") => words.random = true,
+                ("rank", "all") => words.victims = Some(Victims::All),
+                ("rank", "spawned") => words.victims = Some(Victims::Spawned),
                 ("rank", _) => {
                     let rank = number()? as usize;
-                    if rank >= size {
-                        return Err(wrong(format!("the job starts with ranks 0 to {} only", size - 1)));
+                    if rank >= ranks {
+                        return Err(format!("the job starts with ranks 0 to {} only", ranks - 1));
                     }
-                    victims = Some(Victims::Rank(rank));
+                    words.victims = Some(Victims::Rank(rank));
                 }
-                ("at", _) => fault = Some(Kind::At(time()?)),
-                ("messages", _) => fault = Some(Kind::Messages(number()?.max(1))),
-                ("during", "replay") => fault = Some(Kind::DuringReplay),
-                ("seed", _) => seed = number()?,
-                ("mean", _) => mean = Some(time()?),
-                ("count", _) => count = number()?,
-                _ => return Err(wrong(format!("{part:?} is not known"))),
+                ("node", _) if nodes < 2 => return Err("the job has one node (--nodes 2 makes two of it)".to_string()),
+                ("node", "random") => words.node = Some(None),
+                ("node", _) => {
+                    let node = number()? as usize;
+                    if node >= nodes {
+                        return Err(format!("the job has nodes 0 to {} only", nodes - 1));
+                    }
+                    words.node = Some(Some(node));
+                }
+                ("at", _) => words.fault = Some(Kind::At(time()?)),
+                ("messages", _) => words.fault = Some(Kind::Messages(number()?.max(1))),
+                ("during", "replay") => words.fault = Some(Kind::DuringReplay),
+                ("seed", _) => words.seed = number()?,
+                ("mean", _) => words.mean = Some(time()?),
+                ("count", _) => words.count = number()?,
+                _ => return Err(format!("{part:?} is not known")),
             }
         }
-        if random {
-            let mean = mean.ok_or_else(|| wrong("mean= is missing".to_string()))?;
-            if mean.is_zero() {
-                return Err(wrong("the mean must be more than 0".to_string()));
-            }
-            return Ok(Fault::Random { seed, mean, count });
-        }
-        let victims = victims.ok_or_else(|| wrong("rank= is missing".to_string()))?;
-        match fault {
-            Some(Kind::At(time)) => Ok(Fault::At { victims, time }),
-            Some(Kind::Messages(messages)) => Ok(Fault::Messages { victims, messages }),
-            Some(Kind::DuringReplay) => Ok(Fault::DuringReplay { victims }),
-            None => Err(wrong("at=, messages= or during=replay is missing".to_string())),
-        }
+        Ok(words)
     }
 }
 
@@ -95,7 +180,7 @@ pub fn parse_image_at(text: &str, size: usize) -> Result<Vec<(usize, u64)>, Stri
             "--checkpoint-at {text:?}: a rank has no image before its first message: write messages=1 or more"
         ));
     }
-    match Fault::parse(text, size) {
+    match Fault::parse(text, size, 1) {
         Ok(Fault::Messages { victims, messages }) if victims != Victims::Spawned => Ok((0..size)
             .filter(|rank| victims.include(*rank, size))
             .map(|rank| (rank, messages))
@@ -120,6 +205,9 @@ pub struct Schedule {
     /// For the ranks that are yet to come.
     faults: Vec<Fault>,
     timed: Vec<(Duration, Victims)>,
+    timed_nodes: Vec<(Duration, usize)>,
+    /// Nodes that have been killed: it takes a moment until they are gone.
+    fallen: Vec<usize>,
     /// Per rank, in order of its lives.
     by_messages: Vec<Vec<u64>>,
     during_replay: Vec<u64>,
@@ -128,6 +216,7 @@ pub struct Schedule {
 
 #[derive(Debug)]
 struct RandomFaults {
+    of_nodes: bool,
     state: u64,
     mean: Duration,
     left: u64,
@@ -157,6 +246,8 @@ impl Schedule {
             launched: size,
             faults: faults.to_vec(),
             timed: Vec::new(),
+            timed_nodes: Vec::new(),
+            fallen: Vec::new(),
             by_messages: Vec::new(),
             during_replay: Vec::new(),
             random: Vec::new(),
@@ -165,8 +256,22 @@ impl Schedule {
             match fault {
                 Fault::At { victims, time } => schedule.timed.push((*time, *victims)),
                 Fault::Messages { .. } | Fault::DuringReplay { .. } => {}
-                Fault::Random { seed, mean, count } => {
+                Fault::NodeAt { node, time } => schedule.timed_nodes.push((*time, *node)),
+                Fault::AnyNodeAt { seed, time } => schedule.random.push(RandomFaults {
+                    of_nodes: true,
+                    state: *seed,
+                    mean: Duration::ZERO,
+                    left: 1,
+                    next: *time,
+                }),
+                Fault::Random {
+                    of_nodes,
+                    seed,
+                    mean,
+                    count,
+                } => {
                     let mut random = RandomFaults {
+                        of_nodes: *of_nodes,
                         state: *seed,
                         mean: *mean,
                         left: *count,
@@ -219,6 +324,7 @@ impl Schedule {
     /// When the next fault is due.
     pub fn next_time(&self) -> Option<Duration> {
         let timed = self.timed.iter().map(|(time, _)| *time);
+        let timed = timed.chain(self.timed_nodes.iter().map(|(time, _)| *time));
         let random = self
             .random
             .iter()
@@ -227,22 +333,39 @@ impl Schedule {
         timed.chain(random).min()
     }
 
-    /// The ranks to kill by now; `running` are those that can be killed, of which a random fault takes one.
-    pub fn due(&mut self, now: Duration, running: &[usize]) -> Vec<usize> {
+    /// What to kill by now. `running` are the ranks, and `nodes` the nodes that can be killed, of which a random fault takes one.
+    /// It spares the last node: that would end the job.
+    pub fn due(&mut self, now: Duration, running: &[usize], nodes: &[usize]) -> Vec<Victim> {
         let mut victims = Vec::new();
         self.timed.retain(|(time, whom)| {
             if *time <= now {
                 let hit = running.iter().filter(|rank| whom.include(**rank, self.launched));
-                victims.extend(hit);
+                victims.extend(hit.copied().map(Victim::Rank));
             }
             *time > now
         });
+        let fallen = &mut self.fallen;
+        let mut nodes = nodes.to_vec();
+        nodes.retain(|node| !fallen.contains(node));
+        let mut kill = |nodes: &mut Vec<usize>, place: usize| {
+            fallen.push(nodes[place]);
+            Victim::Node(nodes.remove(place))
+        };
+        for (_, node) in self.timed_nodes.extract_if(.., |(time, _)| *time <= now) {
+            if let Some(place) = nodes.iter().position(|there| *there == node) {
+                victims.push(kill(&mut nodes, place));
+            }
+        }
         for random in &mut self.random {
             while random.left > 0 && random.next <= now {
                 random.left -= 1;
                 let draw = random.draw();
-                if !running.is_empty() {
-                    victims.push(running[(draw % running.len() as u64) as usize]);
+                let one_of = |all: &[usize]| (draw % all.len() as u64) as usize;
+                if random.of_nodes && nodes.len() > 1 {
+                    let place = one_of(&nodes);
+                    victims.push(kill(&mut nodes, place));
+                } else if !random.of_nodes && !running.is_empty() {
+                    victims.push(Victim::Rank(running[one_of(running)]));
                 }
                 random.advance();
             }
@@ -270,7 +393,7 @@ mod tests {
 
     #[test]
     fn what_can_be_written() {
-        let parse = |text| Fault::parse(text, 4);
+        let parse = |text| Fault::parse(text, 4, 3);
         assert_eq!(
             parse("rank=2,at=3s"),
             Ok(Fault::At {
@@ -301,6 +424,7 @@ mod tests {
         assert_eq!(
             parse("random,seed=7,mean=2s,count=5"),
             Ok(Fault::Random {
+                of_nodes: false,
                 seed: 7,
                 mean: 2 * SECOND,
                 count: 5
@@ -324,9 +448,45 @@ mod tests {
             "random,mean=0s",
             "rank=1,during=lunch",
             "rnk=1,at=1s",
+            "node=3,at=1s",
+            "node=1",
+            "node=1,messages=9",
+            "node=1,rank=1,at=1s",
+            "node=random",
+            "node=random,during=replay",
+            "random,node=random,mean=1s",
         ] {
             assert!(parse(text).is_err(), "{text}");
         }
+        assert!(Fault::parse("node=0,at=1s", 4, 1).unwrap_err().contains("--nodes 2"));
+    }
+
+    #[test]
+    fn nodes_are_killed_too_but_none_that_is_gone_nor_the_last_by_chance() {
+        let parse = |text| Fault::parse(text, 4, 3).unwrap();
+        assert_eq!(
+            parse("node=2,at=3s"),
+            Fault::NodeAt {
+                node: 2,
+                time: 3 * SECOND
+            }
+        );
+        let faults = [
+            parse("node=2,at=3s"),
+            parse("node=random,at=4s,seed=5"),
+            parse("node=random,mean=1s,count=50"),
+        ];
+        let mut schedule = Schedule::new(&faults, 4);
+        let mut killed = Vec::new();
+        while let Some(time) = schedule.next_time() {
+            killed.extend(schedule.due(time, &[], &[0, 1, 2]));
+        }
+        assert_eq!(killed.len(), 2);
+        assert_ne!(killed[0], killed[1]);
+        assert_eq!(
+            Schedule::new(&[parse("node=2,at=3s")], 4).due(3 * SECOND, &[], &[0, 1]),
+            []
+        );
     }
 
     #[test]
@@ -343,9 +503,12 @@ mod tests {
         ];
         let mut schedule = Schedule::new(&faults, 3);
         assert_eq!(schedule.next_time(), Some(SECOND));
-        assert!(schedule.due(Duration::ZERO, &[0, 1, 2]).is_empty());
-        assert_eq!(schedule.due(SECOND, &[0, 1, 2]), [1]);
-        assert_eq!(schedule.due(3 * SECOND, &[0, 2]), [0, 2]);
+        assert!(schedule.due(Duration::ZERO, &[0, 1, 2], &[]).is_empty());
+        assert_eq!(schedule.due(SECOND, &[0, 1, 2], &[]), [Victim::Rank(1)]);
+        assert_eq!(
+            schedule.due(3 * SECOND, &[0, 2], &[]),
+            [Victim::Rank(0), Victim::Rank(2)]
+        );
         assert_eq!(schedule.next_time(), None);
     }
 
@@ -399,12 +562,13 @@ mod tests {
         schedule.grow(3);
         assert_eq!([0, 1, 2].map(|rank| schedule.next_life(rank, 0)), [20, 20, 10]);
         assert_eq!([0, 1, 2].map(|rank| schedule.next_life(rank, 5)), [0, 30, 20]);
-        assert_eq!(schedule.due(SECOND, &[0, 1, 2]), [2]);
+        assert_eq!(schedule.due(SECOND, &[0, 1, 2], &[]), [Victim::Rank(2)]);
     }
 
     #[test]
     fn random_faults_are_repeatable_and_have_their_mean() {
         let faults = [Fault::Random {
+            of_nodes: false,
             seed: 7,
             mean: SECOND,
             count: 1000,
@@ -413,7 +577,7 @@ mod tests {
             let mut schedule = Schedule::new(&faults, 4);
             let mut all = Vec::new();
             while let Some(time) = schedule.next_time() {
-                all.push((time, schedule.due(time, &[0, 1, 2, 3])));
+                all.push((time, schedule.due(time, &[0, 1, 2, 3], &[])));
             }
             all
         };

@@ -189,6 +189,8 @@ pub enum ToAgent {
     Places(Nodes),
     /// Answers [`ToDispatcher::Beat`] of this number.
     Beat { number: u64 },
+    /// An injected fault: all of the node ends at once, as if its machine were lost.
+    Fall,
     /// Whether this life has yet to print again what former ones printed, on each stream. Told after [`ToDispatcher::Began`] of
     /// every life but the first, and when it changes.
     Repeats { rank: usize, life: u64, output: [bool; 2] },

@@ -356,11 +356,13 @@ table! {
 }
 "Trying it out" {
     "--fault" "SPEC" "" Everywhere
-        "kill ranks:\n\
+        "kill ranks, or nodes:\n\
          rank=2,at=3s or rank=all,at=1s\n\
          rank=1,messages=1000\n\
          rank=1,during=replay\n\
-         random,seed=7,mean=2s[,count=5]"
+         random,seed=7,mean=2s[,count=5]\n\
+         node=2,at=3s or node=random,at=3s\n\
+         node=random,mean=9s[,seed=7][,count=5]"
         JobAgain(|options, value| { options.faults.push(value.to_string()); Ok(()) });
 }
 "Messages" {

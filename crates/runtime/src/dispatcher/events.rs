@@ -167,6 +167,9 @@ pub enum Event<'a> {
     FaultInjected {
         rank: usize,
     },
+    NodeFaultInjected {
+        node: usize,
+    },
     LogFills {
         rank: usize,
     },

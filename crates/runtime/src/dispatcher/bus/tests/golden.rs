@@ -400,6 +400,7 @@ fn end(story: &mut Story) {
     });
     let path = Path::new("/scratch/out");
     story.tell("output file differs", Event::OutputFileDiffers { path });
+    story.tell("node fault injected", Event::NodeFaultInjected { node: 1 });
     let figures = read_from(&mut story.figures, 0);
     let figures: String = figures.lines().map(str::trim_start).collect();
     story.told += &format!("== file of --stats-json\n{figures}\n");
