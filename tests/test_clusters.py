@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs on nodes with networks of their own: machines that are switched off, and links that are cut. As root only."""
 
+import os
 import re
+import signal
 import sys
 import time
 
@@ -104,3 +106,18 @@ def test_what_ssh_complains_of_is_told(jobs, nodes, program, tmp_path):
     error = refused()
     assert f"node {nodes.address(2)}: there is no resurgo where it is here: " in error, error
     assert re.search(f"{harness.RESURGO}:? .*not found|{harness.RESURGO}: No such file", error), error
+
+
+def test_nothing_outlives_an_agent(jobs, nodes, program):
+    """Not even what a rank has started, where no launcher gets the orphans."""
+    options = ["-hosts", nodes.hosts(2), "-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh"]
+    wrapped = ["sh", "-c", '"$0" "$@"; exit $?', *program(HEAT[0]), *HEAT[1:]]
+    job = jobs.start(4, *wrapped, options=options, protocol="auto")
+    assert job.until(lambda: b"step 500 " in job.out.read_bytes()), job.result(None).describe()
+    (agent,) = (pid for pid in nodes.pids(2) if harness.command_of(pid).startswith("resurgo agent invited"))
+    os.kill(agent, signal.SIGKILL)
+    end = time.monotonic() + 1
+    while nodes.pids(2) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not nodes.pids(2)
+    finished(job, nodes)

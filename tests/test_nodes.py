@@ -2,12 +2,14 @@
 """Jobs on several nodes: how they begin, what goes wrong then, and that programs run on them as on one."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -78,7 +80,7 @@ def test_the_wait_for_nodes_can_be_ended(jobs, ssh):
 
 
 @pytest.mark.parametrize(
-    "options", [["--protocol", "causal"], ["--tolerate", "node"], ["--checkpoint-dir", "d"], ["-bind-to", "core"]]
+    "options", [["--protocol", "causal"], ["--tolerate", "node"], ["--checkpoint-dir", "d"], ["--spill-dir", "/tmp"]]
 )
 def test_what_does_not_work_on_several_nodes_is_refused(jobs, options):
     result = jobs.resurgo("run", "--nodes", "2", *options, "-n", "2", harness.PROGRAMS / "hello")
@@ -181,13 +183,71 @@ def test_nodes_are_killed_on_demand(jobs, program):
     entry, command = BY_NAME["heat"], program("heat")
     expected = undisturbed(jobs, command, entry, 4)
     faults = ["--fault", "node=1,at=300ms", "--fault", "node=random,at=900ms,seed=3"]
-    options = ["--nodes", "3", "-ppn", "1", *faults, *every("100ms")]
+    options = ["--nodes", "3", "-ppn", "1", *faults, "--stats-json", jobs.directory / "stats", *every("100ms")]
     file = jobs.directory / "result-killed"
     job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol="blocking")
     result = compare(entry, job.wait(60), file, expected)
     killed = [event["node"] for event in result.of("node_fault_injected")]
     assert killed[0] == 1 and len(set(killed)) == 2, result.describe()
     assert [event["node"] for event in result.of("node_lost")] == killed, result.describe()
+    figures = json.loads((jobs.directory / "stats").read_text())["nodes"]
+    (left,) = {0, 1, 2} - set(killed)
+    assert [node["ranks"] for node in figures] == [list(range(4)) if node == left else [] for node in range(3)]
+    assert all((node["lost_at"] is None) == (node["node"] == left) for node in figures), figures
+
+
+def test_nodes_count_what_they_send_to_others(jobs, program):
+    options = ["--nodes", "2", "-bind-to", "core", "--stats", "--stats-json", jobs.directory / "stats"]
+    result = jobs.run(4, *program("messages"), options=options, protocol="none").ok()
+    stats = json.loads((jobs.directory / "stats").read_text())
+    for node, figures in enumerate(stats["nodes"]):
+        sent = sum(rank["messages_to_other_nodes"] for rank in stats["ranks"][2 * node : 2 * node + 2])
+        total = sum(rank["messages"] for rank in stats["ranks"][2 * node : 2 * node + 2])
+        assert (figures["node"], figures["ranks"]) == (node, [2 * node, 2 * node + 1])
+        assert 0 < figures["messages_to_other_nodes"] == sent < total, stats
+        assert f"node {node}: 2 ranks, " in result.errors, result.describe()
+
+
+def test_each_node_binds_its_ranks_in_turn(jobs):
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        pytest.skip("there is one processor")
+    show = "import os; print('rank', os.environ['PMI_RANK'], *os.sched_getaffinity(0))"
+    options = ["--nodes", "2", "-n", "5", "-bind-to", f"user:{cpus[1]},{cpus[0]}"]
+    result = jobs.resurgo("run", "-q", *options, harness.PYTHON, "-c", show).ok()
+    turns = [cpus[1], cpus[0], cpus[1], cpus[1], cpus[0]]
+    assert sorted(result.text.splitlines()) == [f"rank {rank} {cpu}" for rank, cpu in enumerate(turns)]
+
+
+def test_the_largest_logs_of_all_nodes_are_found(jobs, program):
+    options = ["--nodes", "2", *every("50ms"), "--checkpoint-policy", "most-log", "--checkpoint-share", "1"]
+    command = [*program("cg"), *arguments(BY_NAME["cg"], True, None)]
+    result = jobs.run(4, *command, options=options, protocol="pessimistic").ok()
+    assert len({event["rank"] for event in result.of("checkpointed")}) > 1, result.describe()
+
+
+def test_ranks_look_at_the_lease_themselves(jobs):
+    """Nobody is there who could end a rank whose node has no lease any more: launcher and agent stand still."""
+    send = (
+        "import time\nfrom mpi4py import MPI\nwhile True:\n    if MPI.COMM_WORLD.rank: MPI.COMM_WORLD.send(b'more', 0)\n"
+        "    else: print(MPI.COMM_WORLD.recv(), flush=True)\n    time.sleep(0.01)\n"
+    )
+    options = ["--nodes", "2", "--lease", "1s"]
+    job = jobs.start(2, harness.PYTHON, "-c", send, options=options, protocol="none")
+    assert job.until(lambda: b"more" in job.out.read_bytes())
+    pid, _ = job.lives()[1]
+    standing = [agents(job)[1], job.process.pid]
+    for process in standing:
+        os.kill(process, signal.SIGSTOP)
+
+    def has_ended():
+        status = Path(f"/proc/{pid}/stat").read_text()
+        return status.rsplit(")", 1)[1].split()[0] == "Z"
+
+    assert job.until(has_ended)
+    job.process.kill()
+    os.kill(standing[0], signal.SIGCONT)
+    job.process.wait(10)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

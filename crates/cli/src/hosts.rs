@@ -89,12 +89,10 @@ fn check(options: &Options) -> Result<(), Refusal> {
             "--checkpoint-dir",
             "images stay in memory without it",
         ),
-        (options.log.spill_directory.is_some(), "--spill-dir", "leave it out"),
-        (options.binding.to.is_some(), "-bind-to", "leave it out"),
         (
-            options.images.policy == "most-log",
-            "--checkpoint-policy most-log",
-            "the others do",
+            options.log.spill_directory.is_some(),
+            "--spill-dir",
+            "ranks of other nodes cannot read what a node has written to it; raise --log-memory instead",
         ),
     ];
     let given = given.into_iter().find(|(given, ..)| *given);

@@ -2,7 +2,6 @@
 
 mod addresses;
 mod bench;
-mod binding;
 mod check;
 mod clock;
 mod diagnosis;
@@ -24,7 +23,7 @@ mod text_file;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use resurgo_wire::control::{AGENT, INVITED};
+use resurgo_wire::control::{AGENT, INVITED, KEPT};
 
 fn main() -> ExitCode {
     resurgo_image::hear_of_children();
@@ -47,6 +46,7 @@ fn main() -> ExitCode {
         Some("resume") => code(suspend::resume(rest)),
         Some("kill") => code(jobs::kill(rest)),
         Some("rm") => code(jobs::rm(rest)),
+        Some(AGENT) if rest == [KEPT] => code(resurgo_runtime::agent::kept::run()),
         Some(AGENT) => code(resurgo_runtime::agent::run(rest == [INVITED])),
         Some(resurgo_runtime::event_logger::VERB) => code(resurgo_runtime::event_logger::run()),
         Some(resurgo_runtime::channel_memory::VERB) => code(resurgo_runtime::channel_memory::run()),

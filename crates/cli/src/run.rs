@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use resurgo_protocol::Protocol;
+use resurgo_runtime::binding;
 use resurgo_runtime::dispatcher::{self, Cluster, Limits, Places, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Origin, Suspended, processor};
@@ -15,7 +16,7 @@ use resurgo_wire::services::Services;
 use crate::addresses;
 use crate::check::{self, Refusal};
 use crate::options::{self, Options, Request, TimeLimit};
-use crate::{binding, clock, hosts, program, slurm, spawn, suspend};
+use crate::{clock, hosts, program, slurm, spawn, suspend};
 
 /// Runs a job; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
@@ -92,6 +93,27 @@ fn images_at(options: &Options, size: usize) -> Result<Vec<(usize, u64)>, Refusa
     Ok(all)
 }
 
+/// The processors of this machine that ranks take in turn.
+fn processors(options: &Options) -> Result<Vec<Vec<u32>>, Refusal> {
+    let unit = |of: &Option<(String, binding::Unit)>| of.as_ref().map(|(_, unit)| unit.clone());
+    let found = binding::of(unit(&options.binding.to).as_ref(), unit(&options.binding.by).as_ref());
+    found.map_err(|why| Refusal::new(2, format!("-bind-to: {why}")))
+}
+
+/// The same, unless there are several nodes: each agent looks at its own machine, and is told what is asked for.
+fn bound(options: &Options, has_several: bool) -> Result<(Vec<Vec<u32>>, Vec<String>), Refusal> {
+    if options.binding.by.is_some() && options.binding.to.is_none() {
+        note(
+            options,
+            "-map-by says in which order -bind-to binds ranks; without it they run on any processor",
+        );
+    }
+    Ok(match has_several {
+        true => (Vec::new(), options.binding.words()),
+        false => (processors(options)?, Vec::new()),
+    })
+}
+
 fn time_limit(options: &Options) -> Result<Option<Duration>, Refusal> {
     match options.ends.time_limit {
         None => Ok(None),
@@ -123,7 +145,7 @@ pub fn resume(options: Options, suspended: Suspended) -> Result<Settings, Refusa
     job.addresses.are_fixed = check::fixed_addresses(job.protocol)?;
     job.image_files.keep = options.images.keep;
     // This machine may have others than the one on which the job was suspended.
-    job.cpus = binding::of(options.binding.to.as_ref(), options.binding.by.as_ref())?;
+    job.cpus = processors(&options)?;
     job.image_at_messages = images_at(&options, about.launched)?;
     // Where the node memory lies then was free under these.
     addresses::as_before(&job)?;
@@ -197,13 +219,7 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
     let (layout, place) = node_memory(&options, size)?;
     let log_segments = layout.log_segments;
     let (stack_limit, legacy_layout) = addresses::decided_by()?;
-    let cpus = binding::of(options.binding.to.as_ref(), options.binding.by.as_ref())?;
-    if options.binding.by.is_some() && options.binding.to.is_none() {
-        note(
-            &options,
-            "-map-by says in which order -bind-to binds ranks; without it they run on any processor",
-        );
-    }
+    let (cpus, binding) = bound(&options, cluster.is_some())?;
     // Nothing is logged in the node's memory then.
     let log_prefault = match options.protocol {
         Protocol::ChannelMemory => 0,
@@ -241,6 +257,7 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
             partners: cluster.is_some() && options.has_images() && !options.protocol.logs(),
         },
         cpus,
+        binding,
         open_files,
         addresses: Addresses {
             are_fixed: check::fixed_addresses(options.protocol)?,

@@ -1,10 +1,19 @@
-//! The two clocks of a rank: the kernel's, and the processor's counter, which is quicker to read.
+//! The clocks of a rank: the kernel's, and the processor's counter, which is quicker to read.
 
 /// CLOCK_MONOTONIC, in nanoseconds.
 pub fn monotonic_ns() -> u64 {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+/// CLOCK_BOOTTIME, which goes on while the machine is suspended, in nanoseconds.
+pub fn since_boot_ns() -> u64 {
+    read(libc::CLOCK_BOOTTIME)
+}
+
+fn read(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the struct.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 

@@ -46,6 +46,9 @@ pub fn wake(node: &Node, rank: usize) {
 
 /// `rank` is on another node. What moves messages there is told that it has news.
 fn wake_mover(node: &Node, rank: usize) {
+    if !node.is_valid() {
+        end_at_once();
+    }
     let (news, bit) = (node.news(rank / 64), 1u64 << (rank % 64));
     if news.load(Ordering::Relaxed) & bit == 0 {
         news.fetch_or(bit, Ordering::SeqCst);
@@ -58,10 +61,19 @@ fn wake_mover(node: &Node, rank: usize) {
     }
 }
 
+/// The job has gone on without this node, and somebody else is this rank by now: nothing may leave any more.
+#[cold]
+fn end_at_once() -> ! {
+    loop {
+        // SAFETY: about the calling process only.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+}
+
 /// A table of this rank's that `rank` reads has changed. Call after the change. A rank of this node need only be awake to see it.
 #[inline]
 pub fn show(node: &Node, rank: usize) {
-    if node.control(rank, control::SLEEPING).load(Ordering::Relaxed) == nm::ELSEWHERE {
+    if node.is_elsewhere(rank) {
         ring(node, rank);
     } else {
         wake(node, rank);

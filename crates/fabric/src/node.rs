@@ -286,6 +286,18 @@ impl Node {
         self.header(header::MOVER_SLEEPS).load(Ordering::SeqCst) != 0
     }
 
+    /// Whether this node may still say something to others: its agent has its lease.
+    pub fn is_valid(&self) -> bool {
+        let until = self.header(header::VALID_UNTIL).load(Ordering::Relaxed);
+        until == 0 || crate::clock::since_boot_ns() < until
+    }
+
+    /// `rank` is on another node.
+    #[inline]
+    pub fn is_elsewhere(&self, rank: usize) -> bool {
+        self.control(rank, control::SLEEPING).load(Ordering::Relaxed) == nm::ELSEWHERE
+    }
+
     /// A field of the control of `rank`.
     #[inline]
     pub fn control<T: Word>(&self, rank: usize, field: Field<Control, T>) -> &T::Atomic {

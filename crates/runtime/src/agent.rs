@@ -13,6 +13,7 @@ mod guest;
 mod held;
 mod images;
 mod in_transit;
+pub mod kept;
 mod launch;
 mod life;
 mod net;
@@ -256,7 +257,9 @@ impl Agent {
         if self.paused {
             guest.rests();
         }
-        match guest.keep_up(&mut self.control)? {
+        let holds = guest.keep_up(&mut self.control)?;
+        self.work.memory.set_valid_until(guest.until())?;
+        match holds {
             true => Ok(()),
             false => Err(io::Error::other(
                 "resurgo run has not answered for the length of the lease: ranks of this node end",

@@ -255,6 +255,12 @@ impl Dispatcher {
         }
         let statistics = self.stopped.take().unwrap_or_default();
         self.tell_what_can_be_resumed();
+        let nodes = self.agents.figures(self.start);
+        let of_rank: Vec<usize> = (0..self.pids.len()).map(|rank| self.node_of(rank)).collect();
+        self.bus.tell(Event::NodesWere {
+            nodes: &nodes,
+            of_rank: &of_rank,
+        });
         self.bus.ended(code, &statistics, Instant::now());
         if let Some(codes) = self.exit_codes.take() {
             let ranks = self.pids.len();

@@ -2,6 +2,7 @@
 //! does before it becomes the program.
 
 pub mod agent;
+pub mod binding;
 pub mod channel_memory;
 mod children;
 mod connection;

@@ -20,7 +20,7 @@ use frames::frame;
 pub use frames::{FrameBuffer, FrameError, MAX_FRAME, Message};
 pub(crate) use frames::{from_json, json};
 pub use job::{Addresses, Grouping, ImageFiles, Job, Program, Stdin, WantedProgram, appnums, protocol_number};
-pub use link::{AGENT, Alike, Arrival, INVITED, Invitation, LONGEST_INVITATION};
+pub use link::{AGENT, Alike, Arrival, INVITED, Invitation, KEPT, LONGEST_INVITATION};
 pub use nodes::Nodes;
 
 /// Which of a rank's streams.

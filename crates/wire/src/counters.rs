@@ -69,6 +69,9 @@ pub enum Cost {
     AbsorbNs,
     /// Most determinants that a rank has kept at once: vertices of its antecedence graph.
     LargestGraph,
+    /// Messages sent to ranks of other nodes, and their payload.
+    RemoteMessages,
+    RemoteBytes,
 }
 
 /// What becomes of the costs of several ranks.
@@ -91,7 +94,7 @@ const fn described(cost: Cost, name: &'static str, together: Together) -> Descri
 }
 
 /// All costs, in the order of their places.
-pub const COSTS: [Described; 17] = [
+pub const COSTS: [Described; 19] = [
     described(Cost::LogBytes, "log_bytes", Together::Sum),
     described(Cost::MostLogBytes, "most_log_bytes", Together::Greatest),
     described(Cost::SpilledBytes, "spilled_bytes", Together::Sum),
@@ -109,6 +112,8 @@ pub const COSTS: [Described; 17] = [
     described(Cost::PrepareNs, "prepare_seconds", Together::Sum),
     described(Cost::AbsorbNs, "absorb_seconds", Together::Sum),
     described(Cost::LargestGraph, "largest_graph", Together::Greatest),
+    described(Cost::RemoteMessages, "messages_to_other_nodes", Together::Sum),
+    described(Cost::RemoteBytes, "bytes_to_other_nodes", Together::Sum),
 ];
 
 /// The costs of one rank, by place.

@@ -26,7 +26,7 @@ pub use field::{Arena, Content, Control, Declared, Field, Header, Lifetime, Owne
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 18;
+pub const VERSION: u32 = 19;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -101,6 +101,9 @@ pub mod header {
         Agent Memory CLOCK_SPREAD: u32 = 140;
         /// Address at which all ranks map the node memory, a multiple of [`super::LARGE_PAGE`].
         Agent Memory PLACE: u64 = 144;
+        /// Until when ranks may say something to ranks of other nodes, by CLOCK_BOOTTIME in nanoseconds; 0: for ever. The agent puts it
+        /// off as long as it has its lease. An agent that stands still cannot end its ranks: they look.
+        Agent Memory VALID_UNTIL: u64 = 152;
         /// How far a wave of groups has come ([`resurgo_protocol::group::Turn`] as a word; group). In a cache line of its own:
         /// every send reads it.
         Agent Memory TURN: u64 = 192;

@@ -10,7 +10,7 @@ use resurgo_wire::node_memory::{MAX_SERVERS, REDUCTIONS};
 use super::types::{Inherit, Options};
 use super::values::*;
 use super::written::Written;
-use crate::binding::Unit;
+use resurgo_runtime::binding::Unit;
 
 /// One option.
 pub struct Line {
@@ -179,10 +179,10 @@ table! {
         Job(|options, value| file_pattern(value).map(|files| options.output.files[1] = Some(files)));
     "-bind-to" "UNIT" "" Run
         "run each rank on a core, socket, numa, hwthread (core:2: two of them) or on user:0+1,2+3"
-        Job(|options, value| Unit::parse(value).map(|unit| options.binding.to = Some(unit)));
+        Job(|options, value| Unit::parse(value).map(|unit| options.binding.to = Some((value.to_string(), unit))));
     "-map-by" "UNIT" "" Run
         "with -bind-to: in this order"
-        Job(|options, value| Unit::parse(value).map(|unit| options.binding.by = Some(unit)));
+        Job(|options, value| Unit::parse(value).map(|unit| options.binding.by = Some((value.to_string(), unit))));
     "-timeout" "TIME" "" RunOrResume
         "end the job after so long (also MPIEXEC_TIMEOUT, in seconds)"
         Job(|options, value| some_time(value).map(|time| options.ends.timeout = Some(time)));

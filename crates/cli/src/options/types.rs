@@ -11,7 +11,7 @@ use resurgo_runtime::dispatcher::{Launcher, Listeners, Order, Period};
 use resurgo_runtime::pattern::Pattern;
 use resurgo_wire::handshake::Server;
 
-use crate::binding::Unit;
+use resurgo_runtime::binding::Unit;
 
 /// What to pass on of the environment of `resurgo run`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,8 +110,17 @@ pub struct Nodes {
 /// On which processors ranks run, and in which order they take them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Binding {
-    pub to: Option<Unit>,
-    pub by: Option<Unit>,
+    /// As it is written, and what that means.
+    pub to: Option<(String, Unit)>,
+    pub by: Option<(String, Unit)>,
+}
+
+impl Binding {
+    /// As it is written; what orders ranks means nothing alone.
+    pub fn words(&self) -> Vec<String> {
+        let by = self.by.iter().filter(|_| self.to.is_some());
+        self.to.iter().chain(by).map(|(word, _)| word.clone()).collect()
+    }
 }
 
 /// What is printed and written, and how.

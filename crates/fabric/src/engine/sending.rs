@@ -67,7 +67,7 @@ impl Engine {
             Fate::Waits(progress) => self.outbox.queue(destination, message, progress, completion, inject),
             Fate::Refused => return false,
         }
-        self.count_send(message.total);
+        self.count_send(destination, message.total);
         self.settle();
         true
     }
@@ -154,8 +154,12 @@ impl Engine {
     }
 
     #[inline]
-    fn count_send(&mut self, total: usize) {
+    fn count_send(&mut self, destination: usize, total: usize) {
         self.meters.sent(&self.node, total);
+        if self.node.is_elsewhere(destination) {
+            self.node.add(Cost::RemoteMessages, 1);
+            self.node.add(Cost::RemoteBytes, total as u64);
+        }
         self.life.count(&self.node, self.meters.messages());
     }
 
@@ -265,7 +269,7 @@ impl Engine {
         let deferred = self.outbox.defer(&self.node, destination, message, completion, inject);
         let Ok(now) = deferred else { return false };
         self.calls.completions.extend(now);
-        self.count_send(message.total);
+        self.count_send(destination, message.total);
         true
     }
 

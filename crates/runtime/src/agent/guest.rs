@@ -86,6 +86,11 @@ impl Guest {
         self.lease.renew(since_boot());
     }
 
+    /// Until when ranks may speak to other nodes ([`Lease::until`]).
+    pub fn until(&self) -> Duration {
+        self.lease.until()
+    }
+
     /// How long until there is something to do.
     pub fn wait(&self) -> Duration {
         self.lease.due().saturating_sub(since_boot()) + Duration::from_millis(1)

@@ -19,6 +19,7 @@ use super::program_file::ProgramFile;
 use super::ranks::Rank;
 use super::store::Store;
 use super::{Agent, Source, Work, held, suspend, waves};
+use crate::binding;
 use crate::connection::Connection;
 use crate::sys::open_nameless;
 
@@ -149,6 +150,7 @@ impl Waiting {
         };
         agent.watch_net()?;
         agent.watch_copies()?;
+        agent.keep_up()?;
         if is_resumed {
             agent.tell_what_is_resumed()?;
         } else if let Err(error) = agent.work.prepare_lives() {
@@ -164,6 +166,10 @@ impl Work {
     /// All that a job that begins needs on this node before its first process starts.
     fn launch(job: Job) -> Result<Work, String> {
         let appnums = appnums(&job.programs);
+        let mut job = job;
+        if job.nodes.is_some() {
+            job.cpus = binding::of_words(&job.binding).map_err(|why| format!("-bind-to: {why}"))?;
+        }
         let mut work = Work::without_ranks(job, appnums.len())?;
         let files = &work.job.image_files;
         if let Some(directory) = &files.directory {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use resurgo_wire::control::{Job, LifeStatistics};
@@ -22,6 +22,8 @@ const LOG_ENTRY: u64 = 64;
 pub struct NodeMemory {
     file: File,
     pub(super) layout: Layout,
+    /// See [`header::VALID_UNTIL`].
+    valid_until: u64,
 }
 
 impl NodeMemory {
@@ -30,7 +32,11 @@ impl NodeMemory {
         let layout = job.layout(ranks);
         let file = File::from(memfd_create(c"resurgo-node-memory", MFdFlags::MFD_CLOEXEC)?);
         file.set_len(layout.total() as u64)?;
-        let memory = NodeMemory { file, layout };
+        let memory = NodeMemory {
+            file,
+            layout,
+            valid_until: 0,
+        };
         memory.write_header(job, ranks)?;
         Ok(memory)
     }
@@ -107,6 +113,7 @@ impl NodeMemory {
         self.set_header(header::ARENA_BASE, layout.arena_base() as u64)?;
         self.set_header(header::ARENA_STRIDE, layout.arena_stride() as u64)?;
         self.set_header(header::PLACE, job.addresses.place as u64)?;
+        self.set_header(header::VALID_UNTIL, self.valid_until)?;
         self.set_header(header::LOG_SEGMENTS, job.log_segments as u64)?;
         self.set_header(header::SPILL, u32::from(job.spill_directory.is_some()))?;
         self.set_header(header::PREFAULT_SEGMENTS, job.prefault_segments)?;
@@ -119,6 +126,15 @@ impl NodeMemory {
             self.set_header(header::SERVICES.item(at), word)?;
         }
         self.write(&job.key, header::JOB_KEY.at)
+    }
+
+    /// Ranks may speak to other nodes until then, since the machine was started.
+    pub fn set_valid_until(&mut self, until: Duration) -> io::Result<()> {
+        let until = until.as_nanos() as u64;
+        if std::mem::replace(&mut self.valid_until, until) == until {
+            return Ok(());
+        }
+        self.set_header(header::VALID_UNTIL, until)
     }
 
     /// So many ranks has the job had, or is about to have.
@@ -407,6 +423,7 @@ pub(super) mod tests {
                 local_copies: true,
             },
             cpus: Vec::new(),
+            binding: Vec::new(),
             open_files: (1024, 1024),
             addresses: Addresses {
                 are_fixed: true,

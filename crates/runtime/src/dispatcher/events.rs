@@ -13,6 +13,7 @@ use resurgo_wire::counters::Cost;
 use serde::{Serialize, Serializer};
 
 use super::ends::{describe, how_ended};
+use super::node::NodeFigures;
 use crate::channel_memory::Held;
 
 /// Something that has happened. `rank` is the rank that it has happened to.
@@ -70,6 +71,12 @@ pub enum Event<'a> {
     /// The job ends early.
     Error {
         reason: &'a str,
+    },
+    /// What several nodes have been like; and which each rank is on.
+    #[serde(skip)]
+    NodesWere {
+        nodes: &'a [NodeFigures],
+        of_rank: &'a [usize],
     },
     /// What each channel memory has had; none where it does not say.
     #[serde(skip)]

@@ -22,11 +22,9 @@ impl Dispatcher {
             To::Started { .. } | To::CaughtUp { .. } | To::Ended(_) | To::NotStarted { .. } => {
                 self.heard_of_life(message);
             }
-            To::LogGrows { .. }
-            | To::LogsMeasured { .. }
-            | To::ImageWanted { .. }
-            | To::ImageWritten { .. }
-            | To::MemoryRead { .. } => self.heard_of_image(message),
+            To::LogGrows { .. } | To::ImageWanted { .. } | To::ImageWritten { .. } | To::MemoryRead { .. } => {
+                self.heard_of_image(message)
+            }
             To::Began { .. }
             | To::Said { .. }
             | To::Output { .. }
@@ -37,6 +35,10 @@ impl Dispatcher {
             To::WaveInFiles { .. } | To::Recorded { .. } | To::NotRecorded { .. } => self.heard_of_record(message),
             // Those are no news of the job, and are heard elsewhere.
             To::Arrived(_) | To::Beat { .. } => {}
+            To::LogsMeasured { bytes } => {
+                self.agents.have_measured(node, bytes);
+                self.mind_measured();
+            }
             To::Failed { reason } => self.cannot_go_on(&reason),
             To::Resumed { ranks, transit } => self.resumed(ranks, transit),
             To::ResumedElsewhere { reason } => self.resumed_elsewhere(&reason),
@@ -227,7 +229,7 @@ impl Dispatcher {
                 self.want_images(None);
             }
             ToDispatcher::LogGrows { bytes, .. } => self.checkpoints.logs_have_grown(bytes, self.start.elapsed()),
-            ToDispatcher::LogsMeasured { bytes } => self.checkpoints.logs_are(bytes),
+
             ToDispatcher::ImageWanted { rank } => {
                 let unit = self.unit(rank);
                 self.checkpoints.want(std::iter::once(unit), None, self.start.elapsed());

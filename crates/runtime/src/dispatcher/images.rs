@@ -36,6 +36,14 @@ impl Dispatcher {
         }
     }
 
+    /// Who of all nodes has the largest logs is known when all have said so of their ranks.
+    pub(super) fn mind_measured(&mut self) {
+        let of_rank: Vec<usize> = (0..self.pids.len()).map(|rank| self.node_of(rank)).collect();
+        if let Some(bytes) = self.agents.measured(&of_rank) {
+            self.checkpoints.logs_are(bytes);
+        }
+    }
+
     /// Images of all ranks now; `client` is told when they are there.
     pub(super) fn want_images(&mut self, client: Option<u64>) {
         let now = self.start.elapsed();

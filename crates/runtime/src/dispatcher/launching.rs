@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
-use resurgo_wire::control::{AGENT, Alike, Arrival, INVITED, Invitation, Job, Nodes, ToDispatcher};
+use resurgo_wire::control::{AGENT, Alike, Arrival, INVITED, Invitation, Job, KEPT, Nodes, ToDispatcher};
 use resurgo_wire::handshake::{Doorkeeper, Heard, Server, Word};
 
 use super::node::Node;
@@ -389,7 +389,7 @@ fn command(cluster: &Cluster, host: &str, launcher: Launcher) -> io::Result<Comm
                 "exec",
                 &quoted,
                 AGENT,
-                INVITED,
+                KEPT,
             ]);
             command
         }
@@ -403,7 +403,7 @@ fn command(cluster: &Cluster, host: &str, launcher: Launcher) -> io::Result<Comm
                 "--mpi=none",
                 "--quiet",
             ]);
-            command.arg(own).args([AGENT, INVITED]);
+            command.arg(own).args([AGENT, KEPT]);
             command
         }
     };

@@ -1,5 +1,6 @@
 //! A node of the job, as the dispatcher knows it: the agent there, and the connection to it.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -167,6 +168,8 @@ pub struct Agents {
     standings: Vec<Standing>,
     /// Of each node that has ended the job for good, what its ranks have done.
     stopped: Vec<Option<Vec<LifeStatistics>>>,
+    /// What nodes have said of the logs that they have measured, while that is not known of all.
+    measured: BTreeMap<usize, Vec<u64>>,
     /// How many have no process of a rank any more since the job was halted.
     halted: usize,
     /// Which of several are there.
@@ -179,6 +182,20 @@ struct Watched {
     lease: Duration,
     clock: Duration,
     read: Instant,
+    /// Per node: when it was heard last, and its longest silence.
+    silences: Vec<(Duration, Duration)>,
+    /// When it was lost.
+    lost: Vec<Option<Instant>>,
+}
+
+/// What a node has been like, for the statistics.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeFigures {
+    pub name: String,
+    /// It was lost, so long after the start of the job.
+    pub lost: Option<Duration>,
+    /// The longest time without a word of it.
+    pub silence: Duration,
 }
 
 /// How often it is looked whether an agent with a broken connection has ended.
@@ -204,6 +221,7 @@ impl Agents {
             nodes: vec![node],
             standings: vec![Standing::There],
             stopped: vec![None],
+            measured: BTreeMap::new(),
             halted: 0,
             membership: None,
         }
@@ -211,6 +229,7 @@ impl Agents {
 
     /// Those of several nodes. `lease`: for how long each goes on without a word from here.
     pub fn several(nodes: Vec<Node>, lease: Duration) -> Agents {
+        let count = nodes.len();
         let mut membership = Membership::new(Timing::of_lease(lease));
         for node in 0..nodes.len() {
             // Nobody was there before.
@@ -220,12 +239,15 @@ impl Agents {
             standings: vec![Standing::There; nodes.len()],
             stopped: vec![None; nodes.len()],
             nodes,
+            measured: BTreeMap::new(),
             halted: 0,
             membership: Some(Watched {
                 membership,
                 lease,
                 clock: Duration::ZERO,
                 read: Instant::now(),
+                silences: vec![Default::default(); count],
+                lost: vec![None; count],
             }),
         }
     }
@@ -260,6 +282,20 @@ impl Agents {
         self.membership.is_some()
     }
 
+    /// What several nodes have been like since the job was started.
+    pub fn figures(&self, start: Instant) -> Vec<NodeFigures> {
+        let Some(watched) = &self.membership else {
+            return Vec::new();
+        };
+        let figures = |(node, of): (&Node, (&(Duration, Duration), &Option<Instant>))| NodeFigures {
+            name: node.name.clone().unwrap_or_default(),
+            lost: of.1.map(|lost| lost.saturating_duration_since(start)),
+            silence: of.0.1,
+        };
+        let of = watched.silences.iter().zip(&watched.lost);
+        self.nodes.iter().zip(of).map(figures).collect()
+    }
+
     /// Tells all.
     pub fn tell(&mut self, message: &ToAgent) {
         self.present().for_each(|(_, node)| node.tell(message));
@@ -269,6 +305,9 @@ impl Agents {
     pub fn lose(&mut self, number: usize) -> String {
         self.standings[number] = Standing::Gone;
         self.stopped[number] = Some(Vec::new());
+        if let Some(watched) = &mut self.membership {
+            watched.lost[number] = Some(Instant::now());
+        }
         let words = self.nodes[number].end();
         // What it has started on this machine is ours now.
         let own: Vec<u32> = self.nodes.iter().map(|node| node.process.id()).collect();
@@ -285,6 +324,22 @@ impl Agents {
     pub fn has_stopped(&mut self, node: usize, statistics: Vec<LifeStatistics>) -> bool {
         self.stopped[node] = Some(statistics);
         self.have_stopped()
+    }
+
+    /// How much each rank's image would free, as far as this node knows.
+    pub fn have_measured(&mut self, node: usize, bytes: Vec<u64>) {
+        self.measured.insert(node, bytes);
+    }
+
+    /// The same of all ranks, each by its node, once all that are there have said it.
+    pub fn measured(&mut self, of_rank: &[usize]) -> Option<Vec<u64>> {
+        let there = self.numbers();
+        if self.measured.is_empty() || !there.iter().all(|node| self.measured.contains_key(node)) {
+            return None;
+        }
+        let measured = std::mem::take(&mut self.measured);
+        let of = |(rank, node): (usize, &usize)| measured.get(node)?.get(rank).copied();
+        Some(of_rank.iter().enumerate().map(|rank| of(rank).unwrap_or(0)).collect())
     }
 
     /// What each rank has done, by its node.
@@ -349,6 +404,9 @@ impl Agents {
             if watched.membership.heard(number as u32, LIFE, now).is_err() {
                 return Ok((Vec::new(), false));
             }
+            let (heard, longest) = &mut watched.silences[number];
+            *longest = (*longest).max(now.saturating_sub(*heard));
+            *heard = now;
         }
         let received = self.nodes[number].hear()?;
         let has_stopped = |message: &ToDispatcher| matches!(message, ToDispatcher::Stopped { .. });

@@ -24,6 +24,7 @@ impl Dispatcher {
         if self.verdict.is_some() {
             return;
         }
+        self.mind_measured();
         let protocol = self.coordinator.protocol();
         if !matches!(protocol, Protocol::Auto | Protocol::Blocking) || !self.has_waves() {
             let name = protocol.name();

@@ -10,6 +10,7 @@ use resurgo_wire::control::{Ended, LifeStatistics};
 use resurgo_wire::counters::{Costs, Sizes};
 
 use super::events::{Event, Sink};
+use super::node::NodeFigures;
 use crate::channel_memory::Held;
 pub use report::Outcome;
 
@@ -137,6 +138,8 @@ pub struct Stats {
     last_image: Option<Instant>,
     /// What each channel memory has had, if it has said so.
     channel_memories: Vec<Option<Held>>,
+    /// Several nodes, and which each rank is on.
+    nodes: (Vec<NodeFigures>, Vec<usize>),
     /// From requests to complete images or waves.
     checkpoint_time: Duration,
     longest_stall: Duration,
@@ -171,6 +174,7 @@ impl Stats {
             waves: 0,
             last_image: None,
             channel_memories: Vec::new(),
+            nodes: Default::default(),
             checkpoint_time: Duration::ZERO,
             longest_stall: Duration::ZERO,
             image_bytes: 0,
@@ -462,6 +466,9 @@ impl Sink for Stats {
                 wave, lost: Some(lost), ..
             } => self.returned(wave, lost, now),
             Event::ReturnsTogether { .. } => self.coordinated = true,
+            Event::NodesWere { nodes, of_rank } => {
+                self.nodes = (nodes.to_vec(), of_rank.to_vec());
+            }
             Event::ChannelMemoriesHeld { held } => self.channel_memories = held.to_vec(),
             Event::LastCounters { statistics } => self.ended(statistics, now),
             _ => {}

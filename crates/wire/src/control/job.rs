@@ -47,6 +47,9 @@ pub struct Job {
     /// The processors of ranks, which take them in turn; none: ranks run where this process may.
     #[serde(default)]
     pub cpus: Vec<Vec<u32>>,
+    /// On several nodes each agent finds the processors of its own machine by these: what is written at `-bind-to`, and at `-map-by`.
+    #[serde(default)]
+    pub binding: Vec<String>,
     /// Soft and hard limit of open files that ranks get.
     pub open_files: (u64, u64),
     /// How ranks are put into groups that are copied one after the other (group).
@@ -114,9 +117,13 @@ fn yes() -> bool {
 }
 
 impl Job {
-    /// The processors of a rank, as the kernel writes lists; none when it is not bound.
+    /// The processors of a rank, as the kernel writes lists; none when it is not bound. The ranks of each node take them in turn.
     pub fn cpus_of(&self, rank: usize) -> Option<String> {
-        let cpus = self.cpus.get(rank.checked_rem(self.cpus.len())?)?;
+        let nodes = self.nodes.as_ref();
+        let turn = nodes.map_or(rank, |nodes| {
+            nodes.ranks_of(nodes.own).filter(|other| *other < rank).count()
+        });
+        let cpus = self.cpus.get(turn.checked_rem(self.cpus.len())?)?;
         let numbers: Vec<String> = cpus.iter().map(u32::to_string).collect();
         Some(numbers.join(","))
     }

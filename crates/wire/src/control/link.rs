@@ -17,9 +17,10 @@ use super::{FrameError, Message, frames};
 use crate::frame::Reader;
 use crate::handshake::{NAMES, Word};
 
-/// The hidden verb of an agent, and the word after it of one that is invited.
+/// The hidden verb of an agent, and the word after it of one that is invited; of what starts that on another machine.
 pub const AGENT: &str = "agent";
 pub const INVITED: &str = "invited";
+pub const KEPT: &str = "kept";
 
 /// Longest invitation, in bytes.
 pub const LONGEST_INVITATION: u64 = 1 << 20;

@@ -8,6 +8,7 @@ use resurgo_wire::node_memory::SEGMENT;
 use serde_json::{Map, Value, json};
 
 use super::super::events::Summary;
+use super::super::node::NodeFigures;
 use super::{Checkpoint, RankStats, Recovery, Stats, between};
 use crate::channel_memory::Held;
 use crate::units::{counted, grouped, readable_duration, readable_size};
@@ -121,7 +122,66 @@ impl Recovery {
     }
 }
 
+/// A node with what its ranks have sent to those of others.
+struct NodeStats<'a> {
+    number: usize,
+    figures: &'a NodeFigures,
+    ranks: Vec<usize>,
+    messages: u64,
+    bytes: u64,
+}
+
+impl NodeStats<'_> {
+    fn json(&self) -> Value {
+        json!({
+            "node": self.number, "name": self.figures.name, "ranks": self.ranks, "messages_to_other_nodes": self.messages,
+            "bytes_to_other_nodes": self.bytes, "lost_at": self.figures.lost.map(|lost| lost.as_secs_f64()),
+            "longest_silence_seconds": self.figures.silence.as_secs_f64(),
+        })
+    }
+
+    fn line(&self) -> String {
+        let NodeFigures { name, lost, silence } = self.figures;
+        let named = match *name == self.number.to_string() {
+            true => String::new(),
+            false => format!(" ({name})"),
+        };
+        let silent = short(silence.as_secs_f64());
+        match lost {
+            Some(lost) => format!(
+                "node {}{named}: lost after {}; silent for at most {silent} before",
+                self.number,
+                short(lost.as_secs_f64())
+            ),
+            None => format!(
+                "node {}{named}: {}, {} ({}) to other nodes; silent for at most {silent}",
+                self.number,
+                counted(self.ranks.len() as u64, "rank", "ranks"),
+                counted(self.messages, "message", "messages"),
+                readable_size(self.bytes)
+            ),
+        }
+    }
+}
+
 impl Stats {
+    fn nodes(&self) -> impl Iterator<Item = NodeStats<'_>> {
+        let (nodes, of_rank) = &self.nodes;
+        nodes.iter().enumerate().map(|(number, figures)| {
+            let is_there = |(_, of): &(usize, &usize)| **of == number;
+            let there = of_rank.iter().enumerate().filter(is_there);
+            let ranks: Vec<usize> = there.map(|(rank, _)| rank).collect();
+            let of = |cost: Cost| ranks.iter().map(|rank| self.ranks[*rank].costs[cost as usize]).sum();
+            NodeStats {
+                number,
+                figures,
+                messages: of(Cost::RemoteMessages),
+                bytes: of(Cost::RemoteBytes),
+                ranks,
+            }
+        })
+    }
+
     fn all(&self) -> RankStats {
         let mut all = RankStats {
             costs: self.costs(),
@@ -176,6 +236,7 @@ impl Stats {
             "total": self.all().json(),
             "ranks": ranks.collect::<Vec<_>>(),
             "channel_memories": self.channel_memories,
+            "nodes": self.nodes().map(|node| node.json()).collect::<Vec<_>>(),
             "checkpoints": {
                 "images": self.images, "waves": self.waves, "written_bytes": self.image_bytes,
                 "individual_seconds": self.individual(), "longest_seconds": self.longest_stall.as_secs_f64(),
@@ -228,6 +289,7 @@ impl Stats {
         lines.extend(size_lines(&all.sizes));
         lines.extend(waiting_line(!self.channel_memories.is_empty(), &all.costs));
         lines.extend(piggyback_line(&all.costs));
+        lines.extend(self.nodes().map(|node| node.line()));
         lines.extend(self.memory_lines());
         lines.extend(self.checkpoint_line());
         lines.extend(self.recovery_lines());

@@ -10,8 +10,6 @@ use std::path::Path;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
-use crate::check::Refusal;
-
 /// Processors, by the kernel's numbers.
 type Cpus = BTreeSet<usize>;
 
@@ -90,19 +88,26 @@ impl Unit {
     }
 }
 
-/// The processors of ranks, which take these units in turn, in the order of others; none for ranks that are not bound.
-pub fn of(to: Option<&Unit>, by: Option<&Unit>) -> Result<Vec<Vec<u32>>, Refusal> {
+/// The same from what is written at `-bind-to` and, if there is a second word, at `-map-by`.
+pub fn of_words(words: &[String]) -> Result<Vec<Vec<u32>>, String> {
+    let units = words.iter().map(|word| Unit::parse(word));
+    let units = units.collect::<Result<Vec<_>, _>>()?;
+    of(units.first(), units.get(1))
+}
+
+/// The processors of ranks of this machine, which take these units in turn, in the order of others; none for ranks that are not
+/// bound.
+pub fn of(to: Option<&Unit>, by: Option<&Unit>) -> Result<Vec<Vec<u32>>, String> {
     let Some(bind) = to.filter(|bind| **bind != Unit::None) else {
         return Ok(Vec::new());
     };
-    let failed = |why: String| Refusal::new(2, format!("-bind-to: {why}"));
     let allowed = sched_getaffinity(Pid::from_raw(0))
-        .map_err(|error| failed(format!("cannot read the processors that may be used: {error}")))?;
+        .map_err(|error| format!("cannot read the processors that may be used: {error}"))?;
     let allowed: Cpus = (0..CpuSet::count())
         .filter(|cpu| allowed.is_set(*cpu).unwrap_or(false))
         .collect();
     let topology = Topology::read(Path::new(SYSTEM), allowed);
-    let sets = topology.bind(bind, by).map_err(failed)?;
+    let sets = topology.bind(bind, by)?;
     let numbers = |cpus: &Cpus| cpus.iter().map(|cpu| *cpu as u32).collect();
     Ok(sets.iter().map(numbers).collect())
 }
