@@ -50,6 +50,28 @@ def test_a_host_that_cannot_be_reached_is_named(jobs, ssh):
     assert "node b.invalid: ssh cannot reach it: ssh: connect to host b.invalid: No route" in refused(jobs, *HOSTS, *script)
 
 
+def test_a_job_may_begin_without_some_hosts(jobs, program, ssh):
+    script = ssh('[ $host = b.invalid ] || { echo "no such host" >&2; exit 255; }; exec sh -c "$*"')
+    hosts = ["-hosts", "a.invalid:1,b.invalid:2,c.invalid:1", *script]
+    result = jobs.run(4, *program("messages"), options=[*hosts, "--allow-missing", "2"]).ok()
+    assert {event["node"] for event in result.of("started")} == {"b.invalid"}
+    missing = {event["name"]: event["reason"] for event in result.of("node_missing")}
+    assert missing == dict.fromkeys(["a.invalid", "c.invalid"], "ssh cannot reach it: no such host"), result.describe()
+    assert "warning: node a.invalid: ssh cannot reach it: no such host; the job begins without it" in result.errors
+    assert "ssh cannot reach it" in refused(jobs, *hosts, "--allow-missing", "1")
+
+
+def test_doctor_examines_hosts(jobs, ssh, tmp_path):
+    (hosts := tmp_path / "hosts").write_text("a.invalid:2\nlocalhost\nb.invalid\n")
+    script = ssh('[ $host = b.invalid ] || { cd /; exec sh -c "$*"; }; echo "Permission denied" >&2; exit 255')
+    result = jobs.resurgo("doctor", "--hosts", hosts, *script, harness.PROGRAMS / "hello")
+    lines = dict(line.split(None, 1) for line in result.text.splitlines())
+    assert lines == {"a.invalid": "ready", "localhost": "ready", "b.invalid": "ssh cannot reach it: Permission denied"}
+    assert result.code == 1, result.describe()
+    result = jobs.resurgo("doctor", "--json", "-hosts", "a.invalid,localhost", *script).ok()
+    assert [host["ready"] for host in json.loads(result.text)] == [True, True]
+
+
 def test_a_host_without_resurgo_is_named(jobs, ssh):
     error = refused(jobs, *HOSTS, *ssh('exec sh -c "exec /nowhere/resurgo agent invited"'))
     assert re.search(r"node [ab].invalid: there is no resurgo where it is here: .*/nowhere/resurgo", error), error

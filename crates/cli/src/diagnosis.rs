@@ -148,6 +148,13 @@ pub fn diagnose(
     Err(format!("{shown} is a script of a script of a script"))
 }
 
+/// The libraries that the loader finds for an ELF program; none of anything else.
+pub fn libraries(program: &Path, variables: &Variables) -> Vec<PathBuf> {
+    let closure = elf::read(program).map(|headers| Search::of(variables).closure(&headers, &[]));
+    let found = closure.into_iter().flatten();
+    found.filter_map(|(_, file)| file).collect()
+}
+
 /// An ELF program, or a module of one with the RPATHs `inherited`, with its libraries. `None`: no MPI among them.
 fn follow(
     program: &Path,

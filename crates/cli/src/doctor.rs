@@ -1,5 +1,7 @@
 //! `resurgo doctor`: what `resurgo run` would find out about a program, without running it.
 
+mod hosts;
+
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -30,6 +32,9 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     }
     let as_json = words.next_if(|word| *word == "--json").is_some();
     let words: Vec<OsString> = words.cloned().collect();
+    if let Some((options, program)) = hosts::asked(&words) {
+        return run_on_hosts(options, &program, as_json);
+    }
     let [name, arguments @ ..] = &words[..] else {
         eprintln!("resurgo: doctor needs a program; try: resurgo doctor ./program");
         return i32::from(check::USAGE);
@@ -49,6 +54,47 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     // The reader may have gone.
     let _ = std::io::stdout().write_all(text.as_bytes());
     status
+}
+
+/// Examines hosts; returns the exit status.
+fn run_on_hosts(options: Vec<OsString>, program: &[OsString], as_json: bool) -> i32 {
+    let provider = program::provider_path().map_err(|refusal| (refusal.code, refusal.text));
+    let files = provider.and_then(|provider| {
+        let mut files = vec![Path::new(&provider).join(program::PROVIDER).into_os_string()];
+        if let [name, arguments @ ..] = program {
+            files.extend(files_of(&examine(name, arguments)?));
+        }
+        Ok(files)
+    });
+    let found = files.and_then(|files| {
+        let found = hosts::run(options, files, as_json);
+        found.map_err(|refusal| (refusal.code, refusal.text))
+    });
+    match found {
+        Ok((status, text)) => {
+            // The reader may have gone.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            status
+        }
+        Err((status, reason)) => {
+            eprintln!("resurgo: {reason}");
+            status
+        }
+    }
+}
+
+/// The files of a program that must be the same on all hosts.
+fn files_of(found: &Finding) -> Vec<OsString> {
+    let library = found.diagnosis.library.iter().map(|(_, file)| file.clone());
+    let mut files: Vec<_> = [found.program.clone()].into_iter().chain(library).collect();
+    let mut variables: Variables = std::env::vars_os().collect();
+    variables.retain(|(name, _)| !found.environment.iter().any(|(other, _)| other == name));
+    variables.extend(found.environment.iter().cloned());
+    files.extend(diagnosis::libraries(&found.program, &variables));
+    let mut all: Vec<OsString> = files.into_iter().map(|file| file.into_os_string()).collect();
+    all.sort();
+    all.dedup();
+    all
 }
 
 fn examine(name: &OsString, arguments: &[OsString]) -> Result<Finding, (i32, String)> {

@@ -170,14 +170,17 @@ Exit status: 0; 1 when a file is damaged or of another version.
 ";
 
 const DOCTOR: &str = "\
-resurgo doctor [--json] program [arguments]
+resurgo doctor [--json] [--hosts FILE] [program [arguments]]
 
 Tells whether the program can be protected, by which MPI library, and what is put into the environment of its
 ranks; or what is missing. Nothing is run.
 
-  --json                      print an object instead
+  --hosts FILE, -hosts A,B    examine these hosts instead, as resurgo run would before a job, and whether all reach one
+                              another; with a program, also whether it and its libraries are the same. -launcher and
+                              -launcher-exec as at resurgo run
+  --json                      print an object instead, or a list of hosts
 
-Exit status: 0; 2 when it cannot be protected; 126, 127 when there is no such program.
+Exit status: 0; 1 when some host cannot have jobs; 2 when the program cannot be protected; 126, 127 when there is no such program.
 ";
 
 const BENCH: &str = "\

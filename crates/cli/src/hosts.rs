@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::unistd::gethostname;
 use resurgo_protocol::{Protocol, placement};
-use resurgo_runtime::dispatcher::{Cluster, Launcher};
+use resurgo_runtime::dispatcher::{Cluster, Host, Launcher};
 
 use crate::check::Refusal;
 use crate::options::hosts::{Slots, named};
@@ -51,20 +51,28 @@ pub fn cluster(
     let Some(of_rank) = placement::initial(&turns, options.size(), asked.per_node) else {
         return Ok(None);
     };
-    // Nobody else is started where nothing runs.
-    let is_used = |node: &u32| *node >= kept || of_rank.contains(node);
+    // Nobody else is started where nothing runs, unless it may have to do instead of another.
+    let is_used = |node: &u32| *node >= kept || asked.may_miss > 0 || of_rank.contains(node);
     let used: Vec<u32> = (0..hosts.len() as u32).filter(is_used).collect();
     let number = |node: &u32| used.iter().position(|used| used == node).unwrap_or(0) as u32;
     let of_rank: Vec<u32> = of_rank.iter().map(number).collect();
-    let hosts: Vec<(String, Launcher)> = used.iter().map(|node| hosts[*node as usize].clone()).collect();
+    let host = |node: &u32| {
+        let (name, launcher) = hosts[*node as usize].clone();
+        Host {
+            name,
+            launcher,
+            slots: slots[*node as usize],
+            spare: *node >= kept,
+        }
+    };
+    let hosts: Vec<Host> = used.iter().map(host).collect();
     match &hosts[..] {
-        [(_, Launcher::Fork)] => return Ok(None),
+        [only] if only.launcher == Launcher::Fork => return Ok(None),
         _ => check(options)?,
     }
     Ok(Some(Cluster {
         hosts,
-        slots: used.iter().map(|node| slots[*node as usize]).collect(),
-        spares: asked.spares,
+        may_miss: asked.may_miss,
         launcher_file: asked.launcher_file.clone(),
         of_rank,
         lease: asked.lease,
@@ -214,7 +222,14 @@ mod tests {
         let of = |node: usize| cluster.of_rank.iter().filter(|of| **of == node as u32).count();
         let nodes = cluster.hosts.iter().enumerate();
         let nodes: Vec<String> = nodes
-            .map(|(number, (name, launcher))| format!("{name} {} {}", Launcher::NAMES[*launcher as usize], of(number)))
+            .map(|(number, host)| {
+                format!(
+                    "{} {} {}",
+                    host.name,
+                    Launcher::NAMES[host.launcher as usize],
+                    of(number)
+                )
+            })
             .collect();
         Ok(nodes.join(","))
     }
@@ -247,6 +262,7 @@ mod tests {
             ("--nodes 2 -ppn 1 -n 3 ./a", "0 fork 2,1 fork 1"),
             ("--nodes 3 ./a", "0 fork 1,1 fork 1,2 fork 1"),
             ("--nodes 3 --spares 1 -n 4 ./a", "0 fork 2,1 fork 2,2 fork 0"),
+            ("--nodes 3 --allow-missing 1 -ppn 1 ./a", "0 fork 1,1 fork 0,2 fork 0"),
             ("--nodes 3 --spares 2 ./a", "0 fork 1,1 fork 0,2 fork 0"),
             (
                 "-hosts a.invalid:2,b.invalid:2,c.invalid:2 --spares 1 ./a",

@@ -291,8 +291,10 @@ fn with_files(mut cluster: Cluster, programs: &[Program]) -> Result<Cluster, Ref
     let provider = Path::new(&program::provider_path()?).join(program::PROVIDER);
     cluster.files = vec![provider.into_os_string()];
     for program in programs {
-        if !cluster.files.contains(&program.path) {
-            cluster.files.push(program.path.clone());
+        for file in [&program.path, &program.directory] {
+            if !cluster.files.contains(file) {
+                cluster.files.push(file.clone());
+            }
         }
     }
     Ok(cluster)

@@ -294,7 +294,7 @@ impl Agent {
     fn obey(&mut self, message: ToAgent) -> io::Result<()> {
         match message {
             // This agent has its job.
-            ToAgent::Launch(_) | ToAgent::Resume { .. } => {}
+            ToAgent::Launch(_) | ToAgent::Resume { .. } | ToAgent::Reach { .. } => {}
             ToAgent::Do(command) => self.carry_out(command)?,
             ToAgent::Suspend { about, input } => {
                 if self.ending.is_none() {

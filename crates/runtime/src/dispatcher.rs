@@ -3,10 +3,12 @@
 
 mod books;
 mod bus;
+mod cluster;
 mod console;
 mod coordinate;
 mod ends;
 mod events;
+pub mod examine;
 mod heard;
 mod images;
 mod input;
@@ -48,9 +50,9 @@ use crate::children;
 use crate::faults::{Fault, Schedule, Victim};
 use crate::suspended::{Origin, Suspended};
 use bus::Bus;
+pub use cluster::{Cluster, Host, Launcher};
 use console::Console;
 use events::Event;
-pub use launching::{Cluster, Launcher};
 use ledger::Ledger;
 use node::Agents;
 pub use output::Places;

@@ -21,6 +21,7 @@ pub mod note;
 pub mod own_directory;
 pub mod pattern;
 mod printed;
+mod reach;
 mod reception;
 mod server_process;
 pub mod suspended;

@@ -25,8 +25,11 @@ pub fn of_this_node(files: &[OsString]) -> io::Result<Alike> {
     })
 }
 
-/// BLAKE3 of a file, in hexadecimal digits.
+/// BLAKE3 of a file, in hexadecimal digits. Of a directory it counts that it is one.
 fn hash(path: &Path) -> io::Result<String> {
+    if path.is_dir() {
+        return Ok("directory".to_string());
+    }
     let (mut file, mut hasher) = (File::open(path)?, blake3::Hasher::new());
     let mut bytes = vec![0; 256 << 10];
     loop {
@@ -42,6 +45,10 @@ pub fn difference(ours: &Alike, theirs: &Alike, files: &[OsString]) -> Option<St
     if theirs.resurgo != ours.resurgo {
         return Some("has another build of resurgo under the same name; install the same on all nodes".to_string());
     }
+    if theirs.user != ours.user {
+        let (ours, theirs) = (ours.user, theirs.user);
+        return Some(format!("runs resurgo as user {theirs}, and this one as user {ours}"));
+    }
     for (file, (ours, theirs)) in files.iter().zip(ours.files.iter().zip(&theirs.files)) {
         let file = file.display();
         match (ours, theirs) {
@@ -49,10 +56,6 @@ pub fn difference(ours: &Alike, theirs: &Alike, files: &[OsString]) -> Option<St
             (ours, theirs) if ours != theirs => return Some(format!("has another {file}; it must be the same file")),
             _ => {}
         }
-    }
-    if theirs.user != ours.user {
-        let (ours, theirs) = (ours.user, theirs.user);
-        return Some(format!("runs resurgo as user {theirs}, and this one as user {ours}"));
     }
     if theirs.page != ours.page {
         let (ours, theirs) = (ours.page, theirs.page);

@@ -9,6 +9,7 @@ mod link;
 mod nodes;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 
 use resurgo_protocol::coordinator::Former;
 pub use resurgo_protocol::policy::End;
@@ -187,6 +188,8 @@ pub enum ToAgent {
     },
     /// A node is lost: ranks will be in these places. None runs, and the memories of all nodes are emptied next.
     Places(Nodes),
+    /// Tell which of these nodes can be reached, each at one of its addresses. Answered by [`ToDispatcher::Reached`], before there is a job.
+    Reach { nodes: Vec<Vec<SocketAddr>> },
     /// Answers [`ToDispatcher::Beat`] of this number.
     Beat { number: u64 },
     /// An injected fault: all of the node ends at once, as if its machine were lost.
@@ -223,6 +226,10 @@ impl ToAgent {
 pub enum ToDispatcher {
     /// An agent of another node is there, and is like this one or not.
     Arrived(Arrival),
+    /// Answers [`ToAgent::Reach`]: why a node cannot be reached, of each that cannot.
+    Reached {
+        why_not: Vec<Option<String>>,
+    },
     /// The agent of another node lives. Answered by [`ToAgent::Beat`].
     Beat {
         number: u64,

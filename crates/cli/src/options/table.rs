@@ -260,6 +260,9 @@ table! {
     "--spares" "N" "" RunOrEnvironment
         "keep the last N nodes for ranks whose nodes are lost"
         Job(|options, value| at_least_one(value).map(|nodes| options.nodes.spares = nodes));
+    "--allow-missing" "N" "" RunOrEnvironment
+        "begin without up to N nodes that cannot be reached; their ranks go to the others"
+        Job(|options, value| at_least_one(value).map(|nodes| options.nodes.may_miss = nodes));
     "--lease" "TIME" "3s" RunOrEnvironment
         "how long a node may be silent before its ranks are taken for lost"
         Job(|options, value| lease(value).map(|lease| options.nodes.lease = lease));

@@ -99,6 +99,8 @@ pub struct Nodes {
     pub per_node: Option<u32>,
     /// So many of the nodes, the last ones, are kept for ranks whose nodes are lost.
     pub spares: usize,
+    /// So many may be missing when the job begins.
+    pub may_miss: usize,
     /// Found by itself when absent.
     pub launcher: Option<Launcher>,
     /// Used instead of ssh or srun.

@@ -111,6 +111,11 @@ impl Waiting {
                         self.control.flush_all();
                         return Ok(None);
                     }
+                    ToAgent::Reach { nodes } => {
+                        let why_not = crate::reach::all(&nodes);
+                        self.control.send(&ToDispatcher::Reached { why_not })?;
+                        continue;
+                    }
                     ToAgent::Beat { number } => {
                         self.guest.iter_mut().for_each(|guest| guest.answered(number));
                         continue;

@@ -325,6 +325,11 @@ pub enum Event<'a> {
         rank: usize,
         reason: &'a str,
     },
+    /// The job begins without it.
+    NodeMissing {
+        name: &'a str,
+        reason: &'a str,
+    },
     /// With its ranks; the job goes on without it.
     NodeLost {
         node: usize,

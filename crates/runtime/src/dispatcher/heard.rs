@@ -34,7 +34,7 @@ impl Dispatcher {
             | To::StdinWanted { .. } => self.keep_books(message),
             To::WaveInFiles { .. } | To::Recorded { .. } | To::NotRecorded { .. } => self.heard_of_record(message),
             // Those are no news of the job, and are heard elsewhere.
-            To::Arrived(_) | To::Beat { .. } => {}
+            To::Arrived(_) | To::Reached { .. } | To::Beat { .. } => {}
             To::LogsMeasured { bytes } => {
                 self.agents.have_measured(node, bytes);
                 self.mind_measured();

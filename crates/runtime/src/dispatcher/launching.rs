@@ -1,29 +1,30 @@
 //! The agents of a job on several nodes: how they are started, and the wait until they have come.
 //!
 //! Each gets an [`Invitation`] on its standard input, connects back, and proves the job's key. A node that cannot be reached, has no
-//! resurgo, or is not like this one ends the job before it has begun.
+//! resurgo, or is not like this one is *missing*. If more are than may be, the job ends before it has begun.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
-use resurgo_wire::control::{AGENT, Alike, Arrival, INVITED, Invitation, Job, KEPT, Nodes, ToDispatcher};
+use resurgo_wire::control::{Alike, Arrival, Invitation, Job, Nodes, ToAgent, ToDispatcher};
 use resurgo_wire::handshake::{Doorkeeper, Heard, Server, Word};
 
+use super::cluster::{Cluster, Host, Launcher};
 use super::node::Node;
 use super::start_error::{StartError, cannot};
 use crate::connection::Connection;
 use crate::{interfaces, likeness, server_process};
 
-/// How long all nodes together may take until their agents are there.
+/// How long a node may take until its agent is there.
 const LAUNCH: Duration = Duration::from_secs(60);
+/// Agents that are being started at a time: each is a process of ssh or srun here, and a login there.
+const AT_ONCE: usize = 32;
 /// How long a stranger may take to prove the key.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Strangers beside one for each node.
@@ -36,54 +37,24 @@ const COMPLAINTS: usize = 2 << 10;
 const NOT_FOUND: i32 = 127;
 const SSH_FAILED: i32 = 255;
 
-/// What starts agents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Launcher {
-    /// This process, on this machine.
-    Fork,
-    Ssh,
-    Slurm,
+/// What has become of a node.
+enum Fate {
+    /// Its agent has yet to be started, or to come.
+    Awaited,
+    There(Connection, Box<Arrival>),
+    /// Why.
+    Missing(String),
 }
 
-impl Launcher {
-    pub const NAMES: [&str; 3] = ["fork", "ssh", "slurm"];
-    pub const ALL: [Launcher; 3] = [Launcher::Fork, Launcher::Ssh, Launcher::Slurm];
-}
-
-/// The nodes of a job that has several.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cluster {
-    /// Their names, and what starts their agents.
-    pub hosts: Vec<(String, Launcher)>,
-    /// How many ranks each has room for.
-    pub slots: Vec<u32>,
-    /// So many of them, the last ones, are kept for ranks whose nodes are lost.
-    pub spares: usize,
-    /// Instead of ssh or srun.
-    pub launcher_file: Option<PathBuf>,
-    /// The node of each rank.
-    pub of_rank: Vec<u32>,
-    /// How long a node may be silent before its ranks are taken for lost.
-    pub lease: Duration,
-    /// What must be the same on all nodes, beside resurgo itself.
-    pub files: Vec<std::ffi::OsString>,
-}
-
-impl Cluster {
-    /// All nodes are this machine.
-    pub fn is_here(&self) -> bool {
-        self.hosts.iter().all(|(_, launcher)| *launcher == Launcher::Fork)
-    }
-}
-
-/// A node whose agent has been started.
+/// A node of the job.
 struct Guest {
-    name: String,
-    launcher: Launcher,
-    process: Child,
+    host: Host,
+    /// What has been started for it.
+    process: Option<Child>,
+    since: Instant,
     complaints: Vec<u8>,
     has_closed: bool,
-    arrived: Option<(Connection, Arrival)>,
+    fate: Fate,
 }
 
 /// Who has connected and not proved the key, or said nothing of itself yet.
@@ -97,7 +68,7 @@ struct Stranger {
 
 pub struct Launching<'a> {
     cluster: &'a Cluster,
-    key: [u8; 32],
+    invitation: Invitation,
     listener: TcpListener,
     guests: Vec<Guest>,
     strangers: Vec<Stranger>,
@@ -110,82 +81,131 @@ pub struct Patience<'a> {
     pub ended: &'a dyn Fn() -> io::Result<Option<Signal>>,
 }
 
-/// Starts an agent on each node and waits for all. Returns them with what each is told of the others.
-pub fn launch(cluster: &Cluster, job: &Job, patience: &Patience) -> Result<(Vec<Node>, Vec<Nodes>), StartError> {
-    let mut launching = Launching::begin(cluster, job)?;
-    let deadline = Instant::now() + LAUNCH;
-    while launching.guests.iter().any(|guest| guest.arrived.is_none()) {
-        if let Some(signal) = launching.wait(patience).map_err(cannot("wait for the nodes"))? {
+/// An agent that has come.
+pub struct Arrived {
+    pub connection: Connection,
+    pub arrival: Arrival,
+    process: Option<Child>,
+}
+
+impl Arrived {
+    /// It is not needed.
+    pub fn end(mut self) {
+        let end = ToAgent::End {
+            grace_ms: 0,
+            finished: false,
+        };
+        let _ = self.connection.send(&end);
+        drop(self.connection);
+        if let Some(process) = &mut self.process {
+            drop(process.stdin.take());
+            let _ = process.wait();
+        }
+    }
+}
+
+/// The agents that have come.
+pub struct Launched {
+    pub nodes: Vec<Node>,
+    /// What each is told of the others.
+    pub plans: Vec<Nodes>,
+    /// Of those that are missing: their names, and why.
+    pub missing: Vec<(String, String)>,
+}
+
+/// Starts an agent on each node and waits for all. Those that are missing, and may be, are taken out of the cluster.
+pub fn launch(cluster: &mut Cluster, job: &Job, patience: &Patience) -> Result<Launched, StartError> {
+    let may_miss = cluster.may_miss.min(cluster.hosts.len().saturating_sub(1));
+    let mut launching = Launching::begin(cluster, job.key)?;
+    while launching.is_waiting() {
+        if let Some(signal) = launching.step(Some(patience))? {
             return Err(StartError::Interrupted(signal));
         }
-        launching.accept().map_err(cannot("accept a connection"))?;
-        launching.hear_strangers()?;
-        launching.mind_launchers()?;
-        if Instant::now() > deadline {
-            return Err(launching.late());
+        let mut missing = launching.guests.iter().filter_map(Guest::missing);
+        if let Some((name, why)) = missing.nth(may_miss) {
+            let (name, why) = (name.to_string(), why.to_string());
+            return Err(StartError::Node { name, why });
         }
     }
-    let mut plans = Vec::new();
-    let mesh: Vec<Vec<SocketAddr>> = launching.guests.iter().map(Guest::mesh).collect();
-    let arrivals = launching.guests.iter().map(|guest| guest.arrived.as_ref());
-    let copies: Vec<u16> = arrivals
-        .map(|arrived| arrived.map_or(0, |(_, arrival)| arrival.copies))
-        .collect();
-    let mut nodes = Vec::new();
-    for (own, guest) in (0..).zip(launching.guests) {
-        plans.push(Nodes {
-            own,
-            epoch: 0,
-            mesh: mesh.clone(),
-            copies: copies.clone(),
-            of_rank: cluster.of_rank.clone(),
-        });
-        nodes.extend(
-            guest
-                .arrived
-                .map(|(connection, _)| Node::of(guest.name, guest.process, connection)),
-        );
+    let guests = launching.guests;
+    let missing = guests.iter().filter_map(Guest::missing);
+    let missing = missing.map(|(name, why)| (name.to_string(), why.to_string())).collect();
+    cluster.leave_out(|host| guests[host].missing().is_some());
+    let (mut nodes, mut mesh, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+    for guest in guests {
+        if let (Fate::There(connection, arrival), Some(process)) = (guest.fate, guest.process) {
+            mesh.push(arrival.mesh);
+            copies.push(arrival.copies);
+            nodes.push(Node::of(guest.host.name, process, connection));
+        }
     }
-    Ok((nodes, plans))
+    let plan = |own| Nodes {
+        own,
+        epoch: 0,
+        mesh: mesh.clone(),
+        copies: copies.clone(),
+        of_rank: cluster.of_rank.clone(),
+    };
+    Ok(Launched {
+        plans: (0..nodes.len() as u32).map(plan).collect(),
+        nodes,
+        missing,
+    })
 }
 
 impl Guest {
-    fn start(cluster: &Cluster, node: usize, invitation: &Invitation) -> Result<Guest, StartError> {
-        let (name, launcher) = &cluster.hosts[node];
-        let failed = |error: io::Error| StartError::Node {
-            name: name.clone(),
-            why: format!("its agent cannot be started: {error}{}", crate::hint(&error)),
-        };
-        let mut process = command(cluster, name, *launcher)
-            .map_err(failed)?
-            .spawn()
-            .map_err(failed)?;
-        let mut line = serde_json::to_vec(invitation).map_err(|error| failed(error.into()))?;
+    fn of(host: &Host) -> Guest {
+        Guest {
+            host: host.clone(),
+            process: None,
+            since: Instant::now(),
+            complaints: Vec::new(),
+            has_closed: false,
+            fate: Fate::Awaited,
+        }
+    }
+
+    fn start(&mut self, cluster: &Cluster, invitation: &Invitation) -> io::Result<()> {
+        let mut line = serde_json::to_vec(invitation)?;
         line.push(b'\n');
+        let mut process = cluster.command(&self.host)?.spawn()?;
+        self.since = Instant::now();
         // Who has ended already is noticed by that.
         let _ = process.stdin.as_mut().map(|stdin| stdin.write_all(&line));
         if let Some(complaints) = &process.stderr {
-            crate::sys::set_nonblocking(complaints).map_err(failed)?;
+            crate::sys::set_nonblocking(complaints)?;
         }
-        Ok(Guest {
-            name: name.clone(),
-            launcher: *launcher,
-            process,
-            complaints: Vec::new(),
-            has_closed: false,
-            arrived: None,
-        })
+        self.process = Some(process);
+        Ok(())
     }
 
-    fn mesh(&self) -> Vec<SocketAddr> {
-        let arrival = self.arrived.as_ref().map(|(_, arrival)| arrival);
-        arrival.map_or(Vec::new(), |arrival| arrival.mesh.clone())
+    fn is_awaited(&self) -> bool {
+        matches!(self.fate, Fate::Awaited)
+    }
+
+    /// Its name and why, if it is missing.
+    fn missing(&self) -> Option<(&str, &str)> {
+        match &self.fate {
+            Fate::Missing(why) => Some((&self.host.name, why)),
+            _ => None,
+        }
+    }
+
+    /// Nothing comes of it: what has been started for it ends.
+    fn misses(&mut self, why: String) {
+        if let Some(process) = &mut self.process {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        self.fate = Fate::Missing(why);
     }
 
     fn read_complaints(&mut self) {
         let mut bytes = [0; 4 << 10];
-        while let Some(complaints) = self.process.stderr.as_mut().filter(|_| !self.has_closed) {
-            match complaints.read(&mut bytes) {
+        let stream = self.process.as_mut().and_then(|process| process.stderr.as_mut());
+        let Some(stream) = stream else { return };
+        while !self.has_closed {
+            match stream.read(&mut bytes) {
                 Ok(0) => self.has_closed = true,
                 Ok(length) => self.complaints.extend_from_slice(&bytes[..length]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -203,11 +223,27 @@ impl Guest {
         lines.join("; ").replace(char::is_control, " ")
     }
 
+    /// Sees whether its launcher has ended, or takes too long.
+    fn mind(&mut self) {
+        self.read_complaints();
+        let Some(process) = self.process.as_mut().filter(|_| matches!(self.fate, Fate::Awaited)) else {
+            return;
+        };
+        if let Ok(Some(status)) = process.try_wait() {
+            self.read_complaints();
+            self.misses(self.why(status));
+        } else if self.since.elapsed() > LAUNCH {
+            let said = self.complained();
+            let said = if said.is_empty() { said } else { format!(": {said}") };
+            self.misses(format!("no word of its agent within {} s{said}", LAUNCH.as_secs()));
+        }
+    }
+
     /// The launcher has ended before the agent came: why.
     fn why(&self, status: ExitStatus) -> String {
         let said = self.complained();
         let said = if said.is_empty() { status.to_string() } else { said };
-        match (self.launcher, status.code()) {
+        match (self.host.launcher, status.code()) {
             (Launcher::Ssh, Some(SSH_FAILED)) => format!("ssh cannot reach it: {said}"),
             (Launcher::Ssh, Some(NOT_FOUND)) => {
                 format!("there is no resurgo where it is here: {said}; install it under the same path")
@@ -219,7 +255,7 @@ impl Guest {
 }
 
 impl<'a> Launching<'a> {
-    fn begin(cluster: &'a Cluster, job: &Job) -> Result<Launching<'a>, StartError> {
+    pub fn begin(cluster: &'a Cluster, key: [u8; 32]) -> Result<Launching<'a>, StartError> {
         let mut addresses = interfaces::own_addresses();
         if cluster.is_here() || addresses.is_empty() {
             addresses = vec![Ipv4Addr::LOCALHOST.into()];
@@ -227,45 +263,86 @@ impl<'a> Launching<'a> {
         let listener = server_process::listen_for(&addresses).map_err(cannot("listen for agents"))?;
         let own_umask = umask(Mode::empty());
         umask(own_umask);
-        let mut invitation = Invitation {
-            version: env!("CARGO_PKG_VERSION").to_string(),
-            key: job.key,
-            node: 0,
-            nodes: cluster.hosts.len() as u32,
-            addresses,
-            port: listener.local_addr().map_err(cannot("listen for agents"))?.port(),
-            umask: own_umask.bits(),
-            lease_ms: cluster.lease.as_millis() as u64,
-            files: cluster.files.clone(),
-        };
-        let mut guests = Vec::new();
-        for node in 0..cluster.hosts.len() {
-            invitation.node = node as u32;
-            guests.push(Guest::start(cluster, node, &invitation)?);
-        }
         Ok(Launching {
             cluster,
-            key: job.key,
+            invitation: Invitation {
+                version: env!("CARGO_PKG_VERSION").to_string(),
+                key,
+                node: 0,
+                nodes: cluster.hosts.len() as u32,
+                addresses,
+                port: listener.local_addr().map_err(cannot("listen for agents"))?.port(),
+                umask: own_umask.bits(),
+                lease_ms: cluster.lease.as_millis() as u64,
+                files: cluster.files.clone(),
+            },
             listener,
-            guests,
+            guests: cluster.hosts.iter().map(Guest::of).collect(),
             strangers: Vec::new(),
             alike: likeness::of_this_node(&cluster.files).map_err(cannot("read resurgo's own file"))?,
         })
     }
 
-    /// Waits until there is something to do. Answers the signal by which the user ends the job.
-    fn wait(&mut self, patience: &Patience) -> io::Result<Option<Signal>> {
+    pub fn is_waiting(&self) -> bool {
+        self.guests.iter().any(Guest::is_awaited)
+    }
+
+    /// What has become of all, when nobody is awaited any more.
+    pub fn fates(self) -> Vec<(String, Result<Arrived, String>)> {
+        let fate = |guest: Guest| match guest.fate {
+            Fate::There(connection, arrival) => Ok(Arrived {
+                connection,
+                arrival: *arrival,
+                process: guest.process,
+            }),
+            Fate::Missing(why) => Err(why),
+            Fate::Awaited => Err("its agent has not come".to_string()),
+        };
+        self.guests
+            .into_iter()
+            .map(|guest| (guest.host.name.clone(), fate(guest)))
+            .collect()
+    }
+
+    /// Waits until there is something to do, and does it. Answers the signal by which the user ends the job.
+    pub fn step(&mut self, patience: Option<&Patience>) -> Result<Option<Signal>, StartError> {
+        self.start_some();
+        let signal = self.wait(patience).map_err(cannot("wait for the nodes"))?;
+        self.accept().map_err(cannot("accept a connection"))?;
+        self.hear_strangers();
+        self.guests.iter_mut().for_each(Guest::mind);
+        Ok(signal)
+    }
+
+    /// Starts agents, as far as not too many are being started.
+    fn start_some(&mut self) {
+        let is_starting = |guest: &&Guest| guest.process.is_some() && guest.is_awaited();
+        let mut room = AT_ONCE.saturating_sub(self.guests.iter().filter(is_starting).count());
+        for (node, guest) in (0..).zip(&mut self.guests) {
+            if room > 0 && guest.process.is_none() && guest.is_awaited() {
+                room -= 1;
+                self.invitation.node = node;
+                if let Err(error) = guest.start(self.cluster, &self.invitation) {
+                    let hint = crate::hint(&error);
+                    guest.misses(format!("its agent cannot be started: {error}{hint}"));
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self, patience: Option<&Patience>) -> io::Result<Option<Signal>> {
         let readable = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
-        let mut ready = vec![readable(patience.signals), readable(self.listener.as_fd())];
+        let mut ready = vec![readable(self.listener.as_fd())];
+        ready.extend(patience.iter().map(|patience| readable(patience.signals)));
         ready.extend(
             self.strangers
                 .iter()
                 .map(|stranger| readable(stranger.connection.as_fd())),
         );
         let complaints = self.guests.iter().filter(|guest| !guest.has_closed);
-        ready.extend(complaints.filter_map(|guest| Some(readable(guest.process.stderr.as_ref()?.as_fd()))));
+        ready.extend(complaints.filter_map(|guest| Some(readable(guest.process.as_ref()?.stderr.as_ref()?.as_fd()))));
         let _ = poll(&mut ready, PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO));
-        (patience.ended)()
+        patience.map_or(Ok(None), |patience| (patience.ended)())
     }
 
     /// Lets in who waits at the door. The eldest stranger goes when there are too many.
@@ -276,66 +353,38 @@ impl<'a> Launching<'a> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(_) => return Ok(()),
             };
-            let nodes = self.guests.len();
+            let (nodes, key) = (self.invitation.nodes, self.invitation.key);
             self.strangers.push(Stranger {
                 connection: Connection::tcp(stream)?,
-                door: Doorkeeper::new(Server::Dispatcher, nodes as u32, 0, self.key, crate::sys::random()?),
+                door: Doorkeeper::new(Server::Dispatcher, nodes, 0, key, crate::sys::random()?),
                 node: None,
                 since: Instant::now(),
             });
-            if self.strangers.len() > nodes + STRANGERS {
+            if self.strangers.len() > nodes as usize + STRANGERS {
                 self.strangers.remove(0);
             }
         }
     }
 
-    fn hear_strangers(&mut self) -> Result<(), StartError> {
+    fn hear_strangers(&mut self) {
         for mut stranger in std::mem::take(&mut self.strangers) {
             let is_late = stranger.since.elapsed() > HANDSHAKE;
             match stranger.hear() {
-                Ok(Some((node, arrival))) => self.arrived(node, stranger.connection, arrival)?,
+                Ok(Some((node, arrival))) => self.arrived(node, stranger.connection, arrival),
                 Ok(None) if !is_late => self.strangers.push(stranger),
                 // Whoever it was, it is no agent of this job.
                 Ok(None) | Err(_) => {}
             }
         }
-        Ok(())
     }
 
-    fn arrived(&mut self, node: usize, connection: Connection, arrival: Arrival) -> Result<(), StartError> {
-        let guest = &mut self.guests[node];
-        if let Some(why) = likeness::difference(&self.alike, &arrival.alike, &self.cluster.files) {
-            let name = guest.name.clone();
-            return Err(StartError::Node { name, why });
-        }
-        guest.arrived = Some((connection, arrival));
-        Ok(())
-    }
-
-    /// Sees whether launchers have ended.
-    fn mind_launchers(&mut self) -> Result<(), StartError> {
-        for guest in &mut self.guests {
-            guest.read_complaints();
-            if guest.arrived.is_none()
-                && let Ok(Some(status)) = guest.process.try_wait()
-            {
-                guest.read_complaints();
-                let (name, why) = (guest.name.clone(), guest.why(status));
-                return Err(StartError::Node { name, why });
-            }
-        }
-        Ok(())
-    }
-
-    /// It has taken too long.
-    fn late(&self) -> StartError {
-        let missing = self.guests.iter().find(|guest| guest.arrived.is_none());
-        let (name, said) = missing.map_or_else(Default::default, |guest| (guest.name.clone(), guest.complained()));
-        let said = if said.is_empty() { said } else { format!(": {said}") };
-        let seconds = LAUNCH.as_secs();
-        StartError::Node {
-            name,
-            why: format!("no word of its agent within {seconds} s{said}"),
+    fn arrived(&mut self, node: usize, connection: Connection, arrival: Arrival) {
+        let Some(guest) = self.guests.get_mut(node).filter(|guest| guest.is_awaited()) else {
+            return;
+        };
+        match likeness::difference(&self.alike, &arrival.alike, &self.cluster.files) {
+            Some(why) => guest.misses(why),
+            None => guest.fate = Fate::There(connection, Box::new(arrival)),
         }
     }
 }
@@ -363,55 +412,4 @@ impl Stranger {
             false => Ok(None),
         }
     }
-}
-
-/// What starts the agent of a node.
-fn command(cluster: &Cluster, host: &str, launcher: Launcher) -> io::Result<Command> {
-    let own = std::env::current_exe()?;
-    let program = |usual: &str| Command::new(cluster.launcher_file.clone().unwrap_or_else(|| usual.into()));
-    let mut command = match launcher {
-        Launcher::Fork => {
-            let mut command = Command::new("/proc/self/exe");
-            command.arg0("resurgo").args([AGENT, INVITED]);
-            command
-        }
-        Launcher::Ssh => {
-            let mut command = program("ssh");
-            // ssh joins what follows with blanks, and the login shell there splits it again.
-            let quoted = format!("'{}'", own.to_string_lossy().replace('\'', r"'\''"));
-            command.args([
-                "-T",
-                "-x",
-                "-o",
-                "BatchMode=yes",
-                "--",
-                host,
-                "exec",
-                &quoted,
-                AGENT,
-                KEPT,
-            ]);
-            command
-        }
-        Launcher::Slurm => {
-            let mut command = program("srun");
-            command.args(["--nodes=1", "--ntasks=1", &format!("--nodelist={host}")]);
-            command.args([
-                "--no-kill",
-                "--kill-on-bad-exit=0",
-                "--overlap",
-                "--mpi=none",
-                "--quiet",
-            ]);
-            command.arg(own).args([AGENT, KEPT]);
-            command
-        }
-    };
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    // Out of the terminal's foreground group: Ctrl-C is the dispatcher's to handle.
-    command.process_group(0);
-    Ok(command)
 }

@@ -15,10 +15,11 @@ use resurgo_wire::console::LONGEST_COMMAND;
 use resurgo_wire::control::{Job, Nodes, Stdin, ToAgent, appnums};
 
 use super::bus::{Bus, Wanted};
+use super::cluster::Cluster;
 use super::console::Console;
 use super::coordinate::plan;
 use super::events::Event;
-use super::launching::{self, Cluster, Patience};
+use super::launching::{self, Launched, Patience};
 use super::ledger::{self, Ledger};
 use super::node::{Agents, Node};
 use super::output::{Output, Owed};
@@ -44,19 +45,14 @@ impl Dispatcher {
         if settings.resumed.is_none() {
             output.make_files(size)?;
         }
-        let (agents, plans) = start_agents(settings.cluster.as_ref(), job, &signals)?;
+        let (agents, plans, missing) = start_agents(settings.cluster.as_mut(), job, &signals)?;
         let coordinator = Coordinator::new(plan(job, size));
         let ledger = Ledger::new(&job.name, appnums(&job.programs), job.stdin == Stdin::Stream);
         let mut dispatcher = Dispatcher {
             owed: (0..agents.len()).map(|_| Owed::default()).collect(),
             agents,
             plan: plans.first().cloned(),
-            front: Front {
-                signals,
-                console: Console::start(),
-                wake,
-                progress_due: None,
-            },
+            front: Front::of(signals, wake),
             output,
             bus: begin_to_tell(wanted, job.protocol, size, &servers, start),
             servers,
@@ -103,6 +99,9 @@ impl Dispatcher {
             interrupted: false,
             stopped: None,
         };
+        for (name, reason) in &missing {
+            dispatcher.bus.tell(Event::NodeMissing { name, reason });
+        }
         let job = Box::new(settings.job);
         match settings.resumed {
             Some(suspended) => dispatcher.resume(job, suspended)?,
@@ -119,12 +118,11 @@ impl Dispatcher {
             self.agents.node(node).tell(&ToAgent::Launch(job));
         }
         if let Some(cluster) = cluster {
-            let first_spare = cluster.slots.len() - cluster.spares;
-            for (node, slots) in cluster.slots.iter().enumerate() {
+            for (node, host) in (0..).zip(&cluster.hosts) {
                 self.coordinate(Fact::Up {
-                    node: node as u32,
-                    slots: *slots,
-                    spare: node >= first_spare,
+                    node,
+                    slots: host.slots,
+                    spare: host.spare,
                 });
             }
             let nodes = cluster.of_rank;
@@ -167,6 +165,17 @@ impl Dispatcher {
             input: self.ledger.input.as_ref().map(|input| input.path().into()),
         });
         Ok(())
+    }
+}
+
+impl Front {
+    fn of(signals: Signals, wake: PipeReader) -> Front {
+        Front {
+            signals,
+            console: Console::start(),
+            wake,
+            progress_due: None,
+        }
     }
 }
 
@@ -231,17 +240,20 @@ fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartEr
     Ok(faults)
 }
 
-/// Starts the agents of all nodes, and answers what each is told of the others.
-fn start_agents(cluster: Option<&Cluster>, job: &Job, signals: &Signals) -> Result<(Agents, Vec<Nodes>), StartError> {
+/// The agents, what each is told of the others, and which nodes are missing, with reasons.
+type Started = (Agents, Vec<Nodes>, Vec<(String, String)>);
+
+/// Starts the agents of all nodes.
+fn start_agents(cluster: Option<&mut Cluster>, job: &Job, signals: &Signals) -> Result<Started, StartError> {
     let Some(cluster) = cluster else {
-        return Ok((Agents::one(Node::start()?), Vec::new()));
+        return Ok((Agents::one(Node::start()?), Vec::new(), Vec::new()));
     };
     let patience = Patience {
         signals: signals.as_fd(),
         ended: &|| signals.ended(),
     };
-    let (nodes, plans) = launching::launch(cluster, job, &patience)?;
-    Ok((Agents::several(nodes, cluster.lease), plans))
+    let Launched { nodes, plans, missing } = launching::launch(cluster, job, &patience)?;
+    Ok((Agents::several(nodes, cluster.lease), plans, missing))
 }
 
 /// Starts the writers of output, and answers what is readable when one of them has something to say.

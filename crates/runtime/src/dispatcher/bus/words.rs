@@ -185,6 +185,9 @@ impl Words {
                     _ => format!("ranks {of} go on from wave {wave} of their group"),
                 });
             }
+            Event::NodeMissing { name, reason } => {
+                self.say(&format!("warning: node {name}: {reason}; the job begins without it"));
+            }
             Event::NodeLost { reason, .. } => self.say(&format!(
                 "{reason}: its ranks go to other nodes, and all return to their last images that are left"
             )),
