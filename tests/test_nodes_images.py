@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from harness import slow
 from test_nodes import agents, last_lives, on_three
 
 
@@ -14,9 +15,9 @@ def waves(job):
     return sum(event["event"] == "wave_complete" for event in job.events)
 
 
-def run_with_losses(jobs, program, rng, number, losses):
+def run_with_losses(jobs, program, rng, protocol, number, losses):
     """A job on three nodes that loses some, each when a wave is on two nodes; and that has the same result as without."""
-    job, result_after = on_three(jobs, program, "blocking")
+    job, result_after = on_three(jobs, program, protocol)
     for loss in range(losses):
         before = waves(job)
         assert job.until(lambda: waves(job) >= before + 2), f"loss {loss}"  # noqa: B023
@@ -25,15 +26,18 @@ def run_with_losses(jobs, program, rng, number, losses):
     return result_after(90)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_ranks_of_a_lost_node_begin_from_copies_elsewhere(jobs, program, rng, number):
-    result = run_with_losses(jobs, program, rng, number, 1)
+@pytest.mark.parametrize(
+    "protocol,number", [("blocking", signal.SIGKILL), slow("blocking", signal.SIGSTOP), ("auto", signal.SIGKILL)]
+)
+def test_ranks_of_a_lost_node_begin_from_copies_elsewhere(jobs, program, rng, protocol, number):
+    result = run_with_losses(jobs, program, rng, protocol, number, 1)
     assert len(result.of("node_lost")) == 1 and result.of("returned")[0]["wave"] > 0, result.describe()
     moved = [event for event in result.of("started") if event["from_file"] and event["image"] > 0]
     assert {event["rank"] for event in moved} <= set(last_lives(result)), result.describe()
 
 
-def test_nodes_are_lost_one_after_the_other(jobs, program, rng):
+@pytest.mark.parametrize("protocol", [slow("blocking"), "auto"])
+def test_nodes_are_lost_one_after_the_other(jobs, program, rng, protocol):
     """What was begun from a copy is copied again, as long as there is another node."""
-    result = run_with_losses(jobs, program, rng, signal.SIGKILL, 2)
+    result = run_with_losses(jobs, program, rng, protocol, signal.SIGKILL, 2)
     assert [event["wave"] > 0 for event in result.of("returned")] == [True, True], result.describe()

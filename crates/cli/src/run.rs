@@ -253,8 +253,8 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
             keep: options.images.keep,
             // Files in memory are for other nodes.
             local_copies: options.images.local_copies || options.images.directory.is_none(),
-            // Where messages are logged an image is of no use without the logs of its node.
-            partners: cluster.is_some() && options.has_images() && !options.protocol.logs(),
+            // Images of single ranks are of no use without the logs of their node.
+            partners: cluster.is_some() && options.has_images() && options.protocol.can_return_together(),
         },
         cpus,
         binding,

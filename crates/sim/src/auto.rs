@@ -9,6 +9,8 @@
 //! The real [`Coordinator`](resurgo_protocol::Coordinator) decides all of that; here it is carried out. Groups of ranks have waves of
 //! their own in the setting `hierarchical` ([`crate::hierarchical`]); here all ranks are one.
 
+pub(crate) mod nodes;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -93,13 +95,17 @@ impl World {
             }
             Command::Kill { rank, life } => self.kill(rank, life),
             Command::Reset => self.reset(),
+            Command::LogsOfWave { number } => self.logs_of_wave(number),
+            Command::Replicate { rank, number, to } => self.replicate(rank, number, to),
             Command::Begin {
                 rank,
                 life,
                 from,
                 together,
+                node,
                 ..
             } => {
+                self.placed(rank, node, from);
                 self.ranks[rank as usize].images.carry_out(command);
                 if together {
                     self.begins_together(rank, life, from);
@@ -297,19 +303,30 @@ impl World {
         }
     }
 
+    /// Perhaps what fails is not a process: a copy, or a node.
+    pub(crate) fn loses_more(&mut self) -> bool {
+        match () {
+            () if self.random.one_in(6) => self.lose_copy(),
+            () if self.nodes.are() && self.random.one_in(3) => self.lose_node(),
+            () => return false,
+        }
+        true
+    }
+
     /// A copy of some rank is lost, with what it was writing.
-    pub(crate) fn lose_copy(&mut self) {
+    fn lose_copy(&mut self) {
         let rank = self.random.below(self.ranks.len() as u64) as Rank;
         let images = &mut self.ranks[rank as usize].images;
         let Some((number, _)) = images.copies.pop() else {
             return;
         };
         images.writing.take_if(|writing| *writing == number);
+        let stored = images.complete.iter().any(|(file, _)| *file == number);
         self.note(|| format!("the copy of {rank} for wave {number} is lost"));
         self.coordinate(Fact::CopyLost {
             rank,
             number,
-            stored: false,
+            stored,
             reason: "it has ended".to_string(),
         });
     }
@@ -335,6 +352,7 @@ impl World {
 
     /// Everything that ranks share begins anew.
     fn reset(&mut self) {
+        self.nothing_is_lacking();
         for process in &mut self.ranks {
             process.logs.iter_mut().for_each(|log| *log = Log::default());
             process.record = Record::new(crate::log::Cursor::beginning(process.logs.len()), Vec::new());
@@ -393,7 +411,7 @@ impl World {
         let known = known.cloned();
         let known =
             known.unwrap_or_else(|| Checkers::new(size, self.rules.tolerate, self.rules.memory_survives, false));
-        self.checkers.returned(known);
+        self.checkers.returned(known, wave == 0);
     }
 
     /// What the logs and the record of `rank` hold beyond its image of this wave is void.

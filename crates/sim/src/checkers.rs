@@ -405,11 +405,13 @@ impl Checkers {
         history.image = 0;
     }
 
-    /// All ranks, which are down, return to where everything was as `known`.
-    pub fn returned(&mut self, known: Self) {
+    /// All ranks, which are down, return to where everything was as `known`. `begins`: that is the beginning, and nothing has been dropped.
+    pub fn returned(&mut self, known: Self, begins: bool) {
         let former = std::mem::replace(self, known);
         for (history, former) in self.histories.iter_mut().zip(former.histories) {
-            history.covered = history.covered.max(former.covered);
+            if !begins {
+                history.covered = history.covered.max(former.covered);
+            }
             history.up = false;
             history.knows_record = false;
         }

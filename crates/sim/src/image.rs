@@ -232,7 +232,8 @@ impl World {
     /// Perhaps the newest file of `rank` is destroyed, as is found when a life is to begin from it.
     pub(crate) fn is_destroyed(&mut self, rank: Rank) -> bool {
         let destroyed = self.random.one_in(4);
-        destroyed && self.ranks[rank as usize].images.may_lose_newest()
+        // Where another node has it, too, that is begun from.
+        destroyed && !self.nodes.are() && self.ranks[rank as usize].images.may_lose_newest()
     }
 
     /// Whether the image that a life is to begin from is there. If not it is a file, and gone for good.

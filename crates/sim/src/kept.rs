@@ -57,8 +57,10 @@ impl<I: Clone> KeptImages<I> {
         match *command {
             Command::EndCopy { number, .. } => self.copies.retain(|(copy, _)| *copy != number),
             Command::Write { number, .. } => self.writing = Some(number),
-            Command::GiveUp { .. } => {
+            Command::GiveUp { number, .. } => {
                 self.writing = None;
+                // Another node was to have it, too.
+                self.complete.retain(|(file, _)| *file != number);
                 self.late = self.under_way.take().map(|(_, image)| image);
             }
             Command::Collect { number, .. } => self.complete.retain(|(file, _)| *file != number),
@@ -96,6 +98,12 @@ impl<I: Clone> KeptImages<I> {
     pub fn get(&self, number: u64) -> Option<&I> {
         let images = self.copies.iter().chain(&self.complete);
         images.rev().find(|(of, _)| *of == number).map(|(_, image)| image)
+    }
+
+    /// The same, to be changed.
+    pub fn all(&mut self, number: u64) -> impl Iterator<Item = &mut I> {
+        let images = self.copies.iter_mut().chain(&mut self.complete);
+        images.filter(move |(of, _)| *of == number).map(|(_, image)| image)
     }
 
     pub fn newest(&self) -> Option<&I> {

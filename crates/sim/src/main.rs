@@ -14,7 +14,7 @@ use resurgo_sim::{Failure, Loggers, Mutation, Options, Outcome, Piggybacks, Repo
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
                    [--tolerate process|node|node-in-place|vcausal|manetho|logon|vcausal-in-place|manetho-in-place|
                                logon-in-place|auto|blocking|chandy-lamport|group|blocking-on-nodes|
-                               chandy-lamport-on-nodes|group-on-nodes|hierarchical|channel-memory|all]
+                               chandy-lamport-on-nodes|group-on-nodes|auto-on-nodes|hierarchical|channel-memory|all]
                    [--mutations]
                    [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
        resurgo-sim study --help

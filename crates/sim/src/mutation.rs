@@ -1,8 +1,7 @@
 //! The ways in which the protocols are broken on purpose, to prove that the checkers see it.
 
-use resurgo_protocol::causal::Reduction;
-
 use crate::setting::Setting;
+use resurgo_protocol::causal::Reduction;
 
 /// A way to break the protocol, or what stands around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,12 +152,18 @@ pub enum Mutation {
     NoteWhenCopied,
     /// When all return, logs keep what came after the wave.
     LogsKeepFuture,
-    /// When all return, records keep what came after the wave.
+    /// When all return, records do.
     RecordKeepsFuture,
     /// When all return, each cuts its logs and its record when it comes to it, and others may have read them.
     CutWhenRestarted,
     /// When all return, receivers still hear of messages sent after the wave.
     RevealLostFuture,
+    /// Ranks of a lost node begin alone.
+    OnlyLostReturn,
+    /// The logs of ranks of a lost node begin anew, empty.
+    LogsStayLost,
+    /// A file counts before another node has it.
+    CountBeforeStored,
     /// A new process closes the socket of its copy before it has made its part of the node memory what it was.
     CloseBeforeRewinding,
     /// A message from behind its sender's cut is delivered before the receiver's.
@@ -315,10 +320,10 @@ pub enum Mutation {
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 460] = {
+    pub const ALL: [(Self, Setting); 463] = {
         use Mutation::*;
         use Setting::{Auto, Blocking, ChandyLamport, ChannelMemory, Group, Hierarchical, InPlace, Node, Process};
-        use Setting::{BlockingOnNodes, ChandyLamportOnNodes, GroupOnNodes};
+        use Setting::{AutoOnNodes, BlockingOnNodes, ChandyLamportOnNodes, GroupOnNodes};
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
         const MANETHO: Setting = Setting::Causal(Reduction::Manetho);
         const LOGON: Setting = Setting::Causal(Reduction::LogOn);
@@ -612,6 +617,9 @@ impl Mutation {
             (CutWhenRestarted, Auto),
             (RevealLostFuture, Auto),
             (DropKeepsACopy, Auto),
+            (OnlyLostReturn, AutoOnNodes),
+            (LogsStayLost, AutoOnNodes),
+            (CountBeforeStored, AutoOnNodes),
             (DeliverBeforeRedo, Auto),
             (IgnorePolls, Auto),
             (IgnoreSources, Auto),

@@ -29,6 +29,8 @@ pub enum Setting {
     BlockingOnNodes,
     ChandyLamportOnNodes,
     GroupOnNodes,
+    /// As `auto`, on several nodes that are lost (see [`crate::auto`]).
+    AutoOnNodes,
     /// Processes fail, every group of ranks has waves of its own, and all ranks of it return to its last one (see
     /// [`crate::hierarchical`]).
     Hierarchical,
@@ -37,7 +39,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Process,
         Self::Node,
         Self::InPlace,
@@ -54,6 +56,7 @@ impl Setting {
         Self::BlockingOnNodes,
         Self::ChandyLamportOnNodes,
         Self::GroupOnNodes,
+        Self::AutoOnNodes,
         Self::Hierarchical,
         Self::ChannelMemory,
     ];
@@ -73,6 +76,7 @@ impl Setting {
             Self::BlockingOnNodes => "blocking-on-nodes",
             Self::ChandyLamportOnNodes => "chandy-lamport-on-nodes",
             Self::GroupOnNodes => "group-on-nodes",
+            Self::AutoOnNodes => "auto-on-nodes",
             Self::Auto
             | Self::Blocking
             | Self::ChandyLamport
@@ -87,7 +91,7 @@ impl Setting {
         match self {
             Self::Process | Self::Node | Self::InPlace => Protocol::Pessimistic,
             Self::Causal(_) | Self::Gathering(_) => Protocol::Causal,
-            Self::Auto => Protocol::Auto,
+            Self::Auto | Self::AutoOnNodes => Protocol::Auto,
             Self::Blocking | Self::BlockingOnNodes => Protocol::Blocking,
             Self::ChandyLamport | Self::ChandyLamportOnNodes => Protocol::ChandyLamport,
             Self::Group | Self::GroupOnNodes => Protocol::Group,
@@ -101,11 +105,11 @@ impl Setting {
         self.protocol().waves() == kinds::Waves::OfEachGroup
     }
 
-    /// Agents have links to the dispatcher, and are lost.
+    /// There are several nodes, which are lost.
     pub const fn has_nodes(self) -> bool {
         matches!(
             self,
-            Self::BlockingOnNodes | Self::ChandyLamportOnNodes | Self::GroupOnNodes
+            Self::BlockingOnNodes | Self::ChandyLamportOnNodes | Self::GroupOnNodes | Self::AutoOnNodes
         )
     }
 

@@ -4,9 +4,10 @@ use resurgo_protocol::coordinator::Plan;
 use resurgo_protocol::group::Groups;
 use resurgo_protocol::group::formation::Grouping;
 use resurgo_protocol::hierarchical::Kept;
-use resurgo_protocol::{Causal, Coordinator, EventLogger, Fact, Rank, Tolerate, kinds};
+use resurgo_protocol::{Causal, Coordinator, EventLogger, Fact, Node, Rank, Tolerate, kinds};
 
 use crate::auto::Waves;
+use crate::auto::nodes::Nodes;
 use crate::causal::{Flavour, Loggers, Piggybacks};
 use crate::checkers::{Checkers, LIVENESS, MAX_RANKS, Violation, violation};
 use crate::image::Image;
@@ -142,6 +143,13 @@ pub(crate) enum Event {
     CopyForWave {
         rank: Rank,
         number: u64,
+    },
+    /// The file of an image has come whole from one node to another.
+    Stored {
+        rank: Rank,
+        number: u64,
+        from: Node,
+        to: Node,
     },
     WaveComplete {
         /// One of its group.
@@ -282,6 +290,7 @@ pub(crate) struct World {
     pub destroyed: Option<Rank>,
     /// Images are taken in waves.
     pub waves: Option<Waves>,
+    pub nodes: Nodes,
     pub piggybacks: Piggybacks,
     pub mutation: Option<Mutation>,
     pub random: Random,
@@ -321,7 +330,7 @@ fn plan(seed: u64, setting: Setting, size: usize, random: &mut Random) -> Plan {
         },
         groups: Grouping::One,
         files: true,
-        partners: false,
+        partners: setting.has_nodes(),
         local_copies: crate::random::mix(seed, 5).is_multiple_of(2),
         groups_at_once: 1,
     }
@@ -366,6 +375,7 @@ impl World {
             coordinator: Coordinator::new(plan),
             failure: None,
             destroyed: None,
+            nodes: Nodes::default(),
             piggybacks: Piggybacks::default(),
             checkers: Checkers::new(size, rules.tolerate, rules.record_survives, rules.causal.is_some()),
             rules,
@@ -405,6 +415,9 @@ impl World {
             // So that there are images when it comes.
             world.crashes.calm = world.random.pick([0, 0, 200, 600]);
         }
+        if setting.has_nodes() {
+            world.nodes = Nodes::new(size, &mut world.random);
+        }
         world.launch();
         world
     }
@@ -413,6 +426,7 @@ impl World {
     fn launch(&mut self) {
         let size = self.ranks.len();
         self.note(|| format!("{size} ranks"));
+        self.tell_nodes();
         self.coordinate(Fact::Launched);
         for rank in 0..size as Rank {
             self.ranks[rank as usize].images.begins = None;
@@ -561,6 +575,7 @@ impl World {
             }
             Event::DropEntries { from, to } => self.drop_entries(from, to),
             Event::LastImages { rank } => self.last_images(rank),
+            Event::Stored { rank, number, from, to } => self.stored(rank, number, from, to),
             Event::CopyForWave { rank, number } => self.copy_for_wave(rank, number),
             Event::WaveComplete { rank, number } => self.complete_wave(rank, number),
         }
@@ -569,8 +584,8 @@ impl World {
 
     /// Something fails: a rank, several, all, a copy, a wire, the network, the event logger.
     fn fail(&mut self) {
-        if self.waves.is_some() && self.random.one_in(6) {
-            return self.lose_copy();
+        if self.waves.is_some() && self.loses_more() {
+            return;
         }
         let size = self.ranks.len() as u64;
         let node = self.rules.tolerate == Tolerate::Node;

@@ -55,6 +55,11 @@ fn ranks_return_alone_or_together() {
 }
 
 #[test]
+fn all_return_when_a_node_is_lost_with_its_logs() {
+    run(Setting::AutoOnNodes, 0..3000);
+}
+
+#[test]
 fn a_lost_node_ends_no_job() {
     run(Setting::Node, 0..3000);
 }

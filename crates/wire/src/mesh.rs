@@ -47,6 +47,9 @@ pub enum Table {
     Cursor(u8),
     /// [`arena::OLDEST_IMAGE`].
     Oldest,
+    /// [`arena::IMAGE_NUMBERS`] of this slot, told behind its cursors. The sender's agent looks from where on a wave needs its logs; as long
+    /// as it does not find that it takes more.
+    Number(u8),
 }
 
 impl Table {
@@ -57,6 +60,7 @@ impl Table {
             Table::Announced => 2,
             Table::Oldest => 3,
             Table::Cursor(slot) => 16 + slot,
+            Table::Number(slot) => 32 + slot,
         }
     }
 
@@ -67,6 +71,7 @@ impl Table {
             2 => Table::Announced,
             3 => Table::Oldest,
             16.. if usize::from(number) < 16 + arena::IMAGE_SLOTS => Table::Cursor(number - 16),
+            32.. if usize::from(number) < 32 + arena::IMAGE_SLOTS => Table::Number(number - 32),
             _ => return None,
         })
     }
@@ -79,6 +84,7 @@ impl Table {
             Table::Announced => layout.announced() + index * 8,
             Table::Cursor(slot) => layout.cursors(slot.into()) + index * 8,
             Table::Oldest => arena::OLDEST_IMAGE.at,
+            Table::Number(slot) => arena::IMAGE_NUMBERS.item(slot.into()).at,
         }
     }
 }
@@ -302,6 +308,8 @@ mod tests {
             Table::Oldest,
             Table::Cursor(0),
             Table::Cursor(7),
+            Table::Number(0),
+            Table::Number(7),
         ];
         all.extend(tables.map(|table| Frame::Tell {
             rank: 1,

@@ -320,6 +320,8 @@ pub mod arena {
         Rank Memory KNOWN_TO_IMAGE: [u64; 2] = 144;
         /// How many deliveries the image in that slot covers.
         Rank Image IMAGE_CLOCKS: [u64; IMAGE_SLOTS] = 160;
+        /// The number of the image in that slot, written behind its cursors (auto).
+        Rank Image IMAGE_NUMBERS: [u64; IMAGE_SLOTS] = 224;
         /// The last wave that this rank has copied itself for (chandy-lamport). How far it had come in its channels then is
         /// written before, into four tables that lie where other protocols have cursors (see [`super::Layout::cut`]).
         Rank Memory CUT: u64 = 96;

@@ -6,9 +6,10 @@
 //! ```text
 //! giver                                        taker
 //!                              ← Want          only where the taker has called: u32 rank, u64 number
-//! Offer                        →               u32 rank, u64 number, u64 length, u16 length of the digest, digest, about
+//! Offer                        →               u32 rank, u64 number, u64 length, u64 beside, u16 length of the digest, digest, about
 //!                              ← From          u64 position: from here on it is missing (or No)
 //! Run                          →               u64 position, bytes: they lie there in the file. What no Run has is zeros
+//! Beside, Beside, …            →               bytes: so many as the Offer says, which belong to the image and are not in its file
 //! End                          →               nothing: that is all of it
 //!                              ← Whole         nothing: it is on the taker's disk, and is that image (or No)
 //! No                                           a reason
@@ -30,8 +31,8 @@ const RUN: u8 = 8;
 /// Bytes of a Run before what lies in the file, with its length.
 pub const RUN_HEAD: usize = 4 + 1 + 8;
 
-const NAMES: [&str; 11] = [
-    WORDS[0], WORDS[1], WORDS[2], WORDS[3], "Want", "Offer", "From", "Run", "End", "Whole", "No",
+const NAMES: [&str; 12] = [
+    WORDS[0], WORDS[1], WORDS[2], WORDS[3], "Want", "Offer", "From", "Run", "End", "Whole", "No", "Beside",
 ];
 
 /// An image that can be had.
@@ -41,6 +42,8 @@ pub struct Offer {
     pub number: u64,
     /// Of its file.
     pub length: u64,
+    /// Bytes that belong to it and are not in its file.
+    pub beside: u64,
     /// By which it is known.
     pub digest: String,
     /// What an agent has to know beside, in words of its own.
@@ -58,6 +61,7 @@ pub enum Frame<'a> {
     End,
     Whole,
     No { reason: String },
+    Beside { bytes: &'a [u8] },
 }
 
 /// Who has called, or who has been called.
@@ -125,6 +129,7 @@ impl Frame<'_> {
             Self::End => 9,
             Self::Whole => 10,
             Self::No { .. } => 11,
+            Self::Beside { .. } => 12,
         }
     }
 
@@ -147,6 +152,7 @@ impl Frame<'_> {
                 out.extend_from_slice(&offer.rank.to_le_bytes());
                 out.extend_from_slice(&offer.number.to_le_bytes());
                 out.extend_from_slice(&offer.length.to_le_bytes());
+                out.extend_from_slice(&offer.beside.to_le_bytes());
                 out.extend_from_slice(&(offer.digest.len() as u16).to_le_bytes());
                 out.extend_from_slice(offer.digest.as_bytes());
                 out.extend_from_slice(&offer.about);
@@ -156,6 +162,7 @@ impl Frame<'_> {
                 out.extend_from_slice(&position.to_le_bytes());
                 out.extend_from_slice(bytes);
             }
+            Self::Beside { bytes } => out.extend_from_slice(bytes),
             Self::End | Self::Whole => {}
             Self::No { reason } => Word::Refused { reason: reason.clone() }.put(&mut out),
         }
@@ -227,15 +234,18 @@ impl Frame<'_> {
             },
             9 => Frame::End,
             10 => Frame::Whole,
-            _ => Frame::No {
+            11 => Frame::No {
                 reason: reader.reason()?,
+            },
+            _ => Frame::Beside {
+                bytes: std::mem::take(&mut reader.bytes),
             },
         })
     }
 }
 
 fn take_offer(reader: &mut Reader<'_>) -> Result<Offer, Error> {
-    let (rank, number, length) = (reader.u32()?, reader.u64()?, reader.u64()?);
+    let (rank, number, length, beside) = (reader.u32()?, reader.u64()?, reader.u64()?, reader.u64()?);
     let digits = u16::from_le_bytes(reader.array()?) as usize;
     let digest = reader.bytes.get(..digits).ok_or_else(|| reader.malformed())?;
     let about = reader.bytes[digits..].to_vec();
@@ -245,6 +255,7 @@ fn take_offer(reader: &mut Reader<'_>) -> Result<Offer, Error> {
         rank,
         number,
         length,
+        beside,
         digest,
         about,
     })
@@ -265,6 +276,7 @@ mod tests {
                 rank: 1,
                 number: 2,
                 length: 3 << 40,
+                beside: 9,
                 digest: "0123".to_string(),
                 about: vec![4, 5],
             }),
@@ -278,6 +290,7 @@ mod tests {
             Frame::No {
                 reason: "no room".to_string(),
             },
+            Frame::Beside { bytes: &[8; 9] },
         ]
     }
 

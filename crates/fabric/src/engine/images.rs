@@ -156,6 +156,8 @@ impl Engine {
         }
         let of_record = node.own(nm::arena::RECORD_CURSORS.item(slot));
         of_record.store(self.history.record.reference(), Ordering::Release);
+        node.own(nm::arena::IMAGE_NUMBERS.item(slot))
+            .store(number, Ordering::Release);
     }
 
     /// Says how far it has come in its messages.

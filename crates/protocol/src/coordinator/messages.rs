@@ -294,6 +294,11 @@ pub enum Command {
     },
     /// The logs begin anew, empty.
     EmptyLogs,
+    /// The logs begin anew, with what the images of this wave need of them: a node is lost, with what lay there. Each node has that of the
+    /// ranks which were there already; of the others it came with their images.
+    LogsOfWave {
+        number: u64,
+    },
     /// The rank gets a process on this node. `together`: it says when it is ready, and waits for [`Command::Go`]. `reads`: the node
     /// from which the file comes that it begins from, where that is another one.
     Begin {
@@ -418,6 +423,7 @@ impl Command {
             | Command::Reset
             | Command::CutInside { .. }
             | Command::EmptyLogs
+            | Command::LogsOfWave { .. }
             | Command::Protocol { .. }
             | Command::Halt
             | Command::GoOn

@@ -139,6 +139,8 @@ impl Coordinator {
             .filter(|rank| self.ranks[*rank as usize].is_alive())
             .collect();
         // First everything that is gone, so that nothing that follows counts on it.
+        self.nodes.logs_lost |=
+            !there.is_empty() && self.plan.protocol.logs() && self.plan.protocol.can_return_together();
         for member in &mut self.ranks {
             member.images.is_nowhere_on(node);
         }

@@ -184,6 +184,10 @@ impl Coordinator {
             let asked = self.units[unit].asked;
             self.tell(Command::EmptyLogs);
             self.tell(Command::Waves { asked, over: asked });
+        } else if wave > 0 && self.nodes.logs_lost {
+            // What older images need of them is nowhere.
+            self.collect_files(unit, |number| number != wave);
+            self.tell(Command::LogsOfWave { number: wave });
         }
         if wave > 0 && self.is_passing() {
             self.tell(Command::PutTransit { number: wave });
@@ -193,6 +197,7 @@ impl Coordinator {
             self.begin(rank, from, true);
         }
         if wave == 0 {
+            self.nodes.logs_lost = false;
             self.units[unit].returning = None;
             self.tell(Command::Returned { unit, wave });
         }
@@ -221,6 +226,7 @@ impl Coordinator {
 
     /// All are ready: they go on.
     fn go_on(&mut self, unit: usize) {
+        self.nodes.logs_lost = false;
         let this = &mut self.units[unit];
         this.returning = None;
         let (wave, members) = (this.chosen, this.members.clone());

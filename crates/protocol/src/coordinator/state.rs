@@ -47,6 +47,8 @@ pub(super) struct Nodes {
     pub up: BTreeMap<Node, Slots>,
     /// Some node has been lost.
     pub lost: bool,
+    /// What its ranks had logged is lost, too, and has not been put back: nobody can recover alone.
+    pub logs_lost: bool,
 }
 
 #[derive(Debug)]

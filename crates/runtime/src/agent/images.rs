@@ -80,6 +80,8 @@ pub(super) struct Images {
     /// The file that is being written.
     pub writing: Option<ImageFile>,
     pub restoring: Option<Restoring>,
+    /// The rank was on another node: its log is not in this one's memory, and comes with the image that it begins from.
+    pub lacks_log: bool,
     /// A life that a copy has been asked for, without its process; and the number of the image.
     waking: Option<(u64, Life)>,
 }
@@ -412,6 +414,9 @@ impl Agent {
         let work = &mut self.work;
         let counts = work.counts_of_image(rank, taking.slot)?;
         let (number, sleeps) = (taking.number, said.kind == Kind::Taken);
+        if work.logs() && work.has_waves() {
+            work.net.iter().for_each(|net| net.has_image(rank, taking.slot));
+        }
         work.ranks[rank].images.copies.push(Image {
             number,
             slot: taking.slot,

@@ -151,6 +151,11 @@ impl Net {
         }
     }
 
+    /// `rank`, of this node, has an image whose cursors are in `slot`.
+    pub fn has_image(&self, rank: usize, slot: usize) {
+        self.shared.tell(Command::Image(rank as u32, slot as u8));
+    }
+
     /// `rank`, of this node, has returned to a wave and cut off its logs. It does not run yet.
     pub fn cut_off(&self, rank: usize) {
         self.shared.tell(Command::CutOff(rank as u32));

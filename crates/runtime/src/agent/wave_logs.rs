@@ -24,10 +24,48 @@ pub struct WaveLog {
     taken: u64,
     /// Reference of the record's segment, 0: it is empty.
     record: u64,
+    /// Of the rank's image.
+    #[serde(default)]
+    slot: usize,
     /// Destination and first segment of each channel that has one.
     channels: Vec<(usize, u64)>,
     /// References of all segments that are kept.
     segments: Vec<u64>,
+}
+
+/// What a wave needs of one rank's arena, away from it: where it lies in the memory, and the bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogOfWave {
+    log: WaveLog,
+    parts: Vec<(usize, Vec<u8>)>,
+}
+
+impl LogOfWave {
+    pub fn encode(&self) -> io::Result<Vec<u8>> {
+        let places: Vec<(usize, usize)> = self.parts.iter().map(|(at, bytes)| (*at, bytes.len())).collect();
+        let head = serde_json::to_vec(&(&self.log, places))?;
+        let mut all = (head.len() as u64).to_le_bytes().to_vec();
+        all.extend(head);
+        self.parts.iter().for_each(|(_, bytes)| all.extend_from_slice(bytes));
+        Ok(all)
+    }
+
+    /// # Errors
+    /// That is no such thing.
+    pub fn decode(all: &[u8]) -> io::Result<LogOfWave> {
+        let short = || damaged("the log of an image is too short");
+        let (length, rest) = all.split_first_chunk::<8>().ok_or_else(short)?;
+        let head = usize::try_from(u64::from_le_bytes(*length)).ok();
+        let (head, mut rest) = head.and_then(|head| rest.split_at_checked(head)).ok_or_else(short)?;
+        let (log, places): (WaveLog, Vec<(usize, usize)>) = serde_json::from_slice(head)?;
+        let mut parts = Vec::new();
+        for (at, length) in places {
+            let bytes;
+            (bytes, rest) = rest.split_at_checked(length).ok_or_else(short)?;
+            parts.push((at, bytes.to_vec()));
+        }
+        Ok(LogOfWave { log, parts })
+    }
 }
 
 /// Where the part of a segment ends that lies before a wave.
@@ -45,13 +83,51 @@ impl NodeMemory {
     /// A rank has written something else than it should.
     pub fn logs_of_wave(&self, slots: &[usize]) -> io::Result<(Vec<WaveLog>, Vec<Range<u64>>)> {
         let mut needed = Vec::new();
-        let logs = (0..slots.len()).map(|rank| self.log_of_wave(rank, slots, &mut needed));
+        let slots: Vec<Option<usize>> = slots.iter().copied().map(Some).collect();
+        let logs = (0..slots.len()).map(|rank| self.log_of_wave(rank, &slots, &mut needed));
         let logs = logs.collect::<io::Result<Vec<_>>>()?;
         needed.sort_unstable_by_key(|part: &Range<u64>| part.start);
         Ok((logs, needed))
     }
 
-    fn log_of_wave(&self, rank: usize, slots: &[usize], needed: &mut Vec<Range<u64>>) -> io::Result<WaveLog> {
+    /// The same of one rank, with the bytes. Where the slot of a rank is not known that has the cursors of its image, what has been sent to
+    /// it and is still there counts as needed.
+    ///
+    /// # Errors
+    /// A rank has written something else than it should, or has no image of the wave.
+    pub fn take_log(&self, rank: usize, slots: &[Option<usize>]) -> io::Result<LogOfWave> {
+        let mut needed = Vec::new();
+        let log = self.log_of_wave(rank, slots, &mut needed)?;
+        let part = |part: Range<u64>| {
+            let mut bytes = vec![0; (part.end - part.start) as usize];
+            self.read(&mut bytes, part.start as usize)?;
+            Ok((part.start as usize, bytes))
+        };
+        let parts = needed.into_iter().map(part).collect::<io::Result<_>>()?;
+        Ok(LogOfWave { log, parts })
+    }
+
+    /// Puts it into the rank's arena, which is empty.
+    pub fn put_log(&self, rank: usize, log: &LogOfWave) -> io::Result<()> {
+        let start = self.layout.arena(rank) + self.layout.segments();
+        let end = start + self.layout.log_segments * SEGMENT;
+        for (at, bytes) in &log.parts {
+            if *at < start || *at > end || bytes.len() > end - at {
+                return Err(damaged("the log of an image is of another rank"));
+            }
+            self.write(bytes, *at)?;
+        }
+        self.put_words(rank, &log.log)
+    }
+
+    /// The slot in which a rank's image `number` has its cursors, as far as that has come here.
+    pub fn slot_of_image(&self, rank: usize, number: u64) -> io::Result<Option<usize>> {
+        let numbers = self.table(self.layout.arena(rank) + arena::IMAGE_NUMBERS.at, arena::IMAGE_SLOTS)?;
+        Ok(numbers.into_iter().position(|known| known == number))
+    }
+
+    fn log_of_wave(&self, rank: usize, slots: &[Option<usize>], needed: &mut Vec<Range<u64>>) -> io::Result<WaveLog> {
+        let slot = slots[rank].ok_or(io::ErrorKind::NotFound)?;
         let arena = self.layout.arena(rank);
         let taken = (self.arena(rank, arena::SLOTS_TAKEN)? as usize).min(self.layout.log_segments);
         let serials = self.table(arena + self.layout.serials(), taken)?;
@@ -59,7 +135,8 @@ impl NodeMemory {
         let mut log = WaveLog {
             next_serial: self.arena(rank, arena::NEXT_SERIAL)?,
             taken: taken as u64,
-            record: self.arena(rank, arena::RECORD_CURSORS.item(slots[rank]))?,
+            record: self.arena(rank, arena::RECORD_CURSORS.item(slot))?,
+            slot,
             ..WaveLog::default()
         };
         let segments = arena + self.layout.segments();
@@ -81,8 +158,9 @@ impl NodeMemory {
         let sent = self.table(arena + self.layout.announced(), slots.len())?;
         for (destination, sent) in sent.into_iter().enumerate().filter(|(_, sent)| *sent > 0) {
             let head = self.read_u64(arena + arena::CHANNELS + destination * 8)?;
-            let cursors = self.layout.arena(destination) + self.layout.cursors(slots[destination]);
-            let mut at = match self.read_u64(cursors + rank * 8)? {
+            let cursors = slots[destination].map(|slot| self.layout.arena(destination) + self.layout.cursors(slot));
+            let serial = cursors.map_or(Ok(0), |cursors| self.read_u64(cursors + rank * 8))?;
+            let mut at = match serial {
                 0 => head,
                 serial => match places.get(&(serial + 1)) {
                     Some(slot) => nm::reference(serial, *slot),
@@ -138,18 +216,29 @@ impl NodeMemory {
 
     /// Puts these words into an empty memory whose segments are there.
     pub fn put_logs(&self, logs: &[WaveLog]) -> io::Result<()> {
-        for (rank, log) in logs.iter().enumerate() {
-            let arena = self.layout.arena(rank);
-            self.set_arena(rank, arena::NEXT_SERIAL, log.next_serial)?;
-            self.set_arena(rank, arena::SLOTS_TAKEN, log.taken)?;
-            self.set_arena(rank, arena::DETERMINANTS, log.record)?;
-            for (destination, first) in &log.channels {
-                self.write_u64(arena + arena::CHANNELS + destination * 8, *first)?;
-            }
-            for reference in &log.segments {
-                let (serial, slot) = nm::dereference(*reference);
-                self.write_u64(arena + self.layout.serials() + slot * 8, serial + 1)?;
-            }
+        let mut logs = logs.iter().enumerate();
+        logs.try_for_each(|(rank, log)| self.put_words(rank, log))
+    }
+
+    fn put_words(&self, rank: usize, log: &WaveLog) -> io::Result<()> {
+        let arena = self.layout.arena(rank);
+        self.set_arena(rank, arena::NEXT_SERIAL, log.next_serial)?;
+        self.set_arena(rank, arena::SLOTS_TAKEN, log.taken)?;
+        self.set_arena(rank, arena::DETERMINANTS, log.record)?;
+        // The wave may be returned to again.
+        self.set_arena(
+            rank,
+            arena::RECORD_CURSORS.item(log.slot % arena::IMAGE_SLOTS),
+            log.record,
+        )?;
+        for (destination, first) in &log.channels {
+            self.write_u64(arena + arena::CHANNELS + destination * 8, *first)?;
+            // Of these it has sent more than nothing by then.
+            self.write_u64(arena + self.layout.announced() + destination * 8, u64::MAX)?;
+        }
+        for reference in &log.segments {
+            let (serial, slot) = nm::dereference(*reference);
+            self.write_u64(arena + self.layout.serials() + slot * 8, serial + 1)?;
         }
         Ok(())
     }
@@ -224,7 +313,11 @@ mod tests {
         memory.write_u64(arena + layout.announced() + 8, 3).unwrap();
         memory.write_u64(layout.arena(1) + layout.cursors(6), 5).unwrap();
         let (logs, needed) = memory.logs_of_wave(&[1, 6]).unwrap();
-        assert_eq!(logs[1], WaveLog::default());
+        let nothing = WaveLog {
+            slot: 6,
+            ..WaveLog::default()
+        };
+        assert_eq!(logs[1], nothing);
         assert_eq!(
             (&logs[0].channels, &logs[0].segments),
             (&vec![(1, first)], &vec![first, second])
@@ -237,6 +330,26 @@ mod tests {
         assert_eq!(needed, expected);
         let total = layout.total() as u64;
         assert_eq!(all_but(&needed, total)[1], needed[0].end..needed[1].start);
+
+        // Where nobody knows the receiver's cursors all that is there counts, and what comes back may be taken again.
+        memory.set_arena(0, arena::RECORD_CURSORS.item(1), third).unwrap();
+        let other = NodeMemory::create(&job(), 2).unwrap();
+        for (slots, segments) in [([Some(1), Some(6)], 3), ([Some(1), None], 4)] {
+            let taken = memory.take_log(0, &slots).unwrap();
+            assert_eq!(taken.log.segments.len(), segments);
+            let bytes = taken.encode().unwrap();
+            assert_eq!(LogOfWave::decode(&bytes).unwrap(), taken);
+            assert!(LogOfWave::decode(&bytes[..bytes.len() - 1]).is_err());
+            other.reset(&job(), 2).unwrap();
+            other.put_log(0, &taken).unwrap();
+            assert_eq!(
+                other.take_log(0, &[Some(1), None]).unwrap().log.segments,
+                taken.log.segments
+            );
+            assert!(other.put_log(1, &taken).is_err(), "that is another rank's place");
+        }
+        assert!(memory.take_log(0, &[None, Some(6)]).is_err());
+        memory.set_arena(0, arena::RECORD_CURSORS.item(1), 0u64).unwrap();
 
         let again = NodeMemory::create(&job(), 2).unwrap();
         again.put_logs(&logs).unwrap();

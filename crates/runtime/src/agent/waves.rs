@@ -296,6 +296,7 @@ impl Work {
                 self.empty_logs()
             }
             Command::EmptyLogs => self.empty_logs(),
+            Command::LogsOfWave { number } => self.begin_logs_of_wave(number),
             Command::CutInside { ranks } => {
                 let ranks: Vec<usize> = ranks.into_iter().map(|rank| rank as usize).collect();
                 self.memory.cut_off_inside(&ranks)
@@ -323,10 +324,51 @@ impl Work {
 
     /// Logs, records and all else that ranks share begin anew.
     fn empty_logs(&mut self) -> io::Result<()> {
+        self.ranks.iter_mut().for_each(|rank| rank.images.lacks_log = false);
         let empty = || self.memory.reset(&self.job, self.ranks.len());
         match &mut self.net {
             Some(net) => net.empty(empty),
             None => empty(),
+        }
+    }
+
+    /// Per rank, where its image of this wave has its cursors, as far as that is known.
+    fn slots_of_wave(&self, number: u64) -> io::Result<Vec<Option<usize>>> {
+        let slots = self
+            .ranks
+            .iter()
+            .enumerate()
+            .map(|(rank, this)| match self.is_here(rank) {
+                true => Ok(this.images.slot_of(number)),
+                false => self.memory.slot_of_image(rank, number),
+            });
+        slots.collect()
+    }
+
+    /// What others lack who begin `rank` from its image of this wave, where the memory of this node is lost.
+    pub(super) fn log_of_wave(&self, rank: usize, number: u64) -> io::Result<Vec<u8>> {
+        match self.logs() && self.has_waves() {
+            true => self.memory.take_log(rank, &self.slots_of_wave(number)?)?.encode(),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// The logs of the ranks that were here before begin anew with what this wave needs of them. Those of others come with their images.
+    fn begin_logs_of_wave(&mut self, number: u64) -> io::Result<()> {
+        let slots = self.slots_of_wave(number)?;
+        let has_log = |rank: &usize| self.is_here(*rank) && !self.ranks[*rank].images.lacks_log;
+        let own: Vec<usize> = (0..self.ranks.len()).filter(has_log).collect();
+        let (memory, job, ranks) = (&self.memory, &self.job, self.ranks.len());
+        let begin = || {
+            let logs = own.iter().map(|rank| memory.take_log(*rank, &slots));
+            let logs = logs.collect::<io::Result<Vec<_>>>()?;
+            memory.reset(job, ranks)?;
+            let mut logs = own.iter().zip(&logs);
+            logs.try_for_each(|(rank, log)| memory.put_log(*rank, log))
+        };
+        match &mut self.net {
+            Some(net) => net.empty(begin),
+            None => begin(),
         }
     }
 }

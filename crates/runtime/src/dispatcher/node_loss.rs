@@ -1,7 +1,7 @@
 //! One of several nodes is lost, with its processes and its memory.
 //!
-//! Where all ranks can return together they do, on the nodes that are left: what messages the lost ranks had logged is gone, so
-//! nobody can go on as if only they had failed. Otherwise the job ends.
+//! Where all ranks can return together they do, on the nodes that are left: of what the lost ranks had logged only as much is elsewhere as
+//! their last wave needs, so nobody can go on as if only they had failed. Otherwise the job ends.
 
 use std::time::Duration;
 
@@ -46,7 +46,10 @@ impl Dispatcher {
 
     /// The memories of all nodes are about to be emptied: agents hear first where ranks will be, if that is new.
     pub(super) fn tell_places(&mut self, command: &Command) {
-        if !matches!(command, Command::Reset | Command::EmptyLogs) {
+        if !matches!(
+            command,
+            Command::Reset | Command::EmptyLogs | Command::LogsOfWave { .. }
+        ) {
             return;
         }
         let places: Vec<u32> = (0..self.pids.len()).map(|rank| self.node_of(rank) as u32).collect();

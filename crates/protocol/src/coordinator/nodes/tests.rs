@@ -305,3 +305,55 @@ fn nobody_is_asked_again_before_all_have_answered() {
     let (rank, why) = (1, Why::NodeLost);
     assert!(lost.contains(&Command::Dropped { rank, why }), "{lost:?}");
 }
+
+/// A job of two ranks that logs messages has had two waves, and the node of the second rank is lost; what follows when rank 0 has ended, too.
+fn logs_lost_after_two_waves() -> (Coordinator, Vec<Command>) {
+    let mut job = launched(with_partners(Protocol::Auto, 2), &[0, 1, 2], 1, &[0, 1]);
+    wave_with_partners(&mut job, 1, [1, 2]);
+    wave_with_partners(&mut job, 2, [1, 2]);
+    after(&mut job, Fact::Down { node: 1 });
+    after(&mut job, Fact::Return { rank: 1 });
+    let all = after(&mut job, ended(0, 1));
+    (job, all)
+}
+
+#[test]
+fn logs_that_are_lost_begin_anew_with_what_the_wave_needs_and_older_images_go() {
+    let (mut job, all) = logs_lost_after_two_waves();
+    assert_eq!(begins(&all), [(0, From::Copy(2)), (1, From::File(2))]);
+    assert_eq!(on(&all), [(0, None), (2, None)]);
+    let logs = all
+        .iter()
+        .position(|command| *command == Command::LogsOfWave { number: 2 });
+    let first = all.iter().position(|command| matches!(command, Command::Begin { .. }));
+    assert!(logs.is_some() && logs < first, "{all:?}");
+    for rank in 0..2 {
+        assert!(all.contains(&Command::Collect { rank, number: 1 }), "{all:?}");
+    }
+    // Once they are there each rank cuts its own off, as ever.
+    (0..2).for_each(|rank| drop(after(&mut job, Fact::Ready { rank, life: 2 })));
+    after(&mut job, Fact::Return { rank: 0 });
+    after(&mut job, ended(0, 2));
+    let next = after(&mut job, ended(1, 2));
+    assert_eq!(begins(&next), [(0, From::Copy(2)), (1, From::File(2))]);
+    assert!(!next.contains(&Command::LogsOfWave { number: 2 }), "{next:?}");
+}
+
+#[test]
+fn logs_that_are_lost_are_put_back_by_each_attempt_to_return() {
+    let (mut job, _) = logs_lost_after_two_waves();
+    after(&mut job, ended(1, 2));
+    let again = after(&mut job, ended(0, 2));
+    assert!(again.contains(&Command::LogsOfWave { number: 2 }), "{again:?}");
+}
+
+#[test]
+fn logs_that_are_lost_with_all_images_begin_anew_empty() {
+    let mut job = launched(with_partners(Protocol::Auto, 2), &[0, 1, 2], 1, &[0, 1]);
+    wave(&mut job, 1);
+    after(&mut job, Fact::Down { node: 1 });
+    after(&mut job, Fact::Return { rank: 1 });
+    let all = after(&mut job, ended(0, 1));
+    assert_eq!(begins(&all), [(0, From::Beginning), (1, From::Beginning)]);
+    assert!(all.contains(&Command::Reset) && !job.nodes.logs_lost, "{all:?}");
+}

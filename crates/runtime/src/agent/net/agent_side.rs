@@ -34,6 +34,10 @@ impl Agent {
         // It lets go of the memory and of the other nodes. Copies of ranks that wake up have its bell.
         let bell = self.work.net.take().map(|net| net.shared.bell.clone());
         let bell = bell.ok_or_else(|| io::Error::other("there is nothing that moves messages"))?;
+        for (rank, this) in self.work.ranks.iter_mut().enumerate() {
+            let was_here = self.work.job.nodes.as_ref().is_none_or(|former| former.is_here(rank));
+            this.images.lacks_log |= nodes.is_here(rank) && !was_here;
+        }
         self.work.job.nodes = Some(nodes.clone());
         let listener = self.guest.as_ref().map(Guest::mesh).transpose()?;
         let listener = listener.ok_or_else(|| io::Error::other("there is no place where other nodes could call"))?;

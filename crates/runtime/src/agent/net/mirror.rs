@@ -142,7 +142,8 @@ impl Mirror {
                 index,
                 value,
             } => {
-                if !self.is(&self.is_there, rank) || !self.is(&self.is_here, index) && table != Table::Oldest {
+                let is_of_all = matches!(table, Table::Oldest | Table::Number(_));
+                if !self.is(&self.is_there, rank) || !self.is(&self.is_here, index) && !is_of_all {
                     return Err(foreign);
                 }
                 self.hear(rank, table, index, value);
@@ -195,6 +196,7 @@ impl Mirror {
             (Table::Channel, _) => {
                 self.ends.entry((rank, index)).or_insert(Tail::first(value));
             }
+            (Table::Number(_), _) => {}
             _ => self.memory.wake(index as usize),
         }
     }

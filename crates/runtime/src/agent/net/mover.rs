@@ -151,6 +151,10 @@ impl Mover {
         for command in self.shared.commands() {
             match command {
                 Command::Oldest(rank) => self.peers.iter_mut().for_each(|peer| peer.outgoing.forgets(rank)),
+                Command::Image(rank, slot) => {
+                    let peers = self.peers.iter_mut();
+                    peers.for_each(|peer| peer.outgoing.has_image(rank, slot));
+                }
                 Command::CutOff(rank) => self.peers.iter_mut().for_each(|peer| peer.outgoing.cut_off(rank)),
                 Command::Epoch(number) => {
                     for peer in &mut self.peers {

@@ -26,6 +26,8 @@ enum Item {
     Channel(u32, u32),
     /// The oldest image of a rank.
     Oldest(u32),
+    /// The cursors of a rank's image, and its number.
+    Image(u32, u8),
     Epoch(u64),
     Flush(u64),
 }
@@ -124,6 +126,13 @@ impl Outgoing {
         }
     }
 
+    /// The cursors of an image of `rank` are in this slot.
+    pub fn has_image(&mut self, rank: u32, slot: u8) {
+        if self.is_open {
+            self.queue.push_back(Item::Image(rank, slot));
+        }
+    }
+
     /// The logs of `rank`, which has returned to a wave and does not run yet, may end before what was copied.
     pub fn cut_off(&mut self, rank: u32) {
         let of_rank = self.tails.keys().filter(|(source, _)| *source == rank);
@@ -176,6 +185,7 @@ impl Outgoing {
                 Item::Epoch(number) => Frame::Epoch { number }.encode(out),
                 Item::Flush(number) => Frame::Flush { number }.encode(out),
                 Item::Oldest(rank) => self.tell_oldest(rank, out),
+                Item::Image(rank, slot) => self.tell_image(rank, slot, out),
                 Item::Channel(source, destination) => {
                     self.queued.remove(&(source, destination));
                     if self.ship(source, destination, out, most)? {
@@ -317,6 +327,16 @@ impl Outgoing {
             let sent = self.table(rank, Table::Announced, other);
             self.tell(rank, Table::Announced, other, sent, out);
         }
+    }
+
+    /// From where on an image of `rank` needs the logs to it.
+    fn tell_image(&mut self, rank: u32, slot: u8, out: &mut Vec<u8>) {
+        for source in self.there.clone() {
+            let serial = self.table(rank, Table::Cursor(slot), source);
+            self.tell(rank, Table::Cursor(slot), source, serial, out);
+        }
+        let number = self.table(rank, Table::Number(slot), 0);
+        self.tell(rank, Table::Number(slot), 0, number, out);
     }
 
     /// Which image is the oldest of `rank`, behind where that was in its channels.

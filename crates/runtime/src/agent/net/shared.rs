@@ -11,6 +11,8 @@ use super::mapped::Mapped;
 #[derive(Debug, Clone, Copy)]
 pub enum Command {
     Oldest(u32),
+    /// An image of this rank has its cursors in this slot.
+    Image(u32, u8),
     CutOff(u32),
     Flush(u64),
     Epoch(u64),

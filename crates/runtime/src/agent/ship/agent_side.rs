@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use resurgo_protocol::Fact;
@@ -14,6 +15,7 @@ use super::party::{Event, Parcel};
 use super::{Awaited, Copies, IMAGES, Shipping};
 use crate::agent::files::ImageFile;
 use crate::agent::store::Store;
+use crate::agent::wave_logs::LogOfWave;
 use crate::agent::{Agent, Source, Work};
 
 /// What an agent has to know of an image file beside.
@@ -51,23 +53,30 @@ impl Work {
         let file = self.ranks[rank as usize].images.file(number).ok_or_else(missing)?;
         let store = self.store.as_ref().ok_or_else(missing)?;
         let plan = self.job.nodes.as_ref().ok_or_else(missing)?;
-        let copies = self.copies.as_mut().ok_or_else(missing)?;
         let about = About {
             slot: file.slot,
             delivered: file.delivered,
         };
         let content = store.image(&file.name)?;
+        let beside = self.log_of_wave(rank as usize, number)?;
         let offer = Offer {
             rank,
             number,
             length: content.metadata()?.len(),
+            beside: beside.len() as u64,
             digest: file.digest.clone(),
             about: serde_json::to_vec(&about)?,
         };
+        let addresses = plan.copies_at(to);
+        let parcel = Parcel {
+            offer,
+            file: content,
+            beside: Arc::new(beside),
+        };
+        let copies = self.copies.as_mut().ok_or_else(missing)?;
         // A partner that is lost does not get it any more.
         copies.shipping.give_up(rank, number);
-        let parcel = Parcel { offer, file: content };
-        copies.shipping.ship(parcel, to, &plan.copies_at(to))
+        copies.shipping.ship(parcel, to, &addresses)
     }
 
     /// An image need not go anywhere, and nobody else's needs to be here.
@@ -85,6 +94,10 @@ impl Work {
             return Ok(false);
         };
         let about: About = serde_json::from_slice(&held.offer.about)?;
+        let images = &mut self.ranks[rank as usize].images;
+        if std::mem::take(&mut images.lacks_log) && !held.beside.is_empty() {
+            self.memory.put_log(rank as usize, &LogOfWave::decode(&held.beside)?)?;
+        }
         let mut file = ImageFile::new(number, about.slot);
         (file.name, file.digest, file.delivered) = (held.name, held.offer.digest, about.delivered);
         let files = &mut self.ranks[rank as usize].images.files;

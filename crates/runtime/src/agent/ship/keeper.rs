@@ -7,7 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use resurgo_wire::replica::Offer;
 
@@ -31,6 +31,7 @@ pub struct Held {
     pub offer: Offer,
     /// On the shelf.
     pub name: OsString,
+    pub beside: Arc<Vec<u8>>,
     /// This node has made the file, so it is its to remove.
     is_own: bool,
 }
@@ -42,6 +43,9 @@ pub struct Partial {
     file: File,
     /// Up to here it is complete.
     position: u64,
+    beside: Vec<u8>,
+    /// The file was here already, and is somebody else's.
+    is_seen: bool,
 }
 
 /// What is to be done about an offer.
@@ -86,6 +90,15 @@ impl Partial {
         self.position = end;
         Ok(())
     }
+
+    /// The same with what does not belong to the file.
+    pub fn take_beside(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.beside.len() as u64 + bytes.len() as u64 > self.offer.beside {
+            return Err(io::Error::other("more comes beside the image than was said"));
+        }
+        self.beside.extend_from_slice(bytes);
+        Ok(())
+    }
 }
 
 impl Keeper {
@@ -115,16 +128,34 @@ impl Keeper {
     /// Why it is not taken, in words for people.
     pub fn begin(&self, offer: Offer) -> Result<Taking, String> {
         let place = (offer.rank, offer.number);
-        if lock(&self.held).get(&place).is_some_and(|held| held.offer == offer) || self.sees(&offer) {
+        if lock(&self.held).get(&place).is_some_and(|held| held.offer == offer) {
             return Ok(Taking::Whole);
+        }
+        if let Some(file) = self.see(&offer) {
+            let name = image(offer.rank, offer.number);
+            if offer.beside == 0 {
+                self.hold(offer, name, Vec::new(), false);
+                return Ok(Taking::Whole);
+            }
+            return Ok(Taking::From(Partial {
+                name,
+                file,
+                position: offer.length,
+                beside: Vec::new(),
+                is_seen: true,
+                offer,
+            }));
         }
         let former = lock(&self.partial).remove(&offer.rank);
         match former {
-            Some(partial) if partial.offer == offer => return Ok(Taking::From(partial)),
+            Some(partial) if partial.offer == offer => {
+                let beside = Vec::new();
+                return Ok(Taking::From(Partial { beside, ..partial }));
+            }
             Some(partial) => self.discard(partial),
             None => {}
         }
-        if let Some(reason) = self.shelf.refuses(offer.length) {
+        if let Some(reason) = self.shelf.refuses(offer.length.saturating_add(offer.beside)) {
             return Err(reason);
         }
         let begun = self.begun.fetch_add(1, Ordering::Relaxed);
@@ -134,6 +165,8 @@ impl Keeper {
             name,
             file,
             position: 0,
+            beside: Vec::new(),
+            is_seen: false,
             offer,
         };
         match partial.file.set_len(partial.offer.length) {
@@ -146,19 +179,20 @@ impl Keeper {
     }
 
     /// The very file is on the shelf: who offers it has the same directory.
-    fn sees(&self, offer: &Offer) -> bool {
-        let Shelf::Directory(_) = self.shelf else { return false };
-        let name = image(offer.rank, offer.number);
+    fn see(&self, offer: &Offer) -> Option<File> {
+        let Shelf::Directory(_) = self.shelf else { return None };
+        let file = self.shelf.open(&image(offer.rank, offer.number)).ok()?;
         let is_it = |file| (self.contents.is_it)(file, offer).is_ok();
-        let sees = self.shelf.open(&name).is_ok_and(is_it);
-        if sees {
-            self.hold(offer.clone(), name, false);
-        }
-        sees
+        file.try_clone().is_ok_and(is_it).then_some(file)
     }
 
-    fn hold(&self, offer: Offer, name: OsString, is_own: bool) {
-        let held = Held { offer, name, is_own };
+    fn hold(&self, offer: Offer, name: OsString, beside: Vec<u8>, is_own: bool) {
+        let held = Held {
+            offer,
+            name,
+            beside: Arc::new(beside),
+            is_own,
+        };
         lock(&self.held).insert((held.offer.rank, held.offer.number), held);
     }
 
@@ -171,7 +205,9 @@ impl Keeper {
 
     /// It will not come to anything.
     pub fn discard(&self, partial: Partial) {
-        self.shelf.remove(&partial.name);
+        if !partial.is_seen {
+            self.shelf.remove(&partial.name);
+        }
     }
 
     /// All of it has come: it gets its name when it is on the disk, and is what was offered.
@@ -179,6 +215,14 @@ impl Keeper {
     /// # Errors
     /// Why it is not taken, in words for people.
     pub fn complete(&self, partial: Partial) -> Result<(), String> {
+        if partial.beside.len() as u64 != partial.offer.beside {
+            self.discard(partial);
+            return Err("not all that belongs to the image has come".to_string());
+        }
+        if partial.is_seen {
+            self.hold(partial.offer, partial.name, partial.beside, false);
+            return Ok(());
+        }
         let finish = || {
             partial.file.sync_all().map_err(|error| error.to_string())?;
             let file = self.shelf.open(&partial.name).map_err(|error| error.to_string())?;
@@ -191,7 +235,7 @@ impl Keeper {
         };
         match finish() {
             Ok(name) => {
-                self.hold(partial.offer, name, true);
+                self.hold(partial.offer, name, partial.beside, true);
                 Ok(())
             }
             Err(reason) => {

@@ -38,6 +38,8 @@ pub enum Event {
 pub struct Parcel {
     pub offer: Offer,
     pub file: File,
+    /// What belongs to the image and is not in its file.
+    pub beside: Arc<Vec<u8>>,
 }
 
 /// Who this is, and what it takes to speak with agents of other nodes.

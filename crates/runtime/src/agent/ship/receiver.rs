@@ -197,6 +197,7 @@ fn hand_out(stream: &mut Sealed, rank: u32, number: u64, party: &Party) -> io::R
         Ok(Parcel {
             offer: held.offer,
             file,
+            beside: held.beside,
         })
     });
     match parcel {

@@ -83,10 +83,30 @@ fn parcel(rank: u32, number: u64, length: u64) -> Parcel {
         rank,
         number,
         length: bytes.len() as u64,
+        beside: 0,
         digest: digest(&file),
         about: vec![1, 2, 3],
     };
-    Parcel { offer, file }
+    Parcel {
+        offer,
+        file,
+        beside: Arc::default(),
+    }
+}
+
+/// The same with so many bytes beside: the last ones of the file, from the end on.
+fn with_beside(mut parcel: Parcel, count: u64) -> Parcel {
+    parcel.offer.beside = count;
+    parcel.beside = Arc::new(last(&parcel.file, count));
+    parcel
+}
+
+fn last(file: &File, count: u64) -> Vec<u8> {
+    let mut bytes = vec![0; count as usize];
+    let from = file.metadata().unwrap().len() - count;
+    file.read_exact_at(&mut bytes, from).unwrap();
+    bytes.reverse();
+    bytes
 }
 
 /// A directory of its own.
@@ -148,7 +168,9 @@ fn events(shipping: &Shipping, count: usize) -> Vec<Event> {
 fn assert_has(shipping: &Shipping, offer: &Offer) {
     let held = shipping.keeper().held(offer.rank, offer.number).expect("it is held");
     assert_eq!(held.offer, *offer);
-    is_it(shipping.keeper().open(&held).unwrap(), offer).unwrap();
+    let file = shipping.keeper().open(&held).unwrap();
+    assert!(*held.beside == last(&file, offer.beside), "what comes beside");
+    is_it(file, offer).unwrap();
 }
 
 /// What a proxy does to the next connection, after so many bytes have gone to the server.
@@ -223,9 +245,10 @@ fn images_come_whole_over_connections_that_are_cut_and_go_on_where_they_were() {
         let (mut own, _) = agent(0, Shelf::in_memory());
         let cuts: Vec<Blow> = (0..8).map(|_| Blow::Cut(random.below(1_000_000))).collect();
         let proxy = Proxy::to(address, cuts);
-        let sent: Vec<Offer> = (0..3).map(|rank| parcel(rank, 4, 6_000_000).offer).collect();
+        let made = |rank: u32| with_beside(parcel(rank, 4, 6_000_000), u64::from(rank) * 300_000);
+        let sent: Vec<Offer> = (0..3).map(|rank| made(rank).offer).collect();
         for rank in 0..3 {
-            own.ship(parcel(rank, 4, 6_000_000), 1, &[proxy.address]).unwrap();
+            own.ship(made(rank), 1, &[proxy.address]).unwrap();
         }
         let holds = |rank| Event::Holds { rank, number: 4 };
         assert_eq!(events(&partner, 3), [holds(0), holds(1), holds(2)]);
@@ -371,6 +394,18 @@ fn nothing_is_sent_to_who_has_the_same_directory() {
     // It is not the partner's to remove.
     partner.keeper().forget(2, 7);
     assert_eq!(place.names(), ["rank-2.image-7"]);
+    // But for what comes beside.
+    let with_more = with_beside(parcel(2, 8, 90_000), 7);
+    let offer = with_more.offer.clone();
+    let mut bytes = vec![0; 90_000];
+    with_more.file.read_exact_at(&mut bytes, 0).unwrap();
+    std::fs::write(place.0.join("rank-2.image-8"), bytes).unwrap();
+    own.ship(with_more, 1, &[proxy.address]).unwrap();
+    assert_eq!(events(&partner, 1), [Event::Holds { rank: 2, number: 8 }]);
+    assert_has(&partner, &offer);
+    assert!(proxy.passed.load(Ordering::Relaxed) < 4000);
+    partner.keeper().forget(2, 8);
+    std::fs::remove_file(place.0.join("rank-2.image-8")).expect("it is not the partner's to remove");
     // A file of that name that is another one is no reason to send nothing.
     std::fs::write(place.0.join("rank-1.image-7"), [7; 100]).unwrap();
     let other = parcel(1, 7, 90_000);
@@ -386,7 +421,7 @@ fn a_third_node_gets_an_image_from_the_partner() {
     let (mut own, _) = agent(0, Shelf::in_memory());
     let place = Place::new();
     let (third, _) = agent(2, place.shelf());
-    let sent = parcel(0, 3, 9_000_000);
+    let sent = with_beside(parcel(0, 3, 9_000_000), 1000);
     let offer = sent.offer.clone();
     own.ship(sent, 1, &[address]).unwrap();
     events(&partner, 1);

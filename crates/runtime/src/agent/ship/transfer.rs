@@ -50,6 +50,12 @@ pub fn give(
             at += length as u64;
         }
     }
+    for bytes in parcel.beside.chunks(MOST) {
+        if !goes_on(stream.stream()) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        stream.send(&Frame::Beside { bytes })?;
+    }
     // What has been written over meanwhile is not given for an image.
     if !goes_on(stream.stream()) {
         return Err(io::ErrorKind::Interrupted.into());
@@ -112,6 +118,7 @@ fn read(stream: &mut Sealed, partial: &mut Partial) -> Result<(), Stop> {
     loop {
         match stream.receive().map_err(Stop::Broken)? {
             Frame::Run { position, bytes } => partial.write(position, bytes).map_err(Stop::NotWritten)?,
+            Frame::Beside { bytes } => partial.take_beside(bytes).map_err(Stop::Broken)?,
             Frame::End => return Ok(()),
             frame => return Err(Stop::Broken(not_due(&frame))),
         }
@@ -122,6 +129,6 @@ fn read(stream: &mut Sealed, partial: &mut Partial) -> Result<(), Stop> {
 fn refuse(stream: &mut Sealed, reason: String) -> io::Result<Outcome> {
     let no = Frame::No { reason: reason.clone() };
     stream.send(&no)?;
-    while let Ok(Frame::Run { .. }) = stream.receive() {}
+    while let Ok(Frame::Run { .. } | Frame::Beside { .. }) = stream.receive() {}
     Ok(Err(reason))
 }
