@@ -285,6 +285,23 @@ def test_the_loss_of_a_node_is_survived(jobs, program, rng, protocol, number):
     assert all(life > before[rank][1] for rank, (_, life) in last_lives(result).items()), result.describe()
 
 
+@pytest.mark.slow
+def test_a_node_is_lost_when_waves_have_been_given_up(jobs, program):
+    """Ranks take long to open MPI, so that the job goes on with logs alone: all begin again."""
+    entry, command = BY_NAME["heat"], program("heat")
+    expected = undisturbed(jobs, command, entry, 4)
+    file = jobs.directory / "result-late"
+    line = " ".join(map(str, [*command, *arguments(entry, True, file)]))
+    options = ["--nodes", "3", "-ppn", "1", *every("100ms")]
+    job = jobs.start(4, "sh", "-c", f"sleep 8; exec {line}", options=options, protocol="auto")
+    assert job.until(lambda: b"step 500 " in job.out.read_bytes())
+    seen = {event["event"] for event in job.events}
+    assert "not_checkpointed" in seen and "wave_complete" not in seen
+    os.kill(agents(job)[1], signal.SIGKILL)
+    result = compare(entry, job.wait(90), file, expected)
+    assert [event["wave"] for event in result.of("returned")] == [0], result.describe()
+
+
 def test_ranks_of_a_lost_node_go_to_a_spare_one(jobs, program, rng):
     entry, command = BY_NAME["heat"], program("heat")
     expected = undisturbed(jobs, command, entry, 4)

@@ -25,6 +25,8 @@ impl Dispatcher {
             return;
         }
         self.mind_measured();
+        // Waves that were given up for images of single ranks: logs are of no use now, and all can begin again.
+        self.have_waves_again();
         let protocol = self.coordinator.protocol();
         if !matches!(protocol, Protocol::Auto | Protocol::Blocking) || !self.has_waves() {
             let name = protocol.name();
