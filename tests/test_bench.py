@@ -40,6 +40,15 @@ def outcome(out, name):
         return list(csv.DictReader(file)), text
 
 
+def test_a_timeline_has_a_bar_for_each_life(jobs, program):
+    jobs.run(4, *program("hello"), options=["--nodes", "2"]).ok()
+    picture = jobs.directory / "nodes.svg"
+    drawn = jobs.command([harness.PYTHON, harness.ROOT / "bench/timeline.py", jobs.jobs[-1].events_file, picture]).wait().ok()
+    assert not drawn.errors
+    bars = [group.get("id") for group in xml.parse(picture).getroot().iter() if group.get("id", "").startswith("rank-")]
+    assert sorted(bar.split("-")[1] for bar in bars) == ["0", "1", "2", "3"], bars
+
+
 def test_alone_it_lists_the_figures(jobs):
     result = bench(jobs).ok()
     assert [line.split()[0] for line in result.text.splitlines() if line.startswith("  ")] == FIGURES

@@ -92,7 +92,7 @@ impl Dispatcher {
                 self.image_not_written(rank, &reason);
             }
             Command::ImageLost { rank, number, reason } => self.image_lost(rank as usize, number, &reason),
-            Command::Returned { unit, wave } => self.has_returned(unit, wave),
+            Command::Returned { unit, wave } if self.verdict.is_none() => self.has_returned(unit, wave),
             Command::CannotRecoverAlone { rank } => self.cannot_recover_alone(rank as usize),
             Command::Fail(cause) => self.cannot_go_on(&cause.to_string()),
             _ => {}
