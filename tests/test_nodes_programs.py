@@ -43,8 +43,8 @@ def ours(jobs, nodes, size, line, protocol):
 def plain(jobs, nodes, size, line):
     """mpiexec across the nodes, by the same ssh."""
     options = ["-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh", "-localhost", nodes.address(0), "-iface", nodes.bridge]
-    env = {**harness.environment(), **harness.PLAIN}
-    return jobs.command([harness.MPICH / "bin/mpiexec", *options, "-hosts", nodes.hosts(size // 2), "-n", size, *line], env=env).wait(150)
+    env = {**harness.environment(LD_LIBRARY_PATH=harness.MPICH / "lib"), **harness.PLAIN}
+    return jobs.command([harness.MPICH / "bin/mpiexec", *options, "-hosts", nodes.hosts(size // 2), "-n", size, *line], env=env).wait(900)
 
 
 @in_namespaces
