@@ -6,7 +6,13 @@ use std::time::{Duration, Instant};
 const WITHOUT_IMAGE: Duration = Duration::from_secs(5);
 
 /// Why there is no image for a while, in the ordinary course of things.
-const IN_PASSING: [&str; 4] = ["former life", "not running", "died meanwhile", "still being written"];
+const IN_PASSING: [&str; 5] = [
+    "former life",
+    "not running",
+    "died meanwhile",
+    "still being written",
+    "no waves any more",
+];
 
 /// Whether this reason for having no image will soon be gone by itself.
 pub fn is_in_passing(reason: &str) -> bool {
@@ -60,7 +66,7 @@ impl Refusals {
         }
         Refused {
             is_news,
-            lasts: refusal.told && !is_first,
+            lasts: refusal.told && !is_first && !is_in_passing(reason),
         }
     }
 }
@@ -81,6 +87,7 @@ mod tests {
         assert_eq!(refused("it has a device open", 10, 13), told(false, false));
         assert_eq!(refused("it has a device open", 13, 14), told(true, true));
         assert_eq!(refused("it has a device open", 15, 20), told(false, true));
+        assert_eq!(refused("there are no waves any more", 20, 21), told(false, false));
     }
 
     #[test]
