@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs on nodes with networks of their own: machines that are switched off, and links that are cut. As root only."""
 
+import contextlib
 import os
 import re
 import signal
+import socket
+import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -121,3 +125,62 @@ def test_nothing_outlives_an_agent(jobs, nodes, program):
         time.sleep(0.02)
     assert not nodes.pids(2)
     finished(job, nodes)
+
+
+SECRET = b"attack at dawn, "
+SPEAK = """
+import sys
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+said = sys.stdin.read() if world.rank == 0 else None
+for _ in range(20):
+    said = world.bcast(said)
+    world.send(said, (world.rank + 1) % world.size)
+    said = world.recv()
+print(said)
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--encrypt"]])
+def test_what_is_said_can_be_read_unless_it_is_encrypted(jobs, nodes, options):
+    """Messages, input and output, images: seen from the node's cable."""
+    hosts = ["-hosts", nodes.hosts(1), "-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh"]
+    command = [harness.RESURGO, "run", "-q", *hosts, *options, "--protocol", "blocking", "--checkpoint-every", "200ms"]
+    with Listening([nodes.link(node) for node in nodes.nodes]) as listening:
+        job = jobs.command([*command, harness.PYTHON, "-c", SPEAK], stdin=subprocess.PIPE)
+        job.process.stdin.write(SECRET * 100)
+        job.process.stdin.close()
+        result = job.wait(60).ok()
+    assert result.text.count(SECRET.decode() * 100) == 3, result.describe()
+    assert len(listening.heard) > 100_000
+    assert (SECRET in listening.heard) != bool(options)
+
+
+class Listening:
+    """Hears all that goes through these devices."""
+
+    def __init__(self, devices):
+        self.sockets = [socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) for _ in devices]
+        for listens, device in zip(self.sockets, devices):
+            listens.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+            listens.bind((device, 0))
+            listens.settimeout(0.1)
+        self.heard = bytearray()
+        self.is_over = False
+        self.threads = [threading.Thread(target=self.listen, args=[listens]) for listens in self.sockets]
+
+    def listen(self, listens):
+        while not self.is_over:
+            with contextlib.suppress(TimeoutError):
+                self.heard += listens.recv(1 << 17)
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.is_over = True
+        for thread, listens in zip(self.threads, self.sockets):
+            thread.join()
+            listens.close()

@@ -205,7 +205,7 @@ def test_nodes_are_killed_on_demand(jobs, program):
     entry, command = BY_NAME["heat"], program("heat")
     expected = undisturbed(jobs, command, entry, 4)
     faults = ["--fault", "node=1,at=300ms", "--fault", "node=random,at=900ms,seed=3"]
-    options = ["--nodes", "3", "-ppn", "1", *faults, "--stats-json", jobs.directory / "stats", *every("100ms")]
+    options = ["--nodes", "3", "-ppn", "1", "--encrypt", *faults, "--stats-json", jobs.directory / "stats", *every("100ms")]
     file = jobs.directory / "result-killed"
     job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol="blocking")
     result = compare(entry, job.wait(60), file, expected)

@@ -5,6 +5,7 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -246,3 +247,35 @@ def test_hundreds_of_strangers_keep_no_rank_out(jobs, program, options):
         result = job.wait().ok()
     assert result.out == calm.out and result.restarts >= 2, result.describe()
     assert strangers.cut > 100
+
+
+def listening(job):
+    """The ports on which processes of the job listen."""
+    inodes = set()
+    for pid in [job.process.pid, *job.processes()]:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    inodes.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    fields = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(line[1].split(":")[1], 16) for line in fields if line[3] == "0A" and f"socket:[{line[9]}]" in inodes}
+
+
+@pytest.mark.parametrize("options", [[], slow(["--encrypt"])])
+def test_strangers_hold_up_no_nodes(jobs, program, options):
+    """A thousand hold connections to all ports of a job on three nodes, and say nothing or garbage, while a node is lost."""
+    heat = [*program("heat"), "200", "200", "6000"]
+    calm = jobs.calm(3, *heat)
+    several = ["--nodes", "3", "-ppn", "1", "--protocol", "blocking", "--checkpoint-every", "200ms", *options]
+    job = jobs.start(3, *heat, options=several, protocol="blocking")
+    assert job.until_event("wave_complete")
+    ports = listening(job)
+    assert len(ports) >= 6, "where movers call, and where images are brought"
+    with contextlib.ExitStack() as stack:
+        all_of_them = [stack.enter_context(Strangers(port, 1000 // len(ports))) for port in ports]
+        assert job.until(lambda: all(strangers.cut > 0 for strangers in all_of_them), what="cut strangers")
+        job.kill([0])
+        agent = next(pid for pid in job.processes() if harness.command_of(pid).startswith("resurgo agent invited"))
+        os.kill(agent, signal.SIGKILL)
+        result = job.wait(90).ok()
+    assert result.out == calm.out and len(result.of("node_lost")) == 1, result.describe()

@@ -76,6 +76,7 @@ pub fn cluster(
         launcher_file: asked.launcher_file.clone(),
         of_rank,
         lease: asked.lease,
+        is_encrypted: asked.is_encrypted,
         files: Vec::new(),
     }))
 }
@@ -83,6 +84,14 @@ pub fn cluster(
 /// Refuses what does not work on several nodes yet.
 fn check(options: &Options) -> Result<(), Refusal> {
     use Protocol::{Auto, Blocking, None as Nothing, Pessimistic};
+    if options.nodes.is_encrypted && (options.tolerate_node || options.protocol == Protocol::ChannelMemory) {
+        return Err(Refusal::new(
+            2,
+            "--encrypt: what ranks say to event loggers and channel memories cannot be encrypted; choose another protocol, or leave \
+             out --tolerate node"
+                .to_string(),
+        ));
+    }
     let with = match options.protocol {
         Auto | Blocking | Nothing | Pessimistic => None,
         protocol => Some((

@@ -1,7 +1,7 @@
 //! A non-blocking connection that sends and receives control messages.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
@@ -9,13 +9,16 @@ use std::time::Instant;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_wire::control::{FrameBuffer, Message};
 
+use crate::reception::Admitted;
+use crate::stream::Stream;
+
 /// Bytes that are read at a time.
 const READ: usize = 256 << 10;
 
 /// To a process of the same machine, or of any.
 enum Socket {
     Unix(UnixStream),
-    Tcp(TcpStream),
+    Tcp(Stream),
 }
 
 /// One end of the control connection.
@@ -43,10 +46,17 @@ impl Connection {
     }
 
     /// To a process of another node, which has yet to prove the job's key.
-    pub fn tcp(socket: TcpStream) -> io::Result<Connection> {
-        socket.set_nonblocking(true)?;
-        socket.set_nodelay(true)?;
+    pub fn tcp(socket: Stream) -> io::Result<Connection> {
+        socket.socket().set_nonblocking(true)?;
+        socket.socket().set_nodelay(true)?;
         Ok(Connection::of(Socket::Tcp(socket)))
+    }
+
+    /// The same to one that has proved it, and has said more.
+    pub fn admitted(visitor: Admitted) -> io::Result<Connection> {
+        let mut connection = Connection::tcp(visitor.stream)?;
+        connection.incoming.extend(&visitor.said);
+        Ok(connection)
     }
 
     fn of(socket: Socket) -> Connection {
@@ -63,7 +73,7 @@ impl Connection {
     pub fn own_address(&self) -> Option<SocketAddr> {
         match &self.socket {
             Socket::Unix(_) => None,
-            Socket::Tcp(socket) => socket.local_addr().ok(),
+            Socket::Tcp(socket) => socket.socket().local_addr().ok(),
         }
     }
 
@@ -95,7 +105,10 @@ impl Connection {
             self.outgoing.drain(..self.sent);
             self.sent = 0;
         }
-        Ok(())
+        match self.socket.as_write().flush() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            flushed => flushed,
+        }
     }
 
     /// Sends what is queued, however slow the other side is, unless that has gone.
@@ -111,7 +124,7 @@ impl Connection {
 
     /// Something is queued that the socket has not taken.
     pub fn has_queued(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.outgoing.is_empty() || self.socket.owes()
     }
 
     /// Takes what has arrived.
@@ -131,7 +144,7 @@ impl Connection {
                 Ok(0) => return Ok(true),
                 Ok(length) => {
                     self.incoming.extend(&self.buffer[..length]);
-                    if length < self.buffer.len() {
+                    if length < self.buffer.len() && !self.socket.holds() {
                         return Ok(false);
                     }
                 }
@@ -174,11 +187,25 @@ fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(
         error.kind(),
-        Kind::ConnectionReset | Kind::TimedOut | Kind::HostUnreachable | Kind::NetworkUnreachable
+        Kind::ConnectionReset
+            | Kind::ConnectionAborted
+            | Kind::TimedOut
+            | Kind::HostUnreachable
+            | Kind::NetworkUnreachable
     )
 }
 
 impl Socket {
+    /// See [`Stream::holds`].
+    fn holds(&self) -> bool {
+        matches!(self, Socket::Tcp(socket) if socket.holds())
+    }
+
+    /// See [`Stream::owes`].
+    fn owes(&self) -> bool {
+        matches!(self, Socket::Tcp(socket) if socket.owes())
+    }
+
     fn as_read(&mut self) -> &mut dyn Read {
         match self {
             Socket::Unix(socket) => socket,

@@ -24,6 +24,7 @@ mod printed;
 mod reach;
 mod reception;
 mod server_process;
+mod stream;
 pub mod suspended;
 mod sys;
 pub mod trampoline;

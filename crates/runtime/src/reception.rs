@@ -4,14 +4,19 @@
 //! When all are taken, one that has not said a word goes first, then the oldest. Who has proved the key is never in anybody's way, nor anybody
 //! in its.
 
+mod stranger;
+
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags};
 use resurgo_protocol::Rank;
+
+use crate::stream::{Stream, Tls};
+pub use stranger::{Admitted, Framing, Stranger};
 
 /// Time for a peer to prove itself. A rank answers at once: it waits for the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -26,32 +31,30 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The socket of one connection, and who is at the other end.
 pub struct Line {
-    stream: TcpStream,
+    stream: Stream,
     /// Rank and incarnation, once admitted.
     who: Option<(Rank, u64)>,
     /// Until when it must have proved itself, or have read why it was refused.
     deadline: Option<Instant>,
     refused: bool,
-    has_spoken: bool,
 }
 
 impl Line {
-    fn new(stream: TcpStream) -> io::Result<Line> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
+    fn new(stream: Stream) -> io::Result<Line> {
+        stream.socket().set_nonblocking(true)?;
+        stream.socket().set_nodelay(true)?;
         Ok(Line {
             stream,
             who: None,
             deadline: Some(Instant::now() + HANDSHAKE),
             refused: false,
-            has_spoken: false,
         })
     }
 
     /// `sends`: something waits to be sent.
     pub fn poll(&self, sends: bool) -> PollFd<'_> {
         let mut flags = PollFlags::POLLIN;
-        flags.set(PollFlags::POLLOUT, sends);
+        flags.set(PollFlags::POLLOUT, sends || self.stream.owes());
         PollFd::new(self.stream.as_fd(), flags)
     }
 
@@ -69,7 +72,7 @@ impl Line {
     }
 
     /// The socket of one that goes on elsewhere.
-    pub fn into_stream(self) -> TcpStream {
+    pub fn into_stream(self) -> Stream {
         self.stream
     }
 
@@ -81,17 +84,14 @@ impl Line {
 
     /// The refused one has been told all.
     pub fn hang_up(&self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.stream.socket().shutdown(Shutdown::Write);
     }
 
     /// Some of what has come. `Ok(0)`: the other side has closed, `None`: there is nothing more now.
     pub fn read(&mut self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match self.stream.read(bytes) {
-                Ok(came) => {
-                    self.has_spoken |= came > 0;
-                    return Ok(Some(came));
-                }
+                Ok(came) => return Ok(Some(came)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error),
@@ -119,6 +119,7 @@ pub trait Guest {
 /// The connections of a server for `size` ranks.
 pub struct Reception<C> {
     size: usize,
+    tls: Option<Tls>,
     connections: BTreeMap<u64, C>,
     next: u64,
 }
@@ -127,9 +128,16 @@ impl<C: Guest> Reception<C> {
     pub fn new(size: usize) -> Reception<C> {
         Reception {
             size,
+            tls: None,
             connections: BTreeMap::new(),
             next: 0,
         }
+    }
+
+    /// The same where what is said is encrypted.
+    pub fn encrypted(mut self, tls: Option<Tls>) -> Reception<C> {
+        self.tls = tls;
+        self
     }
 
     /// Lets in who waits at the door.
@@ -137,7 +145,8 @@ impl<C: Guest> Reception<C> {
         for _ in 0..AT_ONCE {
             match listener.accept() {
                 Ok((stream, _)) => {
-                    if let Ok(connection) = Line::new(stream).and_then(&mut make) {
+                    let line = Stream::called(stream, self.tls.as_ref()).and_then(Line::new);
+                    if let Ok(connection) = line.and_then(&mut make) {
                         self.next += 1;
                         self.connections.insert(self.next, connection);
                         self.make_room();
@@ -154,7 +163,7 @@ impl<C: Guest> Reception<C> {
 
     fn make_room(&mut self) {
         let strangers = self.connections.iter().filter(|(_, guest)| guest.line().who.is_none());
-        let goes = |(id, guest): (&u64, &C)| (guest.line().has_spoken, *id);
+        let goes = |(id, guest): (&u64, &C)| (guest.line().stream.has_spoken(), *id);
         let (count, first) = strangers.fold((0, None), |(count, first), stranger| {
             let goes = goes(stranger);
             (
@@ -177,6 +186,11 @@ impl<C: Guest> Reception<C> {
     /// Somebody may become late.
     pub fn has_deadlines(&self) -> bool {
         self.connections.values().any(|guest| guest.line().deadline.is_some())
+    }
+
+    /// The number of the last one that has been let in.
+    pub fn newest(&self) -> u64 {
+        self.next
     }
 
     pub fn ids(&self) -> Vec<u64> {
@@ -213,6 +227,7 @@ impl<C: Guest> Reception<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpStream;
 
     struct Plain(Line);
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters::{Cost, Costs, Sizes};
 use frames::frame;
-pub use frames::{FrameBuffer, FrameError, MAX_FRAME, Message};
+pub use frames::{FrameBuffer, FrameError, MAX_FRAME, Message, first_message};
 pub(crate) use frames::{from_json, json};
 pub use job::{Addresses, Grouping, ImageFiles, Job, Program, Stdin, WantedProgram, appnums, protocol_number};
 pub use link::{AGENT, Alike, Arrival, INVITED, Invitation, KEPT, LONGEST_INVITATION};

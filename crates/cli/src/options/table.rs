@@ -266,6 +266,9 @@ table! {
     "--lease" "TIME" "3s" RunOrEnvironment
         "how long a node may be silent before its ranks are taken for lost"
         Job(|options, value| lease(value).map(|lease| options.nodes.lease = lease));
+    "--encrypt" "" "" RunOrEnvironment
+        "encrypt what nodes say to one another (TLS 1.3)"
+        Job(|options, _| { options.nodes.is_encrypted = true; Ok(()) });
 }
 "Images" {
     "--checkpoint-every" "TIME" "" Everywhere

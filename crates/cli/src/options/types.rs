@@ -107,6 +107,8 @@ pub struct Nodes {
     pub launcher_file: Option<PathBuf>,
     /// How long a node may be silent.
     pub lease: Duration,
+    /// What they say to one another is encrypted.
+    pub is_encrypted: bool,
 }
 
 /// On which processors ranks run, and in which order they take them.

@@ -15,6 +15,7 @@ use resurgo_wire::control::{Arrival, Invitation, LONGEST_INVITATION, ToDispatche
 use resurgo_wire::handshake::{Greeting, Hello, Server, Word};
 
 use crate::connection::Connection;
+use crate::stream::{Stream, Tls};
 use crate::{interfaces, likeness, server_process, since_boot};
 
 /// How long one address of the dispatcher is tried.
@@ -132,11 +133,12 @@ fn read_invitation(from: &OwnedFd) -> io::Result<Invitation> {
 
 /// To the first address that answers.
 fn connect(invitation: &Invitation) -> io::Result<Connection> {
+    let tls = invitation.is_encrypted.then(|| Tls::of(&invitation.key)).transpose()?;
     let mut tried = Vec::new();
     for address in &invitation.addresses {
         let address = SocketAddr::new(*address, invitation.port);
         match TcpStream::connect_timeout(&address, CONNECT) {
-            Ok(stream) => return Connection::tcp(stream),
+            Ok(stream) => return Connection::tcp(Stream::calling(stream, tls.as_ref())?),
             Err(error) => tried.push(format!("{address} ({error})")),
         }
     }

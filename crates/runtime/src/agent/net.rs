@@ -31,6 +31,7 @@ use resurgo_wire::control::{Job, Nodes};
 use resurgo_wire::node_memory::{ELSEWHERE, control};
 
 use super::node::NodeMemory;
+use crate::stream::Tls;
 use mapped::Mapped;
 use mirror::Mirror;
 use mover::Mover;
@@ -102,6 +103,7 @@ impl Net {
             node: plan.own,
             nodes: plan.mesh.len() as u32,
             key: job.key,
+            tls: Tls::of_job(job)?,
         };
         let mut net = Net {
             elsewhere: (0..plan.of_rank.len()).filter(|rank| !plan.is_here(*rank)).collect(),

@@ -34,6 +34,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::stream::Tls;
 use keeper::{Contents, Keeper};
 use party::{Event, Events, Parcel, Party, spawn};
 pub use shelf::Shelf;
@@ -85,6 +86,7 @@ impl Shipping {
     pub fn start(
         node: u32,
         key: [u8; 32],
+        tls: Option<Tls>,
         listener: TcpListener,
         shelf: Shelf,
         contents: Contents,
@@ -95,6 +97,7 @@ impl Shipping {
         let party = Party {
             node,
             key,
+            tls,
             keeper: Arc::new(Keeper::new(shelf, contents)),
             events: Events { way, bell },
         };

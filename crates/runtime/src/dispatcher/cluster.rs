@@ -48,6 +48,8 @@ pub struct Cluster {
     pub of_rank: Vec<u32>,
     /// How long a node may be silent before its ranks are taken for lost.
     pub lease: Duration,
+    /// What they say to one another is encrypted.
+    pub is_encrypted: bool,
     /// What must be the same on all nodes, beside resurgo itself. Of a directory it is that it is there.
     pub files: Vec<OsString>,
 }
@@ -146,6 +148,7 @@ mod tests {
             launcher_file: None,
             of_rank: of_rank.to_vec(),
             lease: Duration::ZERO,
+            is_encrypted: false,
             files: Vec::new(),
         }
     }

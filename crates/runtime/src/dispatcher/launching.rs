@@ -12,23 +12,23 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
-use resurgo_wire::control::{Alike, Arrival, Invitation, Job, Nodes, ToAgent, ToDispatcher};
-use resurgo_wire::handshake::{Doorkeeper, Heard, Server, Word};
+use resurgo_wire::control::{Alike, Arrival, Invitation, Job, Message, Nodes, ToAgent, ToDispatcher, first_message};
+use resurgo_wire::handshake::Server;
 
 use super::cluster::{Cluster, Host, Launcher};
 use super::node::Node;
 use super::start_error::{StartError, cannot};
 use crate::connection::Connection;
+use crate::reception::{Framing, Guest as _, Reception, Stranger};
+use crate::stream::Tls;
 use crate::{interfaces, likeness, server_process};
 
 /// How long a node may take until its agent is there.
 const LAUNCH: Duration = Duration::from_secs(60);
 /// Agents that are being started at a time: each is a process of ssh or srun here, and a login there.
 const AT_ONCE: usize = 32;
-/// How long a stranger may take to prove the key.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Strangers beside one for each node.
-const STRANGERS: usize = 64;
+/// How long an agent that has proved the key may take to say what its node is like: it reads files for that.
+const ARRIVAL: Duration = Duration::from_secs(10);
 /// How often launchers are looked at: their ends make nothing readable.
 const LOOK: Duration = Duration::from_millis(50);
 /// Most bytes of complaints that are shown.
@@ -57,21 +57,29 @@ struct Guest {
     fate: Fate,
 }
 
-/// Who has connected and not proved the key, or said nothing of itself yet.
-struct Stranger {
+/// An agent that has proved the key, and has yet to say what its node is like.
+struct Proved {
+    node: usize,
     connection: Connection,
-    door: Doorkeeper,
-    /// The node that it has proved to be.
-    node: Option<usize>,
     since: Instant,
 }
+
+const FRAMING: Framing = Framing {
+    read: |said| first_message(said).map_err(io::Error::other),
+    write: |word| {
+        let mut bytes = Vec::new();
+        word.encode(&mut bytes);
+        bytes
+    },
+};
 
 pub struct Launching<'a> {
     cluster: &'a Cluster,
     invitation: Invitation,
     listener: TcpListener,
     guests: Vec<Guest>,
-    strangers: Vec<Stranger>,
+    reception: Reception<Stranger>,
+    proved: Vec<Proved>,
     alike: Alike,
 }
 
@@ -144,6 +152,7 @@ pub fn launch(cluster: &mut Cluster, job: &Job, patience: &Patience) -> Result<L
         epoch: 0,
         mesh: mesh.clone(),
         copies: copies.clone(),
+        is_encrypted: cluster.is_encrypted,
         of_rank: cluster.of_rank.clone(),
     };
     Ok(Launched {
@@ -261,6 +270,7 @@ impl<'a> Launching<'a> {
             addresses = vec![Ipv4Addr::LOCALHOST.into()];
         }
         let listener = server_process::listen_for(&addresses).map_err(cannot("listen for agents"))?;
+        let tls = cluster.is_encrypted.then(|| Tls::of(&key)).transpose();
         let own_umask = umask(Mode::empty());
         umask(own_umask);
         Ok(Launching {
@@ -274,11 +284,13 @@ impl<'a> Launching<'a> {
                 port: listener.local_addr().map_err(cannot("listen for agents"))?.port(),
                 umask: own_umask.bits(),
                 lease_ms: cluster.lease.as_millis() as u64,
+                is_encrypted: cluster.is_encrypted,
                 files: cluster.files.clone(),
             },
             listener,
             guests: cluster.hosts.iter().map(Guest::of).collect(),
-            strangers: Vec::new(),
+            reception: Reception::new(cluster.hosts.len()).encrypted(tls.map_err(cannot("encrypt"))?),
+            proved: Vec::new(),
             alike: likeness::of_this_node(&cluster.files).map_err(cannot("read resurgo's own file"))?,
         })
     }
@@ -308,7 +320,6 @@ impl<'a> Launching<'a> {
     pub fn step(&mut self, patience: Option<&Patience>) -> Result<Option<Signal>, StartError> {
         self.start_some();
         let signal = self.wait(patience).map_err(cannot("wait for the nodes"))?;
-        self.accept().map_err(cannot("accept a connection"))?;
         self.hear_strangers();
         self.guests.iter_mut().for_each(Guest::mind);
         Ok(signal)
@@ -334,45 +345,43 @@ impl<'a> Launching<'a> {
         let readable = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
         let mut ready = vec![readable(self.listener.as_fd())];
         ready.extend(patience.iter().map(|patience| readable(patience.signals)));
-        ready.extend(
-            self.strangers
-                .iter()
-                .map(|stranger| readable(stranger.connection.as_fd())),
-        );
+        ready.extend(self.reception.iter().map(|(_, stranger)| stranger.line().poll(false)));
+        ready.extend(self.proved.iter().map(|proved| readable(proved.connection.as_fd())));
         let complaints = self.guests.iter().filter(|guest| !guest.has_closed);
         ready.extend(complaints.filter_map(|guest| Some(readable(guest.process.as_ref()?.stderr.as_ref()?.as_fd()))));
         let _ = poll(&mut ready, PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO));
         patience.map_or(Ok(None), |patience| (patience.ended)())
     }
 
-    /// Lets in who waits at the door. The eldest stranger goes when there are too many.
-    fn accept(&mut self) -> io::Result<()> {
-        loop {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(_) => return Ok(()),
+    /// Lets in who waits at the door, and hears who is in.
+    fn hear_strangers(&mut self) {
+        let (nodes, key) = (self.invitation.nodes, self.invitation.key);
+        self.reception.accept(&self.listener, |line| {
+            Stranger::new(line, Server::Dispatcher, nodes, key)
+        });
+        for id in self.reception.ids() {
+            let Some(mut stranger) = self.reception.take(id) else {
+                continue;
             };
-            let (nodes, key) = (self.invitation.nodes, self.invitation.key);
-            self.strangers.push(Stranger {
-                connection: Connection::tcp(stream)?,
-                door: Doorkeeper::new(Server::Dispatcher, nodes, 0, key, crate::sys::random()?),
-                node: None,
-                since: Instant::now(),
-            });
-            if self.strangers.len() > nodes as usize + STRANGERS {
-                self.strangers.remove(0);
+            match stranger.hear(&FRAMING) {
+                Ok(None) => self.reception.put_back(id, stranger),
+                Ok(Some(visitor)) => self
+                    .proved
+                    .extend(Connection::admitted(stranger.admitted()).map(|connection| Proved {
+                        node: visitor.rank as usize,
+                        connection,
+                        since: Instant::now(),
+                    })),
+                // Whoever it was, it is no agent of this job.
+                Err(_) => {}
             }
         }
-    }
-
-    fn hear_strangers(&mut self) {
-        for mut stranger in std::mem::take(&mut self.strangers) {
-            let is_late = stranger.since.elapsed() > HANDSHAKE;
-            match stranger.hear() {
-                Ok(Some((node, arrival))) => self.arrived(node, stranger.connection, arrival),
-                Ok(None) if !is_late => self.strangers.push(stranger),
-                // Whoever it was, it is no agent of this job.
+        self.reception.cut_late();
+        for mut proved in std::mem::take(&mut self.proved) {
+            let is_late = proved.since.elapsed() > ARRIVAL;
+            match proved.hear() {
+                Ok(Some(arrival)) => self.arrived(proved.node, proved.connection, arrival),
+                Ok(None) if !is_late => self.proved.push(proved),
                 Ok(None) | Err(_) => {}
             }
         }
@@ -389,27 +398,14 @@ impl<'a> Launching<'a> {
     }
 }
 
-impl Stranger {
-    /// Reads what has come: the node that it is of, and what it says of itself, once that is there.
-    fn hear(&mut self) -> io::Result<Option<(usize, Arrival)>> {
+impl Proved {
+    /// Reads what has come: what it says of itself, once that is there.
+    fn hear(&mut self) -> io::Result<Option<Arrival>> {
         let closed = self.connection.read()?;
-        while self.node.is_none() {
-            let Some(word) = self.connection.next::<Word>()? else {
-                break;
-            };
-            match self.door.hear(word).map_err(io::Error::other)? {
-                Heard::Stranger(answer) => self.connection.send(&answer)?,
-                Heard::Proved(visitor) => self.node = Some(visitor.rank as usize),
-            }
-        }
-        if let Some(node) = self.node
-            && let Some(ToDispatcher::Arrived(arrival)) = self.connection.next()?
-        {
-            return Ok(Some((node, arrival)));
-        }
-        match closed {
-            true => Err(io::ErrorKind::UnexpectedEof.into()),
-            false => Ok(None),
+        match self.connection.next()? {
+            Some(ToDispatcher::Arrived(arrival)) => Ok(Some(arrival)),
+            _ if closed => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(None),
         }
     }
 }

@@ -89,19 +89,25 @@ impl FrameBuffer {
 
     /// The next complete message, if there is one.
     pub fn next_message<M: Message>(&mut self) -> Result<Option<M>, FrameError> {
-        let rest = &self.bytes[self.start..];
-        let Some((head, rest)) = rest.split_first_chunk::<4>() else {
-            return Ok(None);
-        };
-        let length = u32::from_le_bytes(*head) as usize;
-        if length > M::LONGEST {
-            return Err(FrameError::TooLong(length));
-        }
-        if rest.len() < length {
-            return Ok(None);
-        }
-        let message = M::decode(&rest[..length])?;
-        self.start += 4 + length;
-        Ok(Some(message))
+        let first = first_message(&self.bytes[self.start..])?;
+        Ok(first.map(|(message, used)| {
+            self.start += used;
+            message
+        }))
     }
+}
+
+/// The message at the beginning of these bytes, if it is complete, and how many of them it takes.
+pub fn first_message<M: Message>(bytes: &[u8]) -> Result<Option<(M, usize)>, FrameError> {
+    let Some((head, rest)) = bytes.split_first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let length = u32::from_le_bytes(*head) as usize;
+    if length > M::LONGEST {
+        return Err(FrameError::TooLong(length));
+    }
+    if rest.len() < length {
+        return Ok(None);
+    }
+    Ok(Some((M::decode(&rest[..length])?, 4 + length)))
 }

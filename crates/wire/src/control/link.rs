@@ -41,6 +41,8 @@ pub struct Invitation {
     pub umask: u32,
     /// How long the agent goes on without an answer of the dispatcher.
     pub lease_ms: u64,
+    /// What nodes say to one another is encrypted.
+    pub is_encrypted: bool,
     /// Files that must be the same on all nodes.
     pub files: Vec<OsString>,
 }

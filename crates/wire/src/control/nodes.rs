@@ -16,6 +16,9 @@ pub struct Nodes {
     /// Per node: the port at which its agent gives and takes copies of images.
     #[serde(default)]
     pub copies: Vec<u16>,
+    /// What nodes say to one another is encrypted.
+    #[serde(default)]
+    pub is_encrypted: bool,
     /// Per rank: the node that it runs on.
     pub of_rank: Vec<u32>,
 }
@@ -52,6 +55,7 @@ mod tests {
             epoch: 0,
             mesh: vec![vec!["127.0.0.1:1".parse().unwrap()], vec!["[::1]:2".parse().unwrap()]],
             copies: vec![3, 4],
+            is_encrypted: true,
             of_rank: vec![0, 1, 0, 1],
         };
         assert_eq!((0..4).filter(|rank| plan.is_here(*rank)).collect::<Vec<_>>(), [1, 3]);

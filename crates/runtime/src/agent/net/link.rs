@@ -10,12 +10,15 @@ use resurgo_wire::frame::Error;
 use resurgo_wire::mesh::Frame;
 use resurgo_wire::output::Output;
 
+use crate::reception::Admitted;
+use crate::stream::{Stream, Tls};
+
 /// Bytes that are read at a time, at most.
 const READ: usize = 256 << 10;
 
 /// A socket that never blocks, and what has come and is to go.
 pub struct Link {
-    socket: TcpStream,
+    socket: Stream,
     input: Vec<u8>,
     /// Of the input, what has come, and what of that has been used.
     filled: usize,
@@ -35,9 +38,9 @@ pub enum Moved {
 }
 
 impl Link {
-    pub fn new(socket: TcpStream) -> io::Result<Link> {
-        socket.set_nonblocking(true)?;
-        socket.set_nodelay(true)?;
+    fn new(socket: Stream) -> io::Result<Link> {
+        socket.socket().set_nonblocking(true)?;
+        socket.socket().set_nodelay(true)?;
         Ok(Link {
             socket,
             input: vec![0; READ],
@@ -47,11 +50,20 @@ impl Link {
         })
     }
 
+    /// Somebody has called, and has said more already.
+    pub fn called(visitor: Admitted) -> io::Result<Link> {
+        let mut link = Link::new(visitor.stream)?;
+        let room = link.input.get_mut(..visitor.said.len());
+        room.ok_or(io::ErrorKind::InvalidData)?.copy_from_slice(&visitor.said);
+        link.filled = visitor.said.len();
+        Ok(link)
+    }
+
     /// Begins to call; the socket can be written to when that has succeeded or failed.
     ///
     /// # Errors
     /// It cannot succeed.
-    pub fn call(address: SocketAddr) -> io::Result<Link> {
+    pub fn call(address: SocketAddr, tls: Option<&Tls>) -> io::Result<Link> {
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::Inet,
             SocketAddr::V6(_) => AddressFamily::Inet6,
@@ -63,14 +75,14 @@ impl Link {
             SocketAddr::V6(address) => connect(fd.as_raw_fd(), &SockaddrIn6::from(address)),
         };
         match called {
-            Ok(()) | Err(Errno::EINPROGRESS) => Link::new(TcpStream::from(fd)),
+            Ok(()) | Err(Errno::EINPROGRESS) => Link::new(Stream::calling(TcpStream::from(fd), tls)?),
             Err(error) => Err(error.into()),
         }
     }
 
     /// Why the call has failed, if it has.
     pub fn is_connected(&self) -> bool {
-        matches!(self.socket.take_error(), Ok(None))
+        matches!(self.socket.socket().take_error(), Ok(None))
     }
 
     /// Reads what has come, up to a bound.
@@ -84,13 +96,25 @@ impl Link {
                 Ok(0) => return Moved::Gone,
                 Ok(bytes) => {
                     self.filled += bytes;
-                    return Moved::Some;
+                    if !self.socket.holds() || self.filled == self.input.len() {
+                        return Moved::Some;
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Moved::Nothing,
                 Err(_) => return Moved::Gone,
             }
         }
+    }
+
+    /// There is something to be read that the socket does not tell of.
+    pub fn holds(&self) -> bool {
+        self.socket.holds()
+    }
+
+    /// Nothing is to go.
+    pub fn is_empty(&self) -> bool {
+        self.output.is_empty() && !self.socket.owes()
     }
 
     /// The next frame that has come whole. Call [`Link::take`] with its bytes when it has been used.
@@ -115,7 +139,11 @@ impl Link {
                 Err(_) => return Moved::Gone,
             }
         }
-        Moved::Some
+        match self.socket.flush() {
+            Ok(()) => Moved::Some,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Moved::Nothing,
+            Err(_) => Moved::Gone,
+        }
     }
 }
 

@@ -1,35 +1,43 @@
 //! The mover's thread: woken by ranks of this node, by the agent, and by sockets; it blocks when there is nothing to do.
 
+use std::io;
 use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use resurgo_wire::handshake::{Doorkeeper, Heard, Server};
+use resurgo_wire::handshake::Server;
 use resurgo_wire::mesh::Frame;
 use resurgo_wire::node_memory::header;
 
-use super::link::{Link, Moved};
+use super::link::Link;
 use super::peer::{Identity, Peer, Trouble};
 use super::shared::{Answer, Command, Shared};
+use crate::reception::{Framing, Reception, Stranger};
 use crate::sys::random;
 
-/// Connections that have yet to prove who they are: of more the oldest are closed.
-const MOST_STRANGERS: usize = 64;
+/// How often those are looked for who are late to prove who they are.
+const LOOK: Duration = Duration::from_millis(200);
 
 const BELL: u64 = 0;
 const LISTENER: u64 = 1;
 const PEER: u64 = 1 << 32;
 const STRANGER: u64 = 2 << 32;
 
-/// A connection that somebody else has made.
-struct Stranger {
-    number: u32,
-    link: Link,
-    doorkeeper: Doorkeeper,
-}
+const FRAMING: Framing = Framing {
+    read: |said| match Frame::decode(said).map_err(io::Error::other)? {
+        None => Ok(None),
+        Some((Frame::Handshake(word), used)) => Ok(Some((word, used))),
+        Some(_) => Err(io::ErrorKind::InvalidData.into()),
+    },
+    write: |word| {
+        let mut bytes = Vec::new();
+        Frame::Handshake(word).encode(&mut bytes);
+        bytes
+    },
+};
 
 pub struct Mover {
     shared: Arc<Shared>,
@@ -41,8 +49,7 @@ pub struct Mover {
     watched: Vec<Option<EpollFlags>>,
     /// Per rank on another node: the peer, by its place.
     peer_of: Vec<Option<usize>>,
-    strangers: Vec<Stranger>,
-    next_stranger: u32,
+    reception: Reception<Stranger>,
     /// Flushes and how many nodes have yet to answer.
     flushes: Vec<(u64, usize)>,
     stopped: bool,
@@ -63,6 +70,7 @@ impl Mover {
         let rung = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         epoll.add(shared.bell.as_fd(), EpollEvent::new(rung, BELL))?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        let reception = Reception::new(peers.len()).encrypted(own.tls.clone());
         Ok(Mover {
             watched: vec![None; peers.len()],
             shared,
@@ -71,8 +79,7 @@ impl Mover {
             listener,
             peers,
             peer_of,
-            strangers: Vec::new(),
-            next_stranger: 0,
+            reception,
             flushes: Vec::new(),
             stopped: false,
         })
@@ -114,10 +121,11 @@ impl Mover {
             match event.data() {
                 BELL => {}
                 LISTENER => self.accept(),
-                token if token & STRANGER != 0 => self.greet(token as u32),
+                token if token & STRANGER != 0 => self.greet(token as u32)?,
                 token => self.peers[token as u32 as usize].receive(event.events())?,
             }
         }
+        self.reception.cut_late();
         self.call_who_is_due();
         self.hear_ranks();
         let mut is_busy = false;
@@ -139,11 +147,13 @@ impl Mover {
     }
 
     fn timeout(&self) -> EpollTimeout {
-        let due = self.peers.iter().filter_map(Peer::call_at).min();
+        let now = Instant::now();
+        let looks = self.reception.has_deadlines().then(|| now + LOOK);
+        let due = self.peers.iter().filter_map(Peer::call_at).chain(looks).min();
         let Some(due) = due else {
             return EpollTimeout::NONE;
         };
-        let wait = due.saturating_duration_since(Instant::now()) + std::time::Duration::from_millis(1);
+        let wait = due.saturating_duration_since(now) + Duration::from_millis(1);
         EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO)
     }
 
@@ -240,68 +250,34 @@ impl Mover {
     }
 
     fn accept(&mut self) {
-        while let Ok((socket, _)) = self.listener.accept() {
-            let (Ok(link), Ok(nonce)) = (Link::new(socket), random()) else {
-                continue;
-            };
-            let number = self.next_stranger;
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, STRANGER | u64::from(number));
-            if self.epoll.add(&link, event).is_err() {
-                continue;
-            }
-            if self.strangers.len() >= MOST_STRANGERS {
-                self.strangers.remove(0);
-            }
-            self.next_stranger = self.next_stranger.wrapping_add(1);
-            self.strangers.push(Stranger {
-                number,
-                link,
-                doorkeeper: Doorkeeper::new(Server::Mesh, self.own.nodes, 0, self.own.key, nonce),
-            });
+        let (nodes, key, before) = (self.own.nodes, self.own.key, self.reception.newest());
+        self.reception
+            .accept(&self.listener, |line| Stranger::new(line, Server::Mesh, nodes, key));
+        for (number, stranger) in self.reception.iter().filter(|(number, _)| *number > before) {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, STRANGER | u64::from(number as u32));
+            // Who cannot be heard is late in the end.
+            let _ = self.epoll.add(stranger, event);
         }
     }
 
-    /// A connection that has yet to prove who it is says something. Who does not is left alone.
-    fn greet(&mut self, number: u32) {
-        let Some(place) = self.strangers.iter().position(|stranger| stranger.number == number) else {
-            return;
+    /// A connection that has yet to prove who it is says something.
+    fn greet(&mut self, number: u32) -> Result<(), Trouble> {
+        let Some(mut stranger) = self.reception.take(number.into()) else {
+            return Ok(());
         };
-        let mut stranger = self.strangers.remove(place);
-        match stranger.hear() {
-            Ok(None) => self.strangers.push(stranger),
-            Ok(Some(node)) => {
-                let place = self.peers.iter().position(|peer| peer.node == node);
-                if let Some(place) = place.filter(|_| self.epoll.delete(&stranger.link).is_ok()) {
-                    self.peers[place].called(stranger.link);
+        match stranger.hear(&FRAMING) {
+            Ok(None) => self.reception.put_back(number.into(), stranger),
+            Ok(Some(visitor)) => {
+                let place = self.peers.iter().position(|peer| peer.node == visitor.rank);
+                let is_forgotten = self.epoll.delete(&stranger).is_ok();
+                let link = Link::called(stranger.admitted()).ok();
+                if let Some((place, link)) = place.zip(link).filter(|_| is_forgotten) {
                     self.watched[place] = None;
+                    self.peers[place].called(link)?;
                 }
             }
-            Err(()) => {}
+            Err(_) => {}
         }
-    }
-}
-
-impl Stranger {
-    /// The node that it is, once that is proved.
-    fn hear(&mut self) -> Result<Option<u32>, ()> {
-        if self.link.read() == Moved::Gone {
-            return Err(());
-        }
-        let Some((frame, used)) = self.link.frame().map_err(|_| ())? else {
-            return Ok(None);
-        };
-        let Frame::Handshake(word) = frame else { return Err(()) };
-        match self.doorkeeper.hear(word).map_err(|_| ())? {
-            Heard::Stranger(word) => {
-                self.link.take(used);
-                Frame::Handshake(word).encode(self.link.output.end());
-                // So few bytes always find room.
-                (self.link.write() == Moved::Some).then_some(None).ok_or(())
-            }
-            Heard::Proved(visitor) => {
-                self.link.take(used);
-                Ok(Some(visitor.rank))
-            }
-        }
+        Ok(())
     }
 }

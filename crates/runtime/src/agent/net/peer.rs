@@ -12,6 +12,7 @@ use super::link::{Link, Moved};
 use super::mirror::{Foreign, Mirror};
 use super::outgoing::Outgoing;
 use super::tail::{Damaged, Tail};
+use crate::stream::Tls;
 
 /// Bytes that are made ready to be sent at a time.
 const BATCH: usize = 256 << 10;
@@ -26,6 +27,7 @@ pub struct Identity {
     pub node: u32,
     pub nodes: u32,
     pub key: [u8; KEY_BYTES],
+    pub tls: Option<Tls>,
 }
 
 /// How far the connection has come.
@@ -109,7 +111,7 @@ impl Peer {
         self.call_at = None;
         let address = self.addresses.get(self.next_address % self.addresses.len().max(1));
         self.next_address += 1;
-        let link = address.and_then(|address| Link::call(*address).ok());
+        let link = address.and_then(|address| Link::call(*address, own.tls.as_ref()).ok());
         let Some(mut link) = link else {
             return self.hang_up();
         };
@@ -126,9 +128,13 @@ impl Peer {
     }
 
     /// The other node has called, and proved who it is.
-    pub fn called(&mut self, link: Link) {
+    ///
+    /// # Errors
+    /// What it has said at once cannot be understood.
+    pub fn called(&mut self, link: Link) -> Result<(), Trouble> {
         self.outgoing.close();
         self.begin(link);
+        self.hear_all()
     }
 
     fn begin(&mut self, mut link: Link) {
@@ -157,7 +163,7 @@ impl Peer {
     pub fn begin_epoch(&mut self, number: u64) -> Result<(), Trouble> {
         self.outgoing.begin_epoch(number);
         self.mirror.begin_epoch(number);
-        self.hear()
+        self.hear_all()
     }
 
     /// Takes in what has come.
@@ -177,13 +183,29 @@ impl Peer {
             Stage::Calling(link, _) | Stage::Open(link) => link.read(),
         };
         match moved {
-            Moved::Some => self.hear(),
+            Moved::Some => self.hear_all(),
             Moved::Nothing => Ok(()),
             Moved::Gone => {
                 self.hang_up();
                 Ok(())
             }
         }
+    }
+
+    /// Also what has come and the socket does not tell of any more.
+    fn hear_all(&mut self) -> Result<(), Trouble> {
+        self.hear()?;
+        while let Stage::Calling(link, _) | Stage::Open(link) = &mut self.stage
+            && link.holds()
+            && !self.mirror.is_behind()
+        {
+            if link.read() == Moved::Gone {
+                self.hang_up();
+                return Ok(());
+            }
+            self.hear()?;
+        }
+        Ok(())
     }
 
     fn hear(&mut self) -> Result<(), Trouble> {
@@ -258,7 +280,7 @@ impl Peer {
                     link
                 }
             };
-            if link.output.is_empty() {
+            if link.is_empty() {
                 self.is_full = false;
                 return Ok(false);
             }

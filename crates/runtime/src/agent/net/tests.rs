@@ -63,6 +63,7 @@ fn nodes(protocol: Protocol, of_rank: &[u32], listeners: Vec<TcpListener>, doors
         let memory = NodeMemory::create(&job, of_rank.len()).unwrap();
         let plan = Nodes {
             copies: Vec::new(),
+            is_encrypted: protocol == Protocol::None,
             own,
             epoch: 3,
             mesh: doors.iter().map(|door| vec![*door]).collect(),
@@ -279,6 +280,7 @@ fn who_does_not_hold_the_key_is_let_down() {
     let memory = NodeMemory::create(&job(), 2).unwrap();
     let plan = Nodes {
         copies: Vec::new(),
+        is_encrypted: false,
         own: 1,
         epoch: 3,
         mesh: doors.iter().map(|door| vec![*door]).collect(),

@@ -17,6 +17,7 @@ use crate::agent::files::ImageFile;
 use crate::agent::store::Store;
 use crate::agent::wave_logs::LogOfWave;
 use crate::agent::{Agent, Source, Work};
+use crate::stream::Tls;
 
 /// What an agent has to know of an image file beside.
 #[derive(Serialize, Deserialize)]
@@ -37,7 +38,8 @@ impl Work {
         if let Some((plan, listener)) = plan.zip(listener) {
             let store = self.store.take().map_or_else(Store::in_memory, Ok);
             let store = store.map_err(|error| failed("have image files in memory", error))?;
-            let shipping = Shipping::start(plan.own, self.job.key, listener, store.shelf(), IMAGES);
+            let tls = Tls::of_job(&self.job).map_err(|error| failed("encrypt", error))?;
+            let shipping = Shipping::start(plan.own, self.job.key, tls, listener, store.shelf(), IMAGES);
             self.store = Some(store);
             self.copies = Some(Copies {
                 shipping: shipping.map_err(|error| failed("listen for images of other nodes", error))?,

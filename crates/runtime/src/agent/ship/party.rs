@@ -10,6 +10,7 @@ use nix::sys::signal::SigSet;
 use resurgo_wire::replica::Offer;
 
 use super::keeper::Keeper;
+use crate::stream::Tls;
 
 /// How much lower than the agent's the priority of these threads is.
 const NICE: i32 = 5;
@@ -47,6 +48,7 @@ pub struct Parcel {
 pub struct Party {
     pub node: u32,
     pub key: [u8; 32],
+    pub tls: Option<Tls>,
     pub keeper: Arc<Keeper>,
     pub events: Events,
 }

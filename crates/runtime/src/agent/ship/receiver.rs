@@ -7,20 +7,17 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use resurgo_wire::handshake::{Doorkeeper, Heard, KEY_BYTES, Server, Word};
+use resurgo_wire::handshake::Server;
 use resurgo_wire::replica::{Frame, Offer};
 
 use super::pace;
 use super::party::{Event, Parcel, Party, spawn};
 use super::sealed::{MOST_NODES, Sealed};
 use super::transfer::{give, not_due, take};
-use crate::reception::{Guest, Line, Reception};
-use crate::sys::random;
+use crate::reception::{Admitted, Framing, Guest, Reception, Stranger};
 
 /// Nodes for whose agents there are places at the door, beside those for strangers.
 const PLACES: usize = 64;
-/// Most bytes that anybody may say before it has proved the key.
-const MOST_SAID: usize = 64 << 10;
 /// How often those are looked for who are late.
 const LOOK: u16 = 200;
 
@@ -38,27 +35,21 @@ impl Door {
     }
 }
 
-/// Who stands at the door.
-struct Stranger {
-    line: Line,
-    said: Vec<u8>,
-    doorkeeper: Doorkeeper,
-    hello: [u8; KEY_BYTES],
-    challenge: [u8; KEY_BYTES],
-}
-
-impl Guest for Stranger {
-    fn line(&self) -> &Line {
-        &self.line
-    }
-}
+const FRAMING: Framing = Framing {
+    read: |said| match Frame::decode(said, None).map_err(io::Error::other)? {
+        None => Ok(None),
+        Some((Frame::Handshake(word), used)) => Ok(Some((word, used))),
+        Some(_) => Err(io::ErrorKind::InvalidData.into()),
+    },
+    write: |word| Frame::Handshake(word).encode(None),
+};
 
 /// By node: the connection that brings images, and who deals with it.
 type Bringing = Arc<Mutex<HashMap<u32, (TcpStream, Arc<Mutex<()>>)>>>;
 
 /// The thread at the door.
 fn let_in(listener: &TcpListener, closed: &PipeReader, party: &Party) {
-    let mut reception = Reception::new(PLACES);
+    let mut reception = Reception::new(PLACES).encrypted(party.tls.clone());
     let bringing = Bringing::default();
     loop {
         let readable = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
@@ -66,7 +57,7 @@ fn let_in(listener: &TcpListener, closed: &PipeReader, party: &Party) {
         ready.extend(
             reception
                 .iter()
-                .map(|(_, stranger): (_, &Stranger)| stranger.line.poll(false)),
+                .map(|(_, stranger): (_, &Stranger)| stranger.line().poll(false)),
         );
         let patience = match reception.has_deadlines() {
             true => PollTimeout::from(LOOK),
@@ -77,14 +68,17 @@ fn let_in(listener: &TcpListener, closed: &PipeReader, party: &Party) {
         if is_closed {
             return;
         }
-        reception.accept(listener, |line| Stranger::new(line, party.key));
+        reception.accept(listener, |line| {
+            Stranger::new(line, Server::Replica, MOST_NODES, party.key)
+        });
         for id in reception.ids() {
             let Some(mut stranger) = reception.take(id) else {
                 continue;
             };
-            match stranger.hear() {
+            match stranger.hear(&FRAMING) {
                 Ok(None) => reception.put_back(id, stranger),
-                Ok(Some(node)) => {
+                Ok(Some(visitor)) => {
+                    let (stranger, node) = (stranger.admitted(), visitor.rank);
                     let (party, bringing) = (party.clone(), bringing.clone());
                     // Without a thread it is cut off, and tries again.
                     let _ = spawn(move || {
@@ -98,57 +92,9 @@ fn let_in(listener: &TcpListener, closed: &PipeReader, party: &Party) {
     }
 }
 
-impl Stranger {
-    fn new(line: Line, key: [u8; KEY_BYTES]) -> io::Result<Stranger> {
-        let challenge = random()?;
-        Ok(Stranger {
-            line,
-            said: Vec::new(),
-            doorkeeper: Doorkeeper::new(Server::Replica, MOST_NODES, 0, key, challenge),
-            hello: [0; KEY_BYTES],
-            challenge,
-        })
-    }
-
-    /// Takes what has come: the node that it has proved to be of.
-    fn hear(&mut self) -> io::Result<Option<u32>> {
-        let mut bytes = [0; 4096];
-        while let Some(came) = self.line.read(&mut bytes)? {
-            if came == 0 || self.said.len() > MOST_SAID {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            self.said.extend_from_slice(&bytes[..came]);
-            while let Some((word, used)) = Frame::decode(&self.said, None).map_err(io::Error::other)? {
-                let Frame::Handshake(word) = word else {
-                    return Err(io::ErrorKind::InvalidData.into());
-                };
-                if let Word::Hello(hello) = &word {
-                    self.hello = hello.nonce;
-                }
-                self.said.drain(..used);
-                match self.doorkeeper.hear(word).map_err(io::Error::other)? {
-                    Heard::Proved(visitor) => return Ok(Some(visitor.rank)),
-                    Heard::Stranger(answer) => {
-                        // It is short, and the first that this connection has to send.
-                        self.line.write(&Frame::Handshake(answer).encode(None))?;
-                    }
-                }
-            }
-        }
-        Ok(None)
-    }
-}
-
 /// The thread of one connection.
-fn serve(stranger: Stranger, node: u32, party: &Party, bringing: &Bringing) -> io::Result<()> {
-    let Stranger {
-        line,
-        said,
-        hello,
-        challenge,
-        ..
-    } = stranger;
-    let mut stream = Sealed::admitted(line.into_stream(), &said, &party.key, &hello, &challenge)?;
+fn serve(stranger: Admitted, node: u32, party: &Party, bringing: &Bringing) -> io::Result<()> {
+    let mut stream = Sealed::admitted(stranger, &party.key)?;
     match stream.receive()? {
         Frame::Want { rank, number } => hand_out(&mut stream, rank, number, party),
         Frame::Offer(offer) => {

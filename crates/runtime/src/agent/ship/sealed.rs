@@ -7,6 +7,8 @@ use std::time::Duration;
 use resurgo_wire::handshake::{Greeting, Hello, KEY_BYTES, Server, Word};
 use resurgo_wire::replica::{Frame, RUN_HEAD, Seal, Side};
 
+use crate::reception::Admitted;
+use crate::stream::{Stream, Tls};
 use crate::sys::random;
 
 /// How long an address is tried, and how long the handshake may take.
@@ -21,7 +23,7 @@ pub const MOST_NODES: u32 = 1 << 16;
 const READ: usize = 512 << 10;
 
 pub struct Sealed {
-    stream: TcpStream,
+    stream: Stream,
     /// What has come: bytes `taken..came` have yet to be looked at.
     incoming: Vec<u8>,
     taken: usize,
@@ -32,16 +34,17 @@ pub struct Sealed {
 /// Also where others have a handle of it.
 impl Drop for Sealed {
     fn drop(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = self.stream().shutdown(Shutdown::Both);
     }
 }
 
 impl Sealed {
-    fn new(stream: TcpStream) -> io::Result<Sealed> {
-        stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+    fn new(stream: Stream) -> io::Result<Sealed> {
+        let socket = stream.socket();
+        socket.set_nonblocking(false)?;
+        socket.set_nodelay(true)?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
         Ok(Sealed {
             stream,
             incoming: vec![0; READ],
@@ -52,7 +55,7 @@ impl Sealed {
     }
 
     /// Calls the agent at one of these addresses, as node `node`.
-    pub fn call(addresses: &[SocketAddr], node: u32, key: &[u8; KEY_BYTES]) -> io::Result<Sealed> {
+    pub fn call(addresses: &[SocketAddr], node: u32, key: &[u8; KEY_BYTES], tls: Option<&Tls>) -> io::Result<Sealed> {
         let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
         for address in addresses {
             result = TcpStream::connect_timeout(address, CONNECT);
@@ -60,8 +63,8 @@ impl Sealed {
                 break;
             }
         }
-        let mut this = Sealed::new(result?)?;
-        this.stream.set_read_timeout(Some(CONNECT))?;
+        let mut this = Sealed::new(Stream::calling(result?, tls)?)?;
+        this.stream().set_read_timeout(Some(CONNECT))?;
         let hello = Hello {
             rank: node,
             size: MOST_NODES,
@@ -83,38 +86,38 @@ impl Sealed {
             Seal::new(key, Side::Visitor, &hello.nonce, &challenge),
             Seal::new(key, Side::Server, &hello.nonce, &challenge),
         ));
-        this.stream.set_read_timeout(Some(PATIENCE))?;
+        this.stream().set_read_timeout(Some(PATIENCE))?;
         Ok(this)
     }
 
     /// The next frame, which may be long in coming.
     pub fn receive_answer(&mut self) -> io::Result<Frame<'_>> {
-        self.stream.set_read_timeout(Some(FOR_ANSWERS))?;
+        self.stream().set_read_timeout(Some(FOR_ANSWERS))?;
         self.receive()
     }
 
-    /// The connection of a visitor who has proved the key, with what it has said since; the nonces of both.
-    pub fn admitted(
-        stream: TcpStream,
-        said: &[u8],
-        key: &[u8; KEY_BYTES],
-        hello: &[u8; KEY_BYTES],
-        challenge: &[u8; KEY_BYTES],
-    ) -> io::Result<Sealed> {
+    /// The connection of a visitor who has proved the key.
+    pub fn admitted(visitor: Admitted, key: &[u8; KEY_BYTES]) -> io::Result<Sealed> {
+        let Admitted {
+            stream,
+            said,
+            hello,
+            challenge,
+        } = visitor;
         let mut this = Sealed::new(stream)?;
         let room = this.incoming.get_mut(..said.len());
-        room.ok_or(io::ErrorKind::InvalidData)?.copy_from_slice(said);
+        room.ok_or(io::ErrorKind::InvalidData)?.copy_from_slice(&said);
         this.came = said.len();
         this.seals = Some((
-            Seal::new(key, Side::Server, hello, challenge),
-            Seal::new(key, Side::Visitor, hello, challenge),
+            Seal::new(key, Side::Server, &hello, &challenge),
+            Seal::new(key, Side::Visitor, &hello, &challenge),
         ));
         Ok(this)
     }
 
     /// Another handle of the connection, by which it can be cut.
     pub fn stream(&self) -> &TcpStream {
-        &self.stream
+        self.stream.socket()
     }
 
     pub fn send(&mut self, frame: &Frame<'_>) -> io::Result<()> {

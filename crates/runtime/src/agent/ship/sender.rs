@@ -159,7 +159,7 @@ fn connect<'a>(
     let stream = match connection.take() {
         Some(stream) => stream,
         None => {
-            let stream = Sealed::call(addresses, party.node, &party.key)?;
+            let stream = Sealed::call(addresses, party.node, &party.key, party.tls.as_ref())?;
             shared.lock().stream = Some(stream.stream().try_clone()?);
             stream
         }
@@ -195,7 +195,7 @@ pub fn fetch(party: &Party, rank: u32, number: u64, addresses: &[SocketAddr]) ->
 }
 
 fn ask(party: &Party, rank: u32, number: u64, addresses: &[SocketAddr]) -> io::Result<Outcome> {
-    let mut stream = Sealed::call(addresses, party.node, &party.key)?;
+    let mut stream = Sealed::call(addresses, party.node, &party.key, party.tls.as_ref())?;
     stream.send(&Frame::Want { rank, number })?;
     let offer = match stream.receive()? {
         Frame::Offer(offer) if (offer.rank, offer.number) == (rank, number) => offer,

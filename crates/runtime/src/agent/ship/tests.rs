@@ -1,4 +1,5 @@
 use super::*;
+use crate::stream::Tls;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -148,7 +149,10 @@ fn agent(node: u32, shelf: Shelf) -> (Shipping, SocketAddr) {
 fn agent_with(node: u32, key: [u8; 32], shelf: Shelf) -> (Shipping, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    (Shipping::start(node, key, listener, shelf, HOLED).unwrap(), address)
+    (
+        Shipping::start(node, key, Some(Tls::of(&key).unwrap()), listener, shelf, HOLED).unwrap(),
+        address,
+    )
 }
 
 /// The next events, as many as are expected.
@@ -366,7 +370,7 @@ fn a_stranger_without_the_key_neither_brings_nor_gets_anything_nor_keeps_others_
     let Event::Fetched { result: Err(why), .. } = &answer[0] else {
         panic!("{answer:?}");
     };
-    assert!(why.contains("does not hold the job's key"), "{why}");
+    assert!(why.contains("this is not the key of this job"), "{why}");
     assert_eq!(partner.keeper().held(0, 1), None);
     // A frame of a peer, without a proof.
     let mut rude = TcpStream::connect(address).unwrap();
