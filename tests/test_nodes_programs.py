@@ -24,6 +24,8 @@ pytestmark = pytest.mark.slow
 
 PROTOCOLS = ["auto", "blocking", "pessimistic"]
 TWO = ["--nodes", "2"]
+# Of mpi4py's tests, what is short enough to be begun again and again.
+SOME = r"test_(cco_buf|p2p_buf|p2p_buf_matched|request|status|win)\.py$"
 in_namespaces = pytest.mark.skipif(
     not cluster.is_possible(), reason="network namespaces cannot be made here (as root, with ip and tc)"
 )
@@ -94,10 +96,10 @@ def test_lammps_with_kills_of_ranks(jobs, rng, kills, name, protocol):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_mpi4py_with_kills_of_ranks(jobs, rng, kills, protocol):
     options = [*TWO, *MANY, *(every("300ms") if protocol != "pessimistic" else [])]
-    job = mpi4py.run_suite(jobs.start, 4, "-i", mpi4py.REPEATED, options=options, protocol=protocol)
+    job = mpi4py.run_suite(jobs.start, 4, "-i", SOME, options=options, protocol=protocol)
     print(storm(job, rng, kills or 6, 12))
     failed, ran = mpi4py.verdicts(result := job.wait(160))
-    assert not failed and len(ran) == 1 and int(ran.pop()) > 300 and result.restarts > 0, result.describe()
+    assert not failed and len(ran) == 1 and int(ran.pop()) > 100 and result.restarts > 0, result.describe()
 
 
 def loses_a_node(jobs, rng, size, line, protocol):
@@ -125,8 +127,8 @@ def test_lammps_loses_a_node(jobs, rng, name, protocol):
 @pytest.mark.parametrize("protocol", ["auto", "blocking"])
 def test_mpi4py_loses_a_node(jobs, rng, protocol):
     run = lambda size, *line, **_: loses_a_node(jobs, rng, size, line, protocol)
-    failed, ran = mpi4py.verdicts(result := mpi4py.run_suite(run, 4, "-i", mpi4py.REPEATED))
-    assert not failed and len(ran) == 1 and int(ran.pop()) > 300, result.describe()
+    failed, ran = mpi4py.verdicts(result := mpi4py.run_suite(run, 4, "-i", SOME))
+    assert not failed and len(ran) == 1 and int(ran.pop()) > 100, result.describe()
 
 
 @pytest.mark.intel
