@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images that leave their node: a node is lost, and its ranks go on from copies that other nodes have."""
 
+import contextlib
 import os
 import signal
+import time
 
 import pytest
 
 from harness import slow
+from survival import LONG, every
 from test_nodes import agents, last_lives, on_three
 
 
@@ -41,3 +44,34 @@ def test_nodes_are_lost_one_after_the_other(jobs, program, rng, protocol):
     """What was begun from a copy is copied again, as long as there is another node."""
     result = run_with_losses(jobs, program, rng, protocol, signal.SIGKILL, 2)
     assert [event["wave"] > 0 for event in result.of("returned")] == [True, True], result.describe()
+
+
+def images_of(agent):
+    """The images in the memory of an agent, by the inodes of their files."""
+    found = set()
+    for name in os.listdir(f"/proc/{agent}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            if "memfd:resurgo-image" in os.readlink(f"/proc/{agent}/fd/{name}"):
+                found.add(os.stat(f"/proc/{agent}/fd/{name}").st_ino)
+    return found
+
+
+@pytest.mark.parametrize("protocol", [slow("blocking"), "auto"])
+def test_what_one_node_has_left_is_copied_again(jobs, program, rng, protocol):
+    """Of the wave before a loss, too, each image is on two nodes again."""
+    options = ["--nodes", "3", "-ppn", "1", "--lease", "1s", *every("1h")]
+    job = jobs.start(4, *program("crash"), *LONG, options=options, protocol=protocol)
+    assert job.until(lambda: len(job.lives()) == 4)
+    assert job.until(lambda: jobs.resurgo("checkpoint", str(job.process.pid)).code == 0)
+    assert job.until(lambda: sum(len(images_of(agent)) for agent in agents(job)) == 8)
+    time.sleep(0.5)
+    for waves_left in (2, 0):
+        os.kill(rng.choice(agents(job)), signal.SIGKILL)
+        assert job.until(lambda: len(agents(job)) == 1 or any(event["event"] == "returned" for event in job.events))
+        # That wave, and the next, for which a loss is the occasion.
+        assert job.until(lambda: all(len(images_of(agent)) >= 4 * waves_left for agent in agents(job)))  # noqa: B023
+    assert job.until(lambda: sum(event["event"] == "returned" for event in job.events) == 2)
+    job.process.send_signal(signal.SIGINT)
+    result = job.wait(20)
+    first, second = [event["wave"] for event in result.of("returned")]
+    assert first == 1 and second > 0, result.describe()

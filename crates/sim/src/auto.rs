@@ -95,6 +95,7 @@ impl World {
             }
             Command::Kill { rank, life } => self.kill(rank, life),
             Command::Reset => self.reset(),
+            Command::Go { rank } => self.has_read(rank),
             Command::LogsOfWave { number } => self.logs_of_wave(number),
             Command::Replicate { rank, number, to } => self.replicate(rank, number, to),
             Command::Begin {

@@ -5,7 +5,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use super::state::{From, Place, Process, Slots};
+use super::state::{From, Member, Place, Process, Slots};
 use super::{Cause, Command, Coordinator, Why};
 use crate::placement::{self, Room};
 use crate::{Node, Rank};
@@ -96,6 +96,34 @@ impl Coordinator {
         }
     }
 
+    /// A life has begun from a file of another node: its own has that now, too.
+    pub(super) fn has_read(&mut self, rank: Rank) {
+        let node = self.ranks[rank as usize].node;
+        let partners = self.plan.partners;
+        let images = self.images(rank);
+        if let Some((number, Place::Node(_))) = images.reads
+            && partners
+            && images.has_file(number)
+        {
+            images.is_at(number, Place::Node(node));
+        }
+    }
+
+    /// Files that nobody has but the rank's node go to another one again.
+    pub(super) fn replicate_alone(&mut self, rank: Rank) {
+        let Member { node, ref images, .. } = self.ranks[rank as usize];
+        let own = BTreeSet::from([Place::Node(node)]);
+        let alone = images
+            .files
+            .iter()
+            .filter(|number| images.places.get(number) == Some(&own));
+        let alone: Vec<u64> = alone.copied().collect();
+        let to = self.partner(node);
+        for (number, to) in alone.into_iter().zip(to.into_iter().cycle()) {
+            self.tell(Command::Replicate { rank, number, to });
+        }
+    }
+
     /// The file can be read there, too.
     pub(super) fn stored(&mut self, rank: Rank, number: u64, place: Place) {
         if matches!(place, Place::Node(node) if !self.nodes.up.contains_key(&node)) {
@@ -156,6 +184,10 @@ impl Coordinator {
             }
         }
         self.drop_surveys(&Why::NodeLost, |rank| there.contains(&rank));
+        if there.is_empty() {
+            // Nobody returns, and others may have had their files there.
+            (0..self.ranks.len() as Rank).for_each(|rank| self.replicate_alone(rank));
+        }
         for rank in there {
             self.images_lost(rank);
         }

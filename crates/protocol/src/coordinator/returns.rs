@@ -231,6 +231,10 @@ impl Coordinator {
         this.returning = None;
         let (wave, members) = (this.chosen, this.members.clone());
         self.tell(Command::Returned { unit, wave });
-        members.into_iter().for_each(|rank| self.tell(Command::Go { rank }));
+        for rank in members {
+            self.tell(Command::Go { rank });
+            self.has_read(rank);
+            self.replicate_alone(rank);
+        }
     }
 }

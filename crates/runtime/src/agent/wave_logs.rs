@@ -29,6 +29,9 @@ pub struct WaveLog {
     slot: usize,
     /// Destination and first segment of each channel that has one.
     channels: Vec<(usize, u64)>,
+    /// Messages that had been sent on each of these channels.
+    #[serde(default)]
+    sent: Vec<u64>,
     /// References of all segments that are kept.
     segments: Vec<u64>,
 }
@@ -168,6 +171,7 @@ impl NodeMemory {
                 },
             };
             channels.push((destination, at));
+            log.sent.push(sent);
             while at != 0 {
                 let part = self.before_wave(segments, nm::dereference(at).1, sent)?;
                 keep(at, part.end)?;
@@ -231,10 +235,10 @@ impl NodeMemory {
             arena::RECORD_CURSORS.item(log.slot % arena::IMAGE_SLOTS),
             log.record,
         )?;
-        for (destination, first) in &log.channels {
+        let sent = log.sent.iter().copied().chain(std::iter::repeat(u64::MAX));
+        for ((destination, first), sent) in log.channels.iter().zip(sent) {
             self.write_u64(arena + arena::CHANNELS + destination * 8, *first)?;
-            // Of these it has sent more than nothing by then.
-            self.write_u64(arena + self.layout.announced() + destination * 8, u64::MAX)?;
+            self.write_u64(arena + self.layout.announced() + destination * 8, sent)?;
         }
         for reference in &log.segments {
             let (serial, slot) = nm::dereference(*reference);

@@ -174,6 +174,16 @@ impl World {
         }
     }
 
+    /// A life has begun from its image, which its node has now, wherever it was read.
+    pub(crate) fn has_read(&mut self, rank: Rank) {
+        let images = &self.ranks[rank as usize].images;
+        let number = images.begins.map_or(images.from, From::number);
+        let node = self.nodes.of.get(rank as usize);
+        if let Some((stored, node)) = self.nodes.stored.get_mut(&(rank, number)).zip(node) {
+            stored.insert(*node);
+        }
+    }
+
     /// A life begins on `node`.
     pub(crate) fn placed(&mut self, rank: Rank, node: Node, from: From) {
         if !self.nodes.are() {

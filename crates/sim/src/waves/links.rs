@@ -203,8 +203,17 @@ impl World {
                 self.nodes.copied.insert((rank, number));
                 return Ok(());
             }
-            Fact::Written { rank, number } => ((rank, number), None),
-            Fact::Stored { rank, number, place } => ((rank, number), Some(place)),
+            Fact::Written { rank, number } => {
+                self.nodes
+                    .is_known_on(self.agent.coordinator.node(rank) as usize, rank, number);
+                ((rank, number), None)
+            }
+            Fact::Stored { rank, number, place } => {
+                if let Place::Node(node) = place {
+                    self.nodes.is_known_on(node as usize, rank, number);
+                }
+                ((rank, number), Some(place))
+            }
             _ => return Ok(()),
         };
         let nodes = &mut self.nodes;
@@ -235,6 +244,10 @@ impl World {
         self.before(&command)?;
         if !self.nodes.linked {
             return self.do_as_told(0, command);
+        }
+        if let Command::Go { rank } = command {
+            let node = self.agent.coordinator.node(rank) as usize;
+            self.nodes.begins_there(node, rank);
         }
         let rank = match (command.whom(), &command) {
             (Whom::Of(rank), _) => Some(rank),

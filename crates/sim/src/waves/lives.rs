@@ -180,6 +180,9 @@ impl World {
             return self.tell_of(rank, Fact::NotBegun { rank, life });
         };
         let damaged = self.random.one_in(4) && self.may_be_damaged(number);
+        if !damaged {
+            self.nodes.has_read(node, rank, number);
+        }
         let process = self.new_process(rank, generation, Phase::Waking, memory, node);
         self.note(|| format!("{rank} is rebuilt from its file as process {process}"));
         self.processes[process].life = life;

@@ -177,6 +177,8 @@ pub(super) struct Nodes<E> {
     pub ending: BTreeSet<(Rank, u64)>,
     /// By image: the nodes that have had its file whole, with the lives in which they had it.
     pub stored: BTreeMap<(Rank, u64), BTreeSet<(usize, u64)>>,
+    /// The same, as far as the dispatcher has been told.
+    pub known: BTreeMap<(Rank, u64), BTreeSet<(usize, u64)>>,
     /// Files that cannot be read any more on this node, whoever knows it.
     pub damaged: BTreeSet<(Rank, u64, usize)>,
 }
@@ -234,6 +236,7 @@ impl<E> Nodes<E> {
             copied: BTreeSet::new(),
             ending: BTreeSet::new(),
             stored: BTreeMap::new(),
+            known: BTreeMap::new(),
             damaged: BTreeSet::new(),
         }
     }
@@ -307,10 +310,52 @@ impl<E> Nodes<E> {
         stored.copied().any(|(node, serial)| self.counts(node, serial))
     }
 
-    /// And it can be read there.
+    /// And it can be read there, as the dispatcher knows.
     pub fn can_read_file(&self, rank: Rank, number: u64) -> bool {
-        let mut nodes = 0..self.of.len();
-        nodes.any(|node| self.counts(node, self.of[node].life.serial) && self.has_file(node, rank, number))
+        let known = self.known.get(&(rank, number));
+        let is_known = |node: usize, serial: u64| known.is_some_and(|known| known.contains(&(node, serial)));
+        let mut lives = self.of.iter().map(|node| (node.life.node, node.life.serial));
+        lives.any(|(node, serial)| {
+            self.counts(node, serial) && is_known(node, serial) && self.has_file(node, rank, number)
+        })
+    }
+
+    /// The dispatcher hears that the node has it.
+    pub fn is_known_on(&mut self, node: usize, rank: Rank, number: u64) {
+        if let Some(life) = self.joined[node] {
+            self.known
+                .entry((rank, number))
+                .or_default()
+                .insert((node, life.serial));
+        }
+    }
+
+    /// It knows that a life of the rank has begun there: from an image that is there by now.
+    pub fn begins_there(&mut self, node: usize, rank: Rank) {
+        if self.storage != Storage::Partners {
+            return;
+        }
+        let is_there = |nodes: &BTreeSet<(usize, u64)>| {
+            nodes
+                .iter()
+                .any(|(of, serial)| *of == node && self.counts(node, *serial))
+        };
+        let of_rank = self.stored.range((rank, 0)..(rank + 1, 0));
+        let there: Vec<u64> = of_rank
+            .filter(|(_, nodes)| is_there(nodes))
+            .map(|((_, number), _)| *number)
+            .collect();
+        there
+            .into_iter()
+            .for_each(|number| self.is_known_on(node, rank, number));
+    }
+
+    /// A life on the node has begun from it, wherever it was read.
+    pub fn has_read(&mut self, node: usize, rank: Rank, number: u64) {
+        let serial = self.of[node].life.serial;
+        if self.storage == Storage::Partners {
+            self.stored.entry((rank, number)).or_default().insert((node, serial));
+        }
     }
 
     /// This node has it.

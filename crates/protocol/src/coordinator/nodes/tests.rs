@@ -357,3 +357,54 @@ fn logs_that_are_lost_with_all_images_begin_anew_empty() {
     assert_eq!(begins(&all), [(0, From::Beginning), (1, From::Beginning)]);
     assert!(all.contains(&Command::Reset) && !job.nodes.logs_lost, "{all:?}");
 }
+
+#[test]
+fn what_only_one_node_has_after_a_loss_goes_to_another_again() {
+    let mut job = launched(with_partners(Protocol::Blocking, 2), &[0, 1, 2], 1, &[0, 2]);
+    wave_with_partners(&mut job, 1, [1, 0]);
+    // Rank 1 begins on node 1 from what node 0 has; rank 0's node has its image still, and node 1, too.
+    after(&mut job, Fact::Down { node: 2 });
+    after(&mut job, Fact::Return { rank: 1 });
+    let all = after(&mut job, ended(0, 1));
+    assert_eq!(on(&all), [(0, None), (1, Some(0))]);
+    (0..2).for_each(|rank| drop(after(&mut job, Fact::Started { rank, life: 2 })));
+    after(&mut job, Fact::Ready { rank: 0, life: 2 });
+    let go = after(&mut job, Fact::Ready { rank: 1, life: 2 });
+    let is_sent = |command: &Command| matches!(command, Command::Replicate { .. });
+    assert!(!go.iter().any(is_sent), "both images are on two nodes: {go:?}");
+    // So the next loss is survived, too.
+    after(
+        &mut job,
+        Fact::Up {
+            node: 3,
+            slots: 1,
+            spare: false,
+        },
+    );
+    after(&mut job, Fact::Down { node: 0 });
+    after(&mut job, Fact::Return { rank: 0 });
+    let all = after(&mut job, ended(1, 2));
+    assert_eq!(begins(&all), [(0, From::File(1)), (1, From::File(1))]);
+    assert_eq!(on(&all), [(3, Some(1)), (1, None)]);
+    (0..2).for_each(|rank| drop(after(&mut job, Fact::Started { rank, life: 3 })));
+    after(&mut job, Fact::Ready { rank: 0, life: 3 });
+    let go = after(&mut job, Fact::Ready { rank: 1, life: 3 });
+    let sent: Vec<&Command> = go.iter().filter(|command| is_sent(command)).collect();
+    let (rank, number, to) = (1, 1, 3);
+    assert_eq!(sent, [&Command::Replicate { rank, number, to }]);
+    after(&mut job, stored(rank, number, Place::Node(to)));
+    // A node without ranks that had a file.
+    after(
+        &mut job,
+        Fact::Up {
+            node: 4,
+            slots: 0,
+            spare: false,
+        },
+    );
+    assert!(
+        after(&mut job, Fact::Down { node: 4 })
+            .iter()
+            .all(|command| !is_sent(command))
+    );
+}
