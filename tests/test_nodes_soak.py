@@ -94,7 +94,7 @@ def lose_nodes(jobs, program, rng, kills, name, protocol, begin, nodes_of):
     entry, command = BY_NAME[name], program(name)
     expected = undisturbed(jobs, command, entry, RANKS)
     file = jobs.directory / f"result{jobs.number}"
-    options = ["--lease", f"{LEASE:g}s", *harness.MANY, *every(rng.choice(["100ms", "500ms"]))]
+    options = ["--lease", f"{LEASE:g}s", *harness.MANY, *every(rng.choice(["100ms", "500ms"])), *rng.choice([[], ["--encrypt"]])]
     job = begin([*command, *arguments(entry, True, file)], options, protocol)
     assert job.until(lambda: len(job.lives()) == RANKS), job.result(None).describe()
     nodes = nodes_of(job)
