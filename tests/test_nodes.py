@@ -102,7 +102,7 @@ def test_the_wait_for_nodes_can_be_ended(jobs, ssh):
 
 
 @pytest.mark.parametrize(
-    "options", [["--protocol", "causal"], ["--tolerate", "node"], ["--checkpoint-dir", "d"], ["--spill-dir", "/tmp"]]
+    "options", [["--protocol", "causal"], ["--tolerate", "node"], ["--checkpoint-dir", "/tmp"], ["--spill-dir", "/tmp"]]
 )
 def test_what_does_not_work_on_several_nodes_is_refused(jobs, options):
     result = jobs.resurgo("run", "--nodes", "2", *options, "-n", "2", harness.PROGRAMS / "hello")

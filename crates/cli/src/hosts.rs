@@ -99,12 +99,13 @@ fn check(options: &Options) -> Result<(), Refusal> {
             "auto, pessimistic, blocking and none do",
         )),
     };
+    let has_files = options.images.directory.is_some();
     let given = [
         (options.tolerate_node, "--tolerate node", "leave it out"),
         (
-            options.images.directory.is_some(),
-            "--checkpoint-dir",
-            "images stay in memory without it",
+            has_files && options.protocol.logs(),
+            "--checkpoint-dir with messages that are logged (--protocol auto and pessimistic)",
+            "add --protocol blocking",
         ),
         (
             options.log.spill_directory.is_some(),

@@ -66,8 +66,15 @@ pub fn parse_resume(
     (options.output.json_events, options.output.stats_json) = (None, None);
     options.faults.clear();
     options.images.at.clear();
+    let has_others = named.nodes.names_nodes();
+    if has_others {
+        options.nodes.forget_nodes();
+    }
     let programs = std::mem::take(&mut options.programs);
     read::read(&mut options, arguments, true)?;
+    if has_others {
+        options.nodes.name_files_from_here()?;
+    }
     options.programs = programs;
     hosts::count_ranks(&mut options, Path::new(&origin.directory), variable)?;
     combinations::check(&mut options)?;

@@ -123,9 +123,24 @@ fn time_limit(options: &Options) -> Result<Option<Duration>, Refusal> {
 }
 
 /// Goes on with a suspended job, with what `options` say beyond what it was started with.
-pub fn resume(options: Options, suspended: Suspended) -> Result<Settings, Refusal> {
+pub fn resume(mut options: Options, suspended: Suspended) -> Result<Settings, Refusal> {
     let about = &suspended.header.about;
     let mut job = suspended.header.job.clone();
+    // Without a word it is as many as the first nodes had slots.
+    for (program, then) in options.programs.iter_mut().zip(&job.programs) {
+        program.ranks = then.ranks;
+    }
+    let here = Path::new(&about.origin.directory).to_path_buf();
+    let cluster = hosts::cluster(&options, &here, |name| std::env::var_os(name))?;
+    let cluster = cluster.map(|cluster| with_files(cluster, &job.programs)).transpose()?;
+    if cluster.is_some() && (job.protocol.logs() || about.ranks > about.launched) {
+        return Err(Refusal::new(
+            2,
+            "a job whose messages are logged, or whose ranks have spawned others, cannot go on on several nodes yet; resume it on one \
+             (--nodes 1)",
+        ));
+    }
+    (job.image_files.partners, job.image_files.shared) = (cluster.is_some() && job.images, false);
     job.open_files = check::open_files(about.ranks)?;
     let missing = about.missing(&processor());
     if !missing.is_empty() {
@@ -150,8 +165,10 @@ pub fn resume(options: Options, suspended: Suspended) -> Result<Settings, Refusa
     // Where the node memory lies then was free under these.
     addresses::as_before(&job)?;
     addresses::check_limits(&job.layout(about.ranks), "")?;
-    let faults = faults(&options, about.launched, 1)?;
-    settings(options, job, faults, about.origin.clone(), Some(suspended))
+    let nodes = cluster.as_ref().map_or(1, |cluster| cluster.hosts.len());
+    let faults = faults(&options, about.launched, nodes)?;
+    let settings = settings(options, job, faults, about.origin.clone(), Some(suspended))?;
+    Ok(on_nodes(settings, cluster))
 }
 
 fn settings(
@@ -255,6 +272,7 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
             local_copies: options.images.local_copies || options.images.directory.is_none(),
             // Images of single ranks are of no use without the logs of their node.
             partners: cluster.is_some() && options.has_images() && options.protocol.can_return_together(),
+            shared: false,
         },
         cpus,
         binding,

@@ -18,6 +18,7 @@ mod launch;
 mod life;
 mod net;
 mod node;
+mod node_files;
 mod pmi;
 mod program_file;
 mod ranks;
@@ -294,7 +295,7 @@ impl Agent {
     fn obey(&mut self, message: ToAgent) -> io::Result<()> {
         match message {
             // This agent has its job.
-            ToAgent::Launch(_) | ToAgent::Resume { .. } | ToAgent::Reach { .. } => {}
+            ToAgent::Launch(_) | ToAgent::Resume { .. } | ToAgent::GoOn { .. } | ToAgent::Reach { .. } => {}
             ToAgent::Do(command) => self.carry_out(command)?,
             ToAgent::Suspend { about, input } => {
                 if self.ending.is_none() {
@@ -302,6 +303,13 @@ impl Agent {
                 }
             }
             ToAgent::Record { about, input } => self.record(about, input)?,
+            ToAgent::TellState => self.tell_state(None)?,
+            ToAgent::RecordEnded {
+                number,
+                oldest,
+                is_written,
+            } => self.work.record_ended(oldest..=number, is_written),
+            ToAgent::Shared(offer) => self.work.know(offer),
             ToAgent::FaultAt { rank, messages } => self.work.ranks[rank].fault_at_messages = messages,
             ToAgent::MeasureLogs => self.measure_logs()?,
             ToAgent::Kill { rank } => {
@@ -389,7 +397,8 @@ impl Agent {
         let work = &mut self.work;
         if let Some(store) = work.store.take() {
             (0..size).for_each(|rank| store.end(rank));
-            store.close(self.finished, work.ranks.iter().all(Rank::has_ended_well));
+            let mut here = work.ranks.iter().enumerate().filter(|(rank, _)| work.is_here(*rank));
+            store.close(self.finished, here.all(|(_, rank)| rank.has_ended_well()));
         }
         self.send(&ToDispatcher::Stopped { statistics })?;
         self.control.flush_all();

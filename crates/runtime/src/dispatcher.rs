@@ -12,11 +12,13 @@ pub mod examine;
 mod heard;
 mod images;
 mod input;
+mod job_files;
 mod kept;
 mod launching;
 mod ledger;
 mod lines;
 mod node;
+mod node_files;
 mod node_loss;
 mod output;
 mod record;
@@ -254,6 +256,9 @@ impl Dispatcher {
         if !self.suspension.is_done() && !self.suspension.is_elsewhere {
             // The beginnings of lines of a suspended job are printed when it goes on.
             self.output.end_all();
+        }
+        if let Some(files) = self.suspension.files.take() {
+            files.close(self.suspension.has_finished, code == 0);
         }
         let statistics = self.stopped.take().unwrap_or_default();
         self.tell_what_can_be_resumed();

@@ -21,6 +21,8 @@
 //! u64 0). Integers are little-endian. The key lies in the file [`KEY`] beside it, which only the user can read: nobody else can make such
 //! a file, or change one. The image files that belong to it are named in it with their digests, so the key vouches for them too.
 
+pub mod ranks;
+
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -32,7 +34,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::unistd::{Whence, geteuid, lseek};
 use resurgo_protocol::{Protocol, kinds};
-use resurgo_wire::control::Job;
+use resurgo_wire::control::{Job, Sight, Stdin};
 use resurgo_wire::node_memory;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -49,6 +51,8 @@ pub const FILE: &str = "suspended";
 const NEW: &str = "suspended.new";
 /// The same for the one that is written while the job runs.
 const NEW_OF_WAVE: &str = "wave.new";
+/// Beginning of the names of files that agents of several nodes hold locks on; the number of the node follows.
+const OF_NODE: &str = "node-";
 const MAGIC: &[u8; 8] = b"resurgoS";
 const FORMAT: u32 = 5;
 /// The oldest format that is still read. It knows nothing of waves.
@@ -60,8 +64,9 @@ const MAX_JSON: u64 = 1 << 32;
 const PAGE: usize = 4096;
 /// How long somebody may hold a lock who only looks at the job.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// How long what is left of a killed run may take to be gone: a thread of its agent may wait for the disk.
-const AFTER_A_KILL: Duration = Duration::from_secs(2);
+/// How long what is left of a killed run may take to be gone: a thread of its agent may wait for the disk, and agents of other nodes for
+/// the end of their leases.
+const AFTER_A_KILL: Duration = Duration::from_secs(5);
 /// Bytes of a section that are written at a time.
 const STEP: usize = 4 << 20;
 
@@ -104,6 +109,9 @@ pub struct About {
     /// Where its output stood.
     #[serde(default)]
     pub printed: Option<Place>,
+    /// By rank: the name of the node that has its images, where there are several.
+    #[serde(default)]
+    pub nodes: Vec<String>,
     /// What else the dispatcher needs.
     pub dispatcher: Value,
 }
@@ -227,6 +235,19 @@ pub enum NoWave {
     Unknown,
 }
 
+/// The job as a later run is to find it.
+pub fn lasting(job: &Job) -> Job {
+    let mut job = job.clone();
+    if let Stdin::File(path, _) = &mut job.stdin
+        && let Ok(real) = fs::read_link(&path)
+    {
+        // It leads through the dispatcher's process.
+        *path = real.into_os_string();
+    }
+    job.nodes = None;
+    job
+}
+
 /// Makes the key of a job, in its directory. Returns it with what keeps others from resuming the job.
 pub fn make_key(directory: &Directory) -> io::Result<(Key, File)> {
     let key = crate::sys::random()?;
@@ -241,7 +262,52 @@ pub fn make_key(directory: &Directory) -> io::Result<(Key, File)> {
 /// Whether the job whose files are in `directory` runs.
 pub fn runs(directory: &Directory) -> bool {
     // The agents of some versions hold one on the other file.
-    directory.is_locked(KEY) || directory.is_locked(FILE)
+    directory.is_locked(KEY) || directory.is_locked(FILE) || has_agents(directory)
+}
+
+/// The agent of one of several nodes uses the directory.
+fn has_agents(directory: &Directory) -> bool {
+    let names = directory.names().into_iter();
+    let mut of_nodes = names.filter(|name| name.as_encoded_bytes().starts_with(OF_NODE.as_bytes()));
+    of_nodes.any(|name| directory.is_locked(name))
+}
+
+/// Says that the agent of node `node` uses the directory, as long as the file is open.
+pub fn lock_for_node(directory: &Directory, node: u32) -> io::Result<File> {
+    let file = directory.open_file(format!("{OF_NODE}{node}"), OFlag::O_RDWR | OFlag::O_CREAT)?;
+    let _ = file.try_lock();
+    Ok(file)
+}
+
+/// The agent of node `node` uses the directory no more.
+pub fn unlock_for_node(directory: &Directory, node: u32) {
+    let _ = directory.remove(format!("{OF_NODE}{node}"));
+}
+
+/// The job's key is in the directory: it is put there if there is none.
+///
+/// # Errors
+/// It cannot be, or there is another one.
+pub fn have_key(directory: &Directory, key: &Key) -> io::Result<()> {
+    match directory.open_file(KEY, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL) {
+        Ok(mut file) => return file.write_all(key).and_then(|()| file.sync_all()),
+        Err(error) => match io::Error::from(error) {
+            error if error.kind() == io::ErrorKind::AlreadyExists => {}
+            error => return Err(error),
+        },
+    }
+    let begun = Instant::now();
+    loop {
+        let there = directory.read(KEY)?;
+        if there == key {
+            return Ok(());
+        }
+        // Another node that sees the same directory may be writing it.
+        if there.len() >= key.len() || begun.elapsed() > AFTER_A_KILL {
+            return Err(io::Error::other("what lies there is of another job"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Keeps others from resuming the job in `directory`; none: it runs.
@@ -373,6 +439,16 @@ impl Suspended {
         })
     }
 
+    /// The images that lie beside the file.
+    pub fn sight(&self) -> Sight {
+        let directory = Directory::open(&self.directory, Trust::Groups).ok();
+        let names = directory.map_or(Vec::new(), |directory| directory.names());
+        Sight {
+            is_shared: true,
+            images: names.into_iter().filter_map(|name| name.into_string().ok()).collect(),
+        }
+    }
+
     /// Removes what killed ranks have left in memory.
     pub fn remove_leftovers(&self) {
         let name = resurgo_pmi::kvs_name(&self.header.job.name, 0);
@@ -445,6 +521,11 @@ impl Reader {
 
     pub fn header(&self) -> &Header {
         &self.opened.header
+    }
+
+    /// The directory that it is in, and the job's key.
+    pub fn directory(&self) -> io::Result<(Directory, Key)> {
+        Ok((self.opened.directory.try_clone()?, self.opened.key))
     }
 
     fn take(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
@@ -643,16 +724,17 @@ impl Writer {
     /// Makes what has been written the job's file in `directory`, in place of an older one. Returns its length.
     pub fn finish(self, directory: &Directory) -> io::Result<u64> {
         let bytes = self.sync()?;
-        directory.rename(NEW, FILE)?;
+        name(directory, false)?;
         // From here on it is the job's file. The directory itself may be new.
         directory.sync();
         Ok(bytes)
     }
 }
 
-/// Makes the file of a wave, which is on the disk, the job's file in `directory`. The name may not be on the disk yet.
-pub fn name_wave(directory: &Directory) -> io::Result<()> {
-    directory.rename(NEW_OF_WAVE, FILE)
+/// Makes the file that has been written, and is on the disk, the job's file in `directory`: that of a wave or of a suspension. The name
+/// may not be on the disk yet.
+pub fn name(directory: &Directory, is_of_wave: bool) -> io::Result<()> {
+    directory.rename(if is_of_wave { NEW_OF_WAVE } else { NEW }, FILE)
 }
 
 /// Removes what has been written of files that will not be complete.

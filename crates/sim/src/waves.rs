@@ -447,8 +447,7 @@ impl World {
 
     /// Something fails: a process, several, all, a copy, the launcher.
     fn fail(&mut self) -> Result<(), Violation> {
-        let may_resume = self.nodes.storage == Storage::Shared && !self.whole_in_files().is_empty();
-        if may_resume && self.random.one_in(4) {
+        if self.may_resume() && self.random.one_in(4) {
             return self.lose_launcher();
         }
         if self.nodes.linked && self.random.one_in(3) {

@@ -17,11 +17,12 @@ use resurgo_protocol::{Command, Fact};
 use serde::{Deserialize, Serialize};
 
 use crate::counters::{Cost, Costs, Sizes};
+use crate::replica::Offer;
 use frames::frame;
 pub use frames::{FrameBuffer, FrameError, MAX_FRAME, Message, first_message};
 pub(crate) use frames::{from_json, json};
 pub use job::{Addresses, Grouping, ImageFiles, Job, Program, Stdin, WantedProgram, appnums, protocol_number};
-pub use link::{AGENT, Alike, Arrival, INVITED, Invitation, KEPT, LONGEST_INVITATION};
+pub use link::{AGENT, Alike, Arrival, INVITED, Invitation, JobDirectory, KEPT, LONGEST_INVITATION, Sight};
 pub use nodes::Nodes;
 
 /// Which of a rank's streams.
@@ -164,6 +165,14 @@ pub enum ToAgent {
         id: String,
         input: Option<OsString>,
     },
+    /// The same for an agent of one of several nodes: `ranks` is what the agents had told of them ([`ToDispatcher::State`]).
+    GoOn { job: Box<Job>, ranks: serde_json::Value },
+    /// All ranks have been halted: tell what is to be written down of those of this node. Answered by [`ToDispatcher::State`].
+    TellState,
+    /// The dispatcher of several nodes has written down this wave, or could not. If it has, files since wave `oldest` stay.
+    RecordEnded { number: u64, oldest: u64, is_written: bool },
+    /// Another node has written this image where all nodes see it.
+    Shared(Offer),
     /// Send a signal to all ranks that run.
     Signal { number: i32 },
     /// End everything: SIGKILL to what has not ended after the grace period; answered by [`ToDispatcher::Stopped`].
@@ -334,6 +343,14 @@ pub enum ToDispatcher {
     WaveInFiles {
         number: u64,
     },
+    /// On one of several nodes: what is to be written down of its ranks, of this wave or of a suspension. What they printed up to then
+    /// has been sent before.
+    State {
+        wave: Option<u64>,
+        ranks: Vec<(usize, serde_json::Value)>,
+    },
+    /// The image is in a file that all nodes see.
+    Shared(Offer),
     /// If this run is lost, the job can be resumed from this wave.
     Recorded {
         number: u64,

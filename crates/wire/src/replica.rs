@@ -37,6 +37,7 @@ const NAMES: [&str; 12] = [
 
 /// An image that can be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "control", derive(serde::Serialize, serde::Deserialize))]
 pub struct Offer {
     pub rank: u32,
     pub number: u64,

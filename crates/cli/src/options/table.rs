@@ -198,20 +198,20 @@ table! {
     "-configfile" "FILE" "" Run
         "the programs are in FILE, one a line"
         Program(config_file);
-    "-hosts -host -H" "A,B:4" "" Run
+    "-hosts -host -H" "A,B:4" "" RunOrResume
         "run ranks on these hosts: each takes one rank in turn, or as many as it has slots (:4)"
         Program(hosts_listed);
-    "-f -hostfile -machinefile" "FILE" "" Run
+    "-f -hostfile -machinefile" "FILE" "" RunOrResume
         "the same, with the hosts in FILE, one a line: host, host:4 or host slots=4"
         Program(hosts_in_file);
-    "-ppn -perhost" "N" "" Run
+    "-ppn -perhost" "N" "" RunOrResume
         "ranks that each host takes in turn, whatever slots it has"
         Job(|options, value| per_node(value).map(|ranks| options.nodes.per_node = Some(ranks)));
-    "-launcher -bootstrap" "NAME" "" Run
+    "-launcher -bootstrap" "NAME" "" RunOrResume
         "what starts resurgo on other hosts: ssh, slurm or fork, which is for this machine alone (slurm in a job of Slurm, \
          otherwise ssh)"
         Job(|options, value| launcher(value).map(|launcher| options.nodes.launcher = Some(launcher)));
-    "-launcher-exec -bootstrap-exec" "FILE" "" Run
+    "-launcher-exec -bootstrap-exec" "FILE" "" RunOrResume
         "the program to use instead of ssh or srun"
         Job(|options, value| { options.nodes.launcher_file = Some(PathBuf::from(value)); Ok(()) });
     "-rmk -iface -localhost -usize -order-nodes -topolib -demux" "WORD" "" Run
@@ -254,16 +254,16 @@ table! {
         Job(|options, value| microseconds(value).map(|time| options.spin = Some(time)));
 }
 "Several nodes" {
-    "--nodes" "N" "" RunOrEnvironment
+    "--nodes" "N" "" Everywhere
         "so many nodes, all on this machine, each with an agent and a memory of its own"
         Job(|options, value| nodes(value).map(|nodes| options.nodes.count = Some(nodes)));
-    "--spares" "N" "" RunOrEnvironment
+    "--spares" "N" "" Everywhere
         "keep the last N nodes for ranks whose nodes are lost"
         Job(|options, value| at_least_one(value).map(|nodes| options.nodes.spares = nodes));
     "--allow-missing" "N" "" RunOrEnvironment
         "begin without up to N nodes that cannot be reached; their ranks go to the others"
         Job(|options, value| at_least_one(value).map(|nodes| options.nodes.may_miss = nodes));
-    "--lease" "TIME" "3s" RunOrEnvironment
+    "--lease" "TIME" "3s" Everywhere
         "how long a node may be silent before its ranks are taken for lost"
         Job(|options, value| lease(value).map(|lease| options.nodes.lease = lease));
     "--encrypt" "" "" RunOrEnvironment

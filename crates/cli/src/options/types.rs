@@ -111,6 +111,31 @@ pub struct Nodes {
     pub is_encrypted: bool,
 }
 
+impl Nodes {
+    /// They are said, and not only how they are used.
+    pub fn names_nodes(&self) -> bool {
+        !self.hosts.is_empty() || self.count.is_some()
+    }
+
+    /// Host files are named from the current directory, wherever the job was started.
+    pub fn name_files_from_here(&mut self) -> Result<(), String> {
+        for hosts in &mut self.hosts {
+            if let Hosts::InFile(option, file) = hosts {
+                let absolute = std::path::absolute(&*file);
+                *file = absolute.map_err(|error| format!("{option} {}: {error}", file.display()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A job that goes on is on others.
+    pub fn forget_nodes(&mut self) {
+        (self.hosts, self.count, self.spares) = (Vec::new(), None, 0);
+        (self.launcher, self.launcher_file) = (None, None);
+        self.per_node = None;
+    }
+}
+
 /// On which processors ranks run, and in which order they take them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Binding {

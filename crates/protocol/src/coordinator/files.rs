@@ -135,7 +135,7 @@ impl Coordinator {
     }
 
     /// The waves of a unit of which every rank has its image in a file, the newest first.
-    pub(super) fn waves_in_files(&self, unit: usize) -> Vec<u64> {
+    pub fn waves_in_files(&self, unit: usize) -> Vec<u64> {
         let members = &self.units[unit].members;
         let has = |number: &u64| {
             let mut members = members.iter();

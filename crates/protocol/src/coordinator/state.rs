@@ -78,6 +78,8 @@ pub struct Former {
     /// Its complete files, the older one first.
     pub files: Vec<u64>,
     pub finished: bool,
+    /// Where they can be read; what is not here can be read everywhere.
+    pub places: BTreeMap<u64, BTreeSet<Place>>,
 }
 
 /// The present life of a rank.
@@ -140,6 +142,7 @@ impl Images {
             // A program that has been changed must not begin again where its image cannot be used.
             begun: former.begun || !former.files.is_empty(),
             files: former.files,
+            places: former.places,
             ..Images::default()
         }
     }

@@ -258,9 +258,8 @@ fn all_begin_from_the_newest_wave_of_which_all_have_their_images() {
 fn a_wave_whose_transit_cannot_be_read_is_none() {
     let former = |files: Vec<u64>| Former {
         asked: 4,
-        begun: false,
         files,
-        finished: false,
+        ..Former::default()
     };
     let ranks = vec![former(vec![3, 4]), former(vec![3, 4])];
     let mut job = Coordinator::resume(plan(Protocol::ChandyLamport, 2, true), ranks, [3, 4]);

@@ -212,10 +212,7 @@ impl Agent {
             }
             Kind::Synced => {
                 let written = images.keep_file(rank);
-                self.report(Fact::Written {
-                    rank: rank as u32,
-                    number,
-                });
+                self.file_is_whole(rank as u32, number)?;
                 written.map_or(Ok(()), |written| self.send(&written))?;
             }
             Kind::WriteFailed => {

@@ -14,6 +14,7 @@ use resurgo_protocol::membership::{Duty, Timing};
 use resurgo_wire::control::{Arrival, Invitation, LONGEST_INVITATION, ToDispatcher};
 use resurgo_wire::handshake::{Greeting, Hello, Server, Word};
 
+use super::store::Store;
 use crate::connection::Connection;
 use crate::stream::{Stream, Tls};
 use crate::{interfaces, likeness, server_process, since_boot};
@@ -32,6 +33,8 @@ pub(super) struct Guest {
     mesh: TcpListener,
     /// Where they give and take copies of images.
     copies: Option<TcpListener>,
+    /// Where image files are.
+    store: Option<Store>,
 }
 
 impl Guest {
@@ -45,12 +48,19 @@ impl Guest {
         greet(&mut control, &invitation)?;
         let listen = || server_process::listen_for(&invitation.addresses);
         let (mesh, copies) = (listen()?, listen()?);
+        let store = invitation.directory.as_ref().map(|place| {
+            let store = Store::on_node(place, invitation.node);
+            store.map_err(|error| format!("{}: {error}{}", place.path.display(), crate::hint(&error)))
+        });
         let host = gethostname().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         control.queue(&ToDispatcher::Arrived(Arrival {
             host,
             mesh: addresses(&invitation, &control, mesh.local_addr()?.port()),
             copies: copies.local_addr()?.port(),
             alike: likeness::of_this_node(&invitation.files)?,
+            directory: store
+                .as_ref()
+                .map(|store| store.as_ref().map(Store::sight).map_err(String::clone)),
         }));
         let timing = Timing::of_lease(Duration::from_millis(invitation.lease_ms));
         let guest = Guest {
@@ -58,6 +68,7 @@ impl Guest {
             life_line,
             mesh,
             copies: Some(copies),
+            store: store.and_then(Result::ok),
         };
         Ok((guest, control))
     }
@@ -70,6 +81,11 @@ impl Guest {
     /// Where agents of other nodes give and take copies of images, once.
     pub fn copies(&mut self) -> Option<TcpListener> {
         self.copies.take()
+    }
+
+    /// Where image files are, once.
+    pub fn store(&mut self) -> Option<Store> {
+        self.store.take()
     }
 
     /// Sends the heartbeat that is due. False: the lease is over.

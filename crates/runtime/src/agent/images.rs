@@ -21,10 +21,10 @@ use serde_json::Value;
 use super::files::ImageFile;
 use super::life::Life;
 use super::ranks::Rank;
-use super::suspend::ImagesState;
 use super::{Agent, Source, Work};
 use crate::memory;
 use crate::note::{Counts, Note};
+use crate::suspended::ranks::ImagesState;
 
 const IN_PMI: &str = "it is talking to the process manager";
 

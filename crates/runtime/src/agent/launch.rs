@@ -68,6 +68,12 @@ impl Waiting {
 
     /// Waits for the job and begins it. None: the dispatcher has gone, or has been told why the job cannot begin.
     pub(super) fn launch(mut self) -> io::Result<Option<Agent>> {
+        let store = self.guest.as_mut().and_then(Guest::store);
+        self.await_job(store)
+    }
+
+    /// The same. `store`: where image files are to be, on one of several nodes.
+    fn await_job(mut self, mut store: Option<Store>) -> io::Result<Option<Agent>> {
         loop {
             let mut ready = vec![PollFd::new(self.control.as_fd(), PollFlags::POLLIN)];
             ready.extend(
@@ -86,6 +92,7 @@ impl Waiting {
             if let Some(guest) = &mut self.guest
                 && (is_about_guest && !guest.holds() || !guest.keep_up(&mut self.control)?)
             {
+                store.take().into_iter().for_each(Store::leave);
                 return Ok(None);
             }
             let received = self.control.receive::<ToAgent>()?;
@@ -93,8 +100,18 @@ impl Waiting {
             while let Some(message) = messages.next() {
                 let (work, is_resumed) = match message {
                     ToAgent::Launch(job) => {
-                        let launched = Work::launch(*job).map_err(|reason| Box::new(ToDispatcher::Failed { reason }));
-                        (launched, false)
+                        let launched = Work::launch(*job, store.take());
+                        (
+                            launched.map_err(|reason| Box::new(ToDispatcher::Failed { reason })),
+                            false,
+                        )
+                    }
+                    ToAgent::GoOn { job, ranks } => {
+                        let resumed = Work::go_on(*job, store.take(), ranks);
+                        (
+                            resumed.map_err(|reason| Box::new(ToDispatcher::Failed { reason })),
+                            false,
+                        )
                     }
                     ToAgent::Resume {
                         job,
@@ -131,6 +148,7 @@ impl Waiting {
                 }
             }
             if received.closed {
+                store.take().into_iter().for_each(Store::leave);
                 return Ok(None);
             }
         }
@@ -169,7 +187,7 @@ impl Waiting {
 
 impl Work {
     /// All that a job that begins needs on this node before its first process starts.
-    fn launch(job: Job) -> Result<Work, String> {
+    fn launch(job: Job, store: Option<Store>) -> Result<Work, String> {
         let appnums = appnums(&job.programs);
         let mut job = job;
         if job.nodes.is_some() {
@@ -177,15 +195,21 @@ impl Work {
         }
         let mut work = Work::without_ranks(job, appnums.len())?;
         let files = &work.job.image_files;
-        if let Some(directory) = &files.directory {
-            let store = Store::create(directory.as_ref(), &work.job.name, files.keep).map_err(|error| {
-                format!(
-                    "cannot make a directory for image files in {}: {error}",
-                    directory.display()
+        work.store = match (store, &files.directory) {
+            (Some(mut store), Some(_)) => {
+                store.keep(files.keep);
+                Some(store)
+            }
+            (None, Some(directory)) => {
+                let store = Store::create(directory.as_ref(), &work.job.name, files.keep);
+                let directory = directory.display();
+                Some(
+                    store
+                        .map_err(|error| format!("cannot make a directory for image files in {directory}: {error}"))?,
                 )
-            })?;
-            work.store = Some(store);
-        }
+            }
+            (_, None) => None,
+        };
         work.ranks = appnums.into_iter().map(|program| Rank::new(program as usize)).collect();
         Ok(work)
     }

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use resurgo_image::Socket;
@@ -80,6 +81,15 @@ pub struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
+    /// What wakes the mover. An image in a file may have been taken where there is one, or go on there: its process has a bell always.
+    fn bell(&self) -> io::Result<Option<OwnedFd>> {
+        match (self.net, self.store) {
+            (Some(net), _) => net.bell().try_clone_to_owned().map(Some),
+            (None, Some(_)) => Ok(Some(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?.into())),
+            (None, None) => Ok(None),
+        }
+    }
+
     /// The path of an image file, for people.
     fn shown(&self, image: &Saved) -> PathBuf {
         self.store
@@ -170,9 +180,9 @@ impl Life {
                 child_fd: SPILL_FD,
             });
         }
-        if let Some(net) = around.net {
+        if let Some(bell) = around.bell()? {
             mappings.push(FdMapping {
-                parent_fd: net.bell().try_clone_to_owned()?,
+                parent_fd: bell,
                 child_fd: NET_FD,
             });
         }

@@ -417,6 +417,7 @@ pub(super) mod tests {
             images: false,
             image_files: ImageFiles {
                 partners: false,
+                shared: false,
                 directory: None,
                 compress: None,
                 keep: false,

@@ -15,8 +15,8 @@ use super::feed::Feed;
 use super::images::{Images, Restoring};
 use super::life::{Begin, Life, Surroundings};
 use super::program_file::Mapped;
-use super::suspend::RankState;
 use super::{Agent, PATIENCE, Source, Work, spawn};
+use crate::suspended::ranks::RankState;
 use crate::{children, leftovers, monotonic_ns};
 
 /// How long a rank that is live again may take to repeat its output before it is no longer waited for.

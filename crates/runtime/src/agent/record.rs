@@ -42,6 +42,17 @@ enum Step {
     Writing(InThread<u64>),
     /// The file has its name, which a thread brings to the disk.
     Naming(InThread<u64>),
+    /// The dispatcher of several nodes does all of it.
+    Elsewhere,
+}
+
+impl Recording {
+    fn elsewhere(number: u64, oldest: u64, ranks: usize) -> Recording {
+        Recording {
+            wave: Wave { number, oldest, ranks },
+            step: Step::Elsewhere,
+        }
+    }
 }
 
 /// The agent's part.
@@ -98,12 +109,7 @@ impl Work {
     /// All that a later run needs of the agent to begin from `wave`, as it is now: what images there are, and the logs of the wave.
     fn gather(&self, wave: u64, oldest: u64) -> io::Result<Gathered> {
         let mut state = self.state();
-        for rank in &mut state.ranks {
-            // All ranks have run at the wave, and do so again.
-            (rank.finished, rank.ended_well) = (false, false);
-            rank.images.asked = wave;
-            rank.images.files.retain(|file| (oldest..=wave).contains(&file.number));
-        }
+        state.ranks = state.ranks.into_iter().map(|rank| rank.of_wave(wave, oldest)).collect();
         let mut memory = Section::default();
         if self.logs() {
             let slots = self.ranks.iter().map(|rank| rank.images.slot_of(wave));
@@ -115,7 +121,7 @@ impl Work {
             state.logs = logs;
         }
         Ok(Gathered {
-            job: self.lasting_job(),
+            job: suspended::lasting(&self.job),
             state: serde_json::to_value(state)?,
             sections: vec![memory, Section::default()],
         })
@@ -155,7 +161,7 @@ impl Work {
         if self.in_files(wave.number) < wave.ranks {
             return Err(io::Error::other("its images are not used any more"));
         }
-        suspended::name_wave(directory)?;
+        suspended::name(directory, true)?;
         let directory = directory.try_clone()?;
         InThread::start(move || {
             directory.sync();
@@ -170,6 +176,10 @@ impl Agent {
         let work = &mut self.work;
         if work.directory().is_none() || work.is_recording() || work.is_halting() {
             return Ok(());
+        }
+        if work.job.nodes.is_some() {
+            work.recording = Some(Recording::elsewhere(number, oldest, work.in_files(number)));
+            return self.tell_state(Some((number, oldest)));
         }
         match work.gather(number, oldest) {
             Ok(gathered) => {
@@ -224,7 +234,7 @@ impl Agent {
                 let bytes = thread.answer()?;
                 return self.recorded(wave, bytes);
             }
-            Step::Gathered(_) => {
+            Step::Gathered(_) | Step::Elsewhere => {
                 work.recording = Some(Recording { wave, step });
                 return Ok(());
             }

@@ -98,7 +98,7 @@ impl Shipping {
             node,
             key,
             tls,
-            keeper: Arc::new(Keeper::new(shelf, contents)),
+            keeper: Arc::new(Keeper::new(node, shelf, contents)),
             events: Events { way, bell },
         };
         Ok(Shipping {

@@ -12,15 +12,17 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::fcntl::OFlag;
+use resurgo_wire::control::{JobDirectory, Sight};
 
 use super::ship::Shelf;
 use crate::note;
-use crate::own_directory::Directory;
+use crate::own_directory::{self, Directory, Trust};
 use crate::suspended::{self, Key};
 use crate::sys::random;
 
@@ -32,8 +34,16 @@ pub struct Store {
     shelf: Shelf,
     key: Key,
     keep: bool,
+    /// The number of this node, where there are several.
+    node: Option<u32>,
+    /// It is the dispatcher's directory, too, which sees to its end.
+    is_dispatchers: bool,
+    /// This process has made the directory.
+    is_new: bool,
     /// Files that the job can be resumed from, with the ranks whose images they are.
     pinned: HashMap<OsString, Option<usize>>,
+    /// The waves that the job can be resumed from.
+    waves: RangeInclusive<u64>,
     /// Keeps others from resuming the job meanwhile.
     _locks: Vec<File>,
 }
@@ -48,24 +58,72 @@ impl Store {
 
     /// The directory of a job that goes on.
     pub fn of(directory: Directory, key: Key, locks: Vec<File>, keep: bool) -> Store {
+        Store::new(Shelf::Directory(Arc::new(directory)), key, locks, keep)
+    }
+
+    fn new(shelf: Shelf, key: Key, locks: Vec<File>, keep: bool) -> Store {
         Store {
-            shelf: Shelf::Directory(Arc::new(directory)),
+            shelf,
             key,
             keep,
+            node: None,
+            is_dispatchers: false,
+            is_new: false,
             pinned: HashMap::new(),
+            waves: RangeInclusive::new(1, 0),
             _locks: locks,
+        }
+    }
+
+    /// The directory of a job on several nodes, as this one sees it. It is made unless it is there.
+    pub fn on_node(place: &JobDirectory, node: u32) -> io::Result<Store> {
+        let path = Path::new(&place.path);
+        let (above, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
+        let (directory, is_new) = match Directory::new_within(above, name) {
+            Err(own_directory::Error::Io { source, .. }) if source.kind() == io::ErrorKind::AlreadyExists => {
+                (Directory::open(path, Trust::Groups)?, false)
+            }
+            made => (made?, true),
+        };
+        let is_dispatchers = directory.has(&place.sign);
+        suspended::have_key(&directory, &place.key)?;
+        let lock = suspended::lock_for_node(&directory, node)?;
+        Ok(Store {
+            node: Some(node),
+            is_dispatchers,
+            is_new,
+            ..Store::of(directory, place.key, vec![lock], false)
+        })
+    }
+
+    /// The job does not begin.
+    pub fn leave(self) {
+        let Some((directory, node)) = self.directory().zip(self.node) else {
+            return;
+        };
+        suspended::unlock_for_node(directory, node);
+        if self.is_new {
+            let _ = directory.remove_all();
+        }
+    }
+
+    /// Files stay when the job has ended well.
+    pub fn keep(&mut self, keep: bool) {
+        self.keep = keep;
+    }
+
+    /// What it holds of images, and whose it is.
+    pub fn sight(&self) -> Sight {
+        let names = self.shelf.names().into_iter().filter(|name| note::is_file_name(name));
+        Sight {
+            is_shared: self.is_dispatchers,
+            images: names.filter_map(|name| name.into_string().ok()).collect(),
         }
     }
 
     /// Without a directory: nothing outlives this process.
     pub fn in_memory() -> io::Result<Store> {
-        Ok(Store {
-            shelf: Shelf::in_memory(),
-            key: random()?,
-            keep: false,
-            pinned: HashMap::new(),
-            _locks: Vec::new(),
-        })
+        Ok(Store::new(Shelf::in_memory(), random()?, Vec::new(), false))
     }
 
     pub fn directory(&self) -> Option<&Directory> {
@@ -120,6 +178,23 @@ impl Store {
         }
     }
 
+    /// The job can be resumed from these waves: files of them stay, also those that come to this node later.
+    pub fn pin_waves(&mut self, waves: RangeInclusive<u64>) {
+        self.waves = waves;
+    }
+
+    /// Files of other ranks stay as long as their own nodes want.
+    pub fn pin_only(&mut self, is_here: impl Fn(usize) -> bool) {
+        self.pinned.retain(|_, rank| rank.is_none_or(&is_here));
+    }
+
+    /// A file has become one of this node.
+    pub fn adopted(&mut self, rank: usize, number: u64, name: &OsStr) {
+        if self.waves.contains(&number) {
+            self.pinned.insert(name.to_owned(), Some(rank));
+        }
+    }
+
     /// Removes image files that nothing can be resumed from.
     pub fn remove_others(&self) {
         for name in self.shelf.names() {
@@ -131,7 +206,7 @@ impl Store {
 
     /// The file over which the next image of a rank is written, if there is one.
     pub fn former(&self, rank: usize) -> io::Result<File> {
-        self.shelf.open(spare(rank).as_ref())
+        self.shelf.open(self.spare(rank).as_ref())
     }
 
     /// A complete image file.
@@ -142,8 +217,8 @@ impl Store {
     /// Opens the file for the next image of a rank, and writes the page of its note.
     pub fn begin(&self, rank: usize, page: &[u8]) -> io::Result<File> {
         // One that is there already has its room on the disk, or in memory.
-        let new = temporary(rank);
-        let _ = self.shelf.rename(spare(rank).as_ref(), new.as_ref());
+        let new = self.temporary(rank);
+        let _ = self.shelf.rename(self.spare(rank).as_ref(), new.as_ref());
         let file = self.shelf.open_to_write(new.as_ref())?;
         file.write_all_at(page, resurgo_image::file::NOTE_OFFSET)?;
         Ok(file)
@@ -154,12 +229,12 @@ impl Store {
     pub fn complete(&self, rank: usize, number: u64, rest: &[u8]) -> io::Result<(OsString, u64, Option<File>)> {
         let mut unsynced = None;
         if !rest.is_empty() {
-            let file = self.shelf.open_to_write(temporary(rank).as_ref())?;
+            let file = self.shelf.open_to_write(self.temporary(rank).as_ref())?;
             file.write_all_at(rest, file.metadata()?.len())?;
             unsynced = Some(file);
         }
         let name: OsString = note::file_name(rank, number).into();
-        self.shelf.rename(temporary(rank).as_ref(), &name)?;
+        self.shelf.rename(self.temporary(rank).as_ref(), &name)?;
         let bytes = self.image(&name).and_then(|file| file.metadata());
         Ok((name, bytes.map_or(0, |file| file.len()), unsynced))
     }
@@ -170,7 +245,7 @@ impl Store {
             return;
         }
         // It was removed by somebody else, or cannot be: then it is removed with the directory.
-        let _ = self.shelf.rename(name, spare(rank).as_ref());
+        let _ = self.shelf.rename(name, self.spare(rank).as_ref());
     }
 
     /// There is a file with what is in transit in a wave.
@@ -233,13 +308,13 @@ impl Store {
 
     /// The rank writes no more images.
     pub fn end(&self, rank: usize) {
-        self.shelf.remove(spare(rank).as_ref());
+        self.shelf.remove(self.spare(rank).as_ref());
         self.give_up(rank);
     }
 
     /// The file will not be written.
     pub fn give_up(&self, rank: usize) {
-        self.shelf.remove(temporary(rank).as_ref());
+        self.shelf.remove(self.temporary(rank).as_ref());
     }
 
     /// Ends with the job: its files go when it has ended well, unless they are to be kept. A program that has come to its end
@@ -248,6 +323,12 @@ impl Store {
         let Shelf::Directory(directory) = &self.shelf else {
             return;
         };
+        if let Some(node) = self.node {
+            suspended::unlock_for_node(directory, node);
+            if self.is_dispatchers || !finished {
+                return;
+            }
+        }
         if finished {
             suspended::remove(directory);
         }
@@ -257,12 +338,22 @@ impl Store {
     }
 }
 
-fn temporary(rank: usize) -> String {
-    format!("rank-{rank}.new")
-}
+impl Store {
+    fn temporary(&self, rank: usize) -> String {
+        self.named(rank, "new")
+    }
 
-fn spare(rank: usize) -> String {
-    format!("rank-{rank}.spare")
+    fn spare(&self, rank: usize) -> String {
+        self.named(rank, "spare")
+    }
+
+    /// Nodes that see one directory have names of their own.
+    fn named(&self, rank: usize, what: &str) -> String {
+        match self.node {
+            Some(node) => format!("rank-{rank}.{what}-{node}"),
+            None => format!("rank-{rank}.{what}"),
+        }
+    }
 }
 
 fn in_transit(wave: u64) -> OsString {

@@ -4,13 +4,13 @@
 //! failed at once; so what is written down is what the agent holds for them: the node memory, the spill file and their image files;
 //! and the dispatcher's part, with its ledger and the standard input so far. See `record.rs` for what is written while they run.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 
 use resurgo_protocol::coordinator::Former;
-use resurgo_wire::control::{Job, Stdin, ToDispatcher};
+use resurgo_wire::control::{Job, ToDispatcher};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -20,6 +20,7 @@ use super::store::Store;
 use super::wave_logs::WaveLog;
 use super::{Agent, Work};
 use crate::own_directory::Directory;
+use crate::suspended::ranks::{FileState, RankState};
 use crate::suspended::{self, About, Header, Reader, Section, Writer};
 
 /// How far the suspension of a job has come.
@@ -42,34 +43,6 @@ pub(super) struct State {
     pub logs: Vec<WaveLog>,
 }
 
-/// A rank, as it is written down.
-#[derive(Serialize, Deserialize)]
-pub(super) struct RankState {
-    pub program: usize,
-    pub number: u64,
-    pub finished: bool,
-    pub ended_well: bool,
-    pub images: ImagesState,
-}
-
-#[derive(Serialize, Deserialize)]
-pub(super) struct ImagesState {
-    pub asked: u64,
-    pub last_slot: usize,
-    pub begun: bool,
-    pub files: Vec<FileState>,
-}
-
-#[derive(Serialize, Deserialize)]
-pub(super) struct FileState {
-    pub number: u64,
-    pub slot: usize,
-    /// In the job's directory.
-    pub name: OsString,
-    /// By which it is known again.
-    pub digest: String,
-}
-
 impl Work {
     /// Where image files, and what else a later run needs, are on a disk.
     pub(super) fn directory(&self) -> Option<&Directory> {
@@ -87,18 +60,6 @@ impl Work {
         }
     }
 
-    /// The job as a later run is to find it.
-    pub(super) fn lasting_job(&self) -> Job {
-        let mut job = self.job.clone();
-        if let Stdin::File(path, _) = &mut job.stdin
-            && let Ok(real) = std::fs::read_link(&path)
-        {
-            // It leads through the dispatcher's process.
-            *path = real.into_os_string();
-        }
-        job
-    }
-
     /// The job can be resumed from the files that its ranks have; others are of no use.
     fn pin_files(&mut self) {
         let files = self.files_of(|_| true);
@@ -113,7 +74,7 @@ impl Work {
         let header = Header {
             id: about.id(),
             about,
-            job: self.lasting_job(),
+            job: suspended::lasting(&self.job),
             agent: serde_json::to_value(self.state())?,
         };
         let whole = |file: Option<&File>| -> io::Result<Section> {
@@ -217,6 +178,7 @@ impl Rank {
             begun: self.images.begun,
             files: self.images.files.iter().map(|file| file.number).collect(),
             finished: self.has_finished(),
+            ..Former::default()
         }
     }
 }

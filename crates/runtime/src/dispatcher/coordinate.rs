@@ -41,6 +41,7 @@ impl Dispatcher {
                 self.ledger.server.reset();
             }
             self.tell_places(&command);
+            self.begin_gathering(&command);
             match command.whom() {
                 Whom::Nobody => self.is_told(command),
                 Whom::Node(node) => self.agents.node(node as usize).queue(&ToAgent::Do(command)),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use resurgo_protocol::Fact;
 use resurgo_protocol::policy::Decision;
-use resurgo_wire::control::{Ended, ToDispatcher};
+use resurgo_wire::control::{Ended, ToAgent, ToDispatcher};
 use resurgo_wire::node_memory::EXIT_REPORT;
 
 use super::ends::{self, reason};
@@ -33,6 +33,8 @@ impl Dispatcher {
             | To::AtImage { .. }
             | To::StdinWanted { .. } => self.keep_books(message),
             To::WaveInFiles { .. } | To::Recorded { .. } | To::NotRecorded { .. } => self.heard_of_record(message),
+            To::State { wave, ranks } => self.state_told(node, wave, ranks),
+            To::Shared(offer) => self.agents.tell_others(node, &ToAgent::Shared(offer)),
             // Those are no news of the job, and are heard elsewhere.
             To::Arrived(_) | To::Reached { .. } | To::Beat { .. } => {}
             To::LogsMeasured { bytes } => {
@@ -40,7 +42,7 @@ impl Dispatcher {
                 self.mind_measured();
             }
             To::Failed { reason } => self.cannot_go_on(&reason),
-            To::Resumed { ranks, transit } => self.resumed(ranks, transit),
+            To::Resumed { ranks, transit } => self.resumed(ranks, transit, None),
             To::ResumedElsewhere { reason } => self.resumed_elsewhere(&reason),
             To::Halted if self.agents.has_halted() => self.halted(),
             To::Halted => {}

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
-use resurgo_wire::control::{Alike, Arrival, Invitation, Job, Message, Nodes, ToAgent, ToDispatcher, first_message};
+use resurgo_wire::control::{
+    Alike, Arrival, Invitation, Job, JobDirectory, Message, Nodes, Sight, ToAgent, ToDispatcher, first_message,
+};
 use resurgo_wire::handshake::Server;
 
 use super::cluster::{Cluster, Host, Launcher};
@@ -117,14 +119,21 @@ pub struct Launched {
     pub nodes: Vec<Node>,
     /// What each is told of the others.
     pub plans: Vec<Nodes>,
+    /// What each has found in the job's directory.
+    pub sights: Vec<Sight>,
     /// Of those that are missing: their names, and why.
     pub missing: Vec<(String, String)>,
 }
 
 /// Starts an agent on each node and waits for all. Those that are missing, and may be, are taken out of the cluster.
-pub fn launch(cluster: &mut Cluster, job: &Job, patience: &Patience) -> Result<Launched, StartError> {
+pub fn launch(
+    cluster: &mut Cluster,
+    job: &Job,
+    directory: Option<JobDirectory>,
+    patience: &Patience,
+) -> Result<Launched, StartError> {
     let may_miss = cluster.may_miss.min(cluster.hosts.len().saturating_sub(1));
-    let mut launching = Launching::begin(cluster, job.key)?;
+    let mut launching = Launching::begin(cluster, job.key, directory)?;
     while launching.is_waiting() {
         if let Some(signal) = launching.step(Some(patience))? {
             return Err(StartError::Interrupted(signal));
@@ -140,10 +149,12 @@ pub fn launch(cluster: &mut Cluster, job: &Job, patience: &Patience) -> Result<L
     let missing = missing.map(|(name, why)| (name.to_string(), why.to_string())).collect();
     cluster.leave_out(|host| guests[host].missing().is_some());
     let (mut nodes, mut mesh, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+    let mut sights = Vec::new();
     for guest in guests {
         if let (Fate::There(connection, arrival), Some(process)) = (guest.fate, guest.process) {
             mesh.push(arrival.mesh);
             copies.push(arrival.copies);
+            sights.push(arrival.directory.and_then(Result::ok).unwrap_or_default());
             nodes.push(Node::of(guest.host.name, process, connection));
         }
     }
@@ -158,6 +169,7 @@ pub fn launch(cluster: &mut Cluster, job: &Job, patience: &Patience) -> Result<L
     Ok(Launched {
         plans: (0..nodes.len() as u32).map(plan).collect(),
         nodes,
+        sights,
         missing,
     })
 }
@@ -264,7 +276,11 @@ impl Guest {
 }
 
 impl<'a> Launching<'a> {
-    pub fn begin(cluster: &'a Cluster, key: [u8; 32]) -> Result<Launching<'a>, StartError> {
+    pub fn begin(
+        cluster: &'a Cluster,
+        key: [u8; 32],
+        directory: Option<JobDirectory>,
+    ) -> Result<Launching<'a>, StartError> {
         let mut addresses = interfaces::own_addresses();
         if cluster.is_here() || addresses.is_empty() {
             addresses = vec![Ipv4Addr::LOCALHOST.into()];
@@ -286,6 +302,7 @@ impl<'a> Launching<'a> {
                 lease_ms: cluster.lease.as_millis() as u64,
                 is_encrypted: cluster.is_encrypted,
                 files: cluster.files.clone(),
+                directory,
             },
             listener,
             guests: cluster.hosts.iter().map(Guest::of).collect(),
@@ -391,9 +408,13 @@ impl<'a> Launching<'a> {
         let Some(guest) = self.guests.get_mut(node).filter(|guest| guest.is_awaited()) else {
             return;
         };
-        match likeness::difference(&self.alike, &arrival.alike, &self.cluster.files) {
-            Some(why) => guest.misses(why),
-            None => guest.fate = Fate::There(connection, Box::new(arrival)),
+        let difference = likeness::difference(&self.alike, &arrival.alike, &self.cluster.files);
+        match (difference, &arrival.directory) {
+            (Some(why), _) => guest.misses(why),
+            (None, Some(Err(why))) => guest.misses(format!(
+                "cannot keep image files in {why}; see that the directory can be made and written to there"
+            )),
+            (None, _) => guest.fate = Fate::There(connection, Box::new(arrival)),
         }
     }
 }

@@ -301,6 +301,12 @@ impl Agents {
         self.present().for_each(|(_, node)| node.tell(message));
     }
 
+    /// Tells all but one, together with others.
+    pub fn tell_others(&mut self, one: usize, message: &ToAgent) {
+        let others = self.present().filter(|(number, _)| *number != one);
+        others.for_each(|(_, node)| node.queue(message));
+    }
+
     /// The node is lost: nothing of it is heard any more. What has become of its agent, which ends if it has not.
     pub fn lose(&mut self, number: usize) -> String {
         self.standings[number] = Standing::Gone;

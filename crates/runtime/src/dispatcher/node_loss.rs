@@ -37,6 +37,7 @@ impl Dispatcher {
             return self.end(FAILURE, Duration::ZERO);
         }
         self.bus.tell(Event::NodeLost { node, reason: &agent });
+        self.give_up_gathering();
         self.coordinate(Fact::Down { node: node as u32 });
         // Also when all of its ranks have finished: others may need again what they had sent.
         let rank = (0..self.pids.len()).find(|rank| self.node_of(*rank) == node);

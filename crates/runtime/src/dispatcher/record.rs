@@ -55,7 +55,7 @@ impl Dispatcher {
     }
 
     /// A wave is in files. All that ranks had printed when the agent noted its part has come before.
-    fn wave_in_files(&mut self, wave: u64) {
+    pub(super) fn wave_in_files(&mut self, wave: u64) {
         let place = self.place_of_output();
         self.output.sync();
         let about = serde_json::to_value(self.about(Some(wave), place)).unwrap_or_default();
@@ -109,12 +109,21 @@ impl Dispatcher {
         let record = &mut self.suspension.record;
         let is_written = |waiting: &mut Waiting| progress.iter().zip(waiting.printed).all(|(now, then)| *now >= then);
         if let Some(Waiting { about, input, .. }) = record.waiting.take_if(is_written) {
-            self.tell(ToAgent::Record { about, input });
+            match self.suspension.files {
+                Some(_) => self.write_down(about, input),
+                None => self.tell(ToAgent::Record { about, input }),
+            }
         }
+        self.mind_files();
+    }
+
+    /// What was to be written down will not be.
+    pub(super) fn give_up_waiting(&mut self) {
+        self.suspension.record.waiting = None;
     }
 
     /// The job can be resumed from `wave`.
-    fn recorded(&mut self, wave: u64, directory: &Path, bytes: u64) {
+    pub(super) fn recorded(&mut self, wave: u64, directory: &Path, bytes: u64) {
         let name = match self.suspension.record.resumable.take() {
             Some((_, name)) => name,
             None => self.suspension.register(directory),

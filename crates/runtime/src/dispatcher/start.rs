@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, PipeReader};
+use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -12,13 +12,14 @@ use resurgo_protocol::checkpoints::Checkpoints;
 use resurgo_protocol::policy::Policy;
 use resurgo_protocol::{Coordinator, Fact, Protocol};
 use resurgo_wire::console::LONGEST_COMMAND;
-use resurgo_wire::control::{Job, Nodes, Stdin, ToAgent, appnums};
+use resurgo_wire::control::{Job, JobDirectory, Nodes, Sight, Stdin, ToAgent, appnums};
 
 use super::bus::{Bus, Wanted};
 use super::cluster::Cluster;
 use super::console::Console;
 use super::coordinate::plan;
 use super::events::Event;
+use super::job_files::JobFiles;
 use super::launching::{self, Launched, Patience};
 use super::ledger::{self, Ledger};
 use super::node::{Agents, Node};
@@ -41,17 +42,23 @@ impl Dispatcher {
         let faults = prepare_job(&mut settings, size)?;
         let job = &mut settings.job;
         let servers = Servers::start(job, &settings.servers, size)?;
-        let (mut output, wake) = start_output(settings.output)?;
+        let (mut output, wake, wake_writer) = start_output(settings.output)?;
         if settings.resumed.is_none() {
             output.make_files(size)?;
         }
-        let (agents, plans, missing) = start_agents(settings.cluster.as_mut(), job, &signals)?;
+        let (started, files) = start_nodes(
+            job,
+            settings.cluster.as_mut(),
+            settings.resumed.as_ref(),
+            &signals,
+            wake_writer,
+        )?;
         let coordinator = Coordinator::new(plan(job, size));
         let ledger = Ledger::new(&job.name, appnums(&job.programs), job.stdin == Stdin::Stream);
         let mut dispatcher = Dispatcher {
-            owed: (0..agents.len()).map(|_| Owed::default()).collect(),
-            agents,
-            plan: plans.first().cloned(),
+            owed: (0..started.agents.len()).map(|_| Owed::default()).collect(),
+            agents: started.agents,
+            plan: started.plans.first().cloned(),
             front: Front::of(signals, wake),
             output,
             bus: begin_to_tell(wanted, job.protocol, size, &servers, start),
@@ -82,11 +89,7 @@ impl Dispatcher {
             suspension: Suspension::new(
                 settings.origin,
                 settings.registry,
-                job.image_files
-                    .directory
-                    .as_ref()
-                    .map(|directory| PathBuf::from(directory).join(&job.name))
-                    .unwrap_or_default(),
+                own_directory(job),
                 suspend::obstacle(job),
                 settings.time_limit,
             ),
@@ -99,40 +102,86 @@ impl Dispatcher {
             interrupted: false,
             stopped: None,
         };
-        for (name, reason) in &missing {
-            dispatcher.bus.tell(Event::NodeMissing { name, reason });
-        }
-        let job = Box::new(settings.job);
-        match settings.resumed {
-            Some(suspended) => dispatcher.resume(job, suspended)?,
-            None => dispatcher.launch(&job, plans, settings.cluster),
-        }
+        dispatcher.tell_missing(&started.missing);
+        dispatcher.suspension.files = files;
+        dispatcher.begin(
+            settings.job,
+            settings.resumed,
+            settings.cluster,
+            &started.plans,
+            &started.sights,
+        )?;
         Ok(dispatcher)
     }
 
+    fn tell_missing(&mut self, missing: &[(String, String)]) {
+        for (name, reason) in missing {
+            self.bus.tell(Event::NodeMissing { name, reason });
+        }
+    }
+
+    /// Gives agents the job, a new one or one that goes on.
+    fn begin(
+        &mut self,
+        job: Job,
+        resumed: Option<Suspended>,
+        cluster: Option<Cluster>,
+        plans: &[Nodes],
+        sights: &[Sight],
+    ) -> Result<(), StartError> {
+        match (resumed, cluster) {
+            (Some(mut suspended), Some(cluster)) => {
+                let names = std::mem::take(&mut suspended.header.about.nodes);
+                let ranks = suspended.header.agent["ranks"].take();
+                self.take_up(suspended)?;
+                self.resume_on_nodes(&job, plans, &cluster, sights, (ranks, &names))
+            }
+            (Some(suspended), None) => self.resume(Box::new(job), suspended),
+            (None, cluster) => {
+                self.launch(&job, plans, cluster.as_ref());
+                Ok(())
+            }
+        }
+    }
+
     /// Gives each agent the job, with its own plan of the nodes.
-    fn launch(&mut self, job: &Job, plans: Vec<Nodes>, cluster: Option<Cluster>) {
+    fn launch(&mut self, job: &Job, plans: &[Nodes], cluster: Option<&Cluster>) {
         for node in 0..self.agents.len() {
             let mut job = Box::new(job.clone());
             job.nodes = plans.get(node).cloned();
             self.agents.node(node).tell(&ToAgent::Launch(job));
         }
-        if let Some(cluster) = cluster {
-            for (node, host) in (0..).zip(&cluster.hosts) {
-                self.coordinate(Fact::Up {
-                    node,
-                    slots: host.slots,
-                    spare: host.spare,
-                });
-            }
-            let nodes = cluster.of_rank;
-            self.coordinate(Fact::Placed { nodes });
-        }
+        self.place_ranks(cluster);
         self.coordinate(Fact::Launched);
     }
 
     /// Goes on where the job was when it was suspended.
     fn resume(&mut self, mut job: Box<Job>, suspended: Suspended) -> Result<(), StartError> {
+        let (directory, id) = (suspended.directory.clone(), suspended.header.id.clone());
+        let names = suspended.header.about.nodes.clone();
+        let (ranks, sight) = (suspended.header.agent["ranks"].clone(), suspended.sight());
+        let worlds = self.take_up(suspended)?;
+        if !names.is_empty() {
+            // It was on several nodes, which may have kept their images for themselves.
+            self.find_images(ranks, &names, &[sight], true)?;
+        }
+        let mut first = 0;
+        for program in &mut job.programs {
+            // The first versions did not write it down.
+            program.world = worlds.iter().filter(|world| **world <= first).count();
+            first += program.ranks;
+        }
+        self.tell(ToAgent::Resume {
+            job,
+            directory: directory.into_os_string(),
+            id,
+            input: self.ledger.input.as_ref().map(|input| input.path().into()),
+        });
+        Ok(())
+    }
+
+    /// What the dispatcher knew of the job when it was suspended. Answers the first ranks of the worlds that were spawned.
+    fn take_up(&mut self, suspended: Suspended) -> Result<Vec<usize>, StartError> {
         let about = suspended.header.about;
         let state: State = serde_json::from_value(about.dispatcher)?;
         let ledger = match state.ledger {
@@ -140,12 +189,6 @@ impl Dispatcher {
             None => ledger::State::of_agent(suspended.header.agent)?,
         };
         self.ledger.resume(ledger);
-        let mut first = 0;
-        for program in &mut job.programs {
-            // The first versions did not write it down.
-            program.world = state.spawned_worlds.iter().filter(|world| **world <= first).count();
-            first += program.ranks;
-        }
         self.policy.resume(state.policy);
         self.spawning.worlds = state.spawned_worlds;
         for path in self.output.resume(state.output)? {
@@ -157,14 +200,8 @@ impl Dispatcher {
         self.suspension.former = about.former;
         self.suspension.former.push(about.number);
         self.suspension.resumed_from = Some(suspended.directory.clone());
-        self.suspension.directory = suspended.directory.clone();
-        self.tell(ToAgent::Resume {
-            job,
-            directory: suspended.directory.into_os_string(),
-            id: suspended.header.id,
-            input: self.ledger.input.as_ref().map(|input| input.path().into()),
-        });
-        Ok(())
+        self.suspension.directory = suspended.directory;
+        Ok(self.spawning.worlds.clone())
     }
 }
 
@@ -228,6 +265,9 @@ fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartEr
             Some(cluster) if !cluster.is_here() => input::stream(),
             _ => input::find(),
         };
+    }
+    // What is left of a former run on other nodes does not have the key of this one.
+    if settings.resumed.is_none() || settings.cluster.is_some() {
         job.key = crate::sys::random().map_err(cannot("read /dev/urandom"))?;
     }
     let launched = settings.resumed.as_ref().map_or(size, |job| job.header.about.launched);
@@ -240,30 +280,104 @@ fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartEr
     Ok(faults)
 }
 
-/// The agents, what each is told of the others, and which nodes are missing, with reasons.
-type Started = (Agents, Vec<Nodes>, Vec<(String, String)>);
+/// Where the job's files are.
+fn own_directory(job: &Job) -> PathBuf {
+    let directory = job.image_files.directory.as_ref();
+    directory.map_or(PathBuf::new(), |directory| PathBuf::from(directory).join(&job.name))
+}
+
+/// Starts the agents, which find out whether they see one directory.
+fn start_nodes(
+    job: &mut Job,
+    cluster: Option<&mut Cluster>,
+    resumed: Option<&Suspended>,
+    signals: &Signals,
+    wake: PipeWriter,
+) -> Result<(Started, Option<JobFiles>), StartError> {
+    let mut files = match cluster {
+        Some(_) => job_files(job, resumed)?,
+        None => None,
+    };
+    let started = match start_agents(cluster, job, files.as_ref().map(JobFiles::place), signals) {
+        Ok(started) => started,
+        Err(error) => {
+            files.into_iter().for_each(JobFiles::leave);
+            return Err(error);
+        }
+    };
+    if let Some(files) = &mut files {
+        job.image_files.shared = started.sights.iter().all(|sight| sight.is_shared);
+        job.image_files.partners &= !job.image_files.shared;
+        files.begin(job, wake);
+    }
+    Ok((started, files))
+}
+
+/// The job's directory, where its agents are on several nodes.
+fn job_files(job: &Job, resumed: Option<&Suspended>) -> Result<Option<JobFiles>, StartError> {
+    let Some(directory) = &job.image_files.directory else {
+        return Ok(None);
+    };
+    let files = match resumed {
+        Some(suspended) => JobFiles::resume(job, suspended).map_err(StartError::NotResumed)?,
+        None => JobFiles::create(job, directory).map_err(|error| StartError::Directory {
+            path: directory.into(),
+            error,
+        })?,
+    };
+    Ok(Some(files))
+}
+
+/// The agents, what each is told of the others, and what it has found in the job's directory; which nodes are missing, with reasons.
+struct Started {
+    agents: Agents,
+    plans: Vec<Nodes>,
+    sights: Vec<Sight>,
+    missing: Vec<(String, String)>,
+}
 
 /// Starts the agents of all nodes.
-fn start_agents(cluster: Option<&mut Cluster>, job: &Job, signals: &Signals) -> Result<Started, StartError> {
+fn start_agents(
+    cluster: Option<&mut Cluster>,
+    job: &Job,
+    directory: Option<JobDirectory>,
+    signals: &Signals,
+) -> Result<Started, StartError> {
     let Some(cluster) = cluster else {
-        return Ok((Agents::one(Node::start()?), Vec::new(), Vec::new()));
+        return Ok(Started {
+            agents: Agents::one(Node::start()?),
+            plans: Vec::new(),
+            sights: Vec::new(),
+            missing: Vec::new(),
+        });
     };
     let patience = Patience {
         signals: signals.as_fd(),
         ended: &|| signals.ended(),
     };
-    let Launched { nodes, plans, missing } = launching::launch(cluster, job, &patience)?;
-    Ok((Agents::several(nodes, cluster.lease), plans, missing))
+    let launched = launching::launch(cluster, job, directory, &patience)?;
+    let Launched {
+        nodes,
+        plans,
+        sights,
+        missing,
+    } = launched;
+    Ok(Started {
+        agents: Agents::several(nodes, cluster.lease),
+        plans,
+        sights,
+        missing,
+    })
 }
 
-/// Starts the writers of output, and answers what is readable when one of them has something to say.
-fn start_output(places: Places) -> Result<(Output, PipeReader), StartError> {
+/// Starts the writers of output, and answers what is readable when one of them, or another thread, has something to say.
+fn start_output(places: Places) -> Result<(Output, PipeReader, PipeWriter), StartError> {
     let (wake, wake_writer) = io::pipe().map_err(cannot("make a pipe"))?;
     crate::sys::set_nonblocking(&wake).map_err(cannot("make a pipe"))?;
     crate::sys::set_nonblocking(&wake_writer).map_err(cannot("make a pipe"))?;
-    let second_wake_writer = wake_writer.try_clone().map_err(cannot("make a pipe"))?;
-    let output = Output::start(places, [wake_writer, second_wake_writer]).map_err(cannot("start a thread"))?;
-    Ok((output, wake))
+    let another = || wake_writer.try_clone().map_err(cannot("make a pipe"));
+    let output = Output::start(places, [another()?, another()?]).map_err(cannot("start a thread"))?;
+    Ok((output, wake, wake_writer))
 }
 
 /// Tells that a job of `size` ranks begins.

@@ -22,6 +22,20 @@ pub enum StartError {
     Output { path: PathBuf, error: io::Error },
     #[error("node {name}: {why}")]
     Node { name: String, why: String },
+    #[error("a directory for image files cannot be made in {}: {error}{}", .path.display(), hint(.error))]
+    Directory { path: PathBuf, error: io::Error },
+    #[error(
+        "image {image} of rank {rank} is in {}{node}, which none of these nodes has, and there is no older wave; name that node, too",
+        .file.display()
+    )]
+    Missing {
+        rank: usize,
+        image: u64,
+        file: PathBuf,
+        node: String,
+    },
+    #[error("{0}")]
+    NotResumed(String),
     #[error("ended by {} before its nodes were there", signal_name(*.0 as i32))]
     Interrupted(Signal),
     #[error(transparent)]

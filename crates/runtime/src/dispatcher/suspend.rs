@@ -16,7 +16,9 @@ use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Job, ToAgent};
 use serde::{Deserialize, Serialize};
 
+use super::cluster::Cluster;
 use super::events::Event;
+use super::job_files::JobFiles;
 use super::ledger;
 use super::output::Before;
 use super::record::Record;
@@ -109,6 +111,12 @@ pub(super) struct Suspension {
     pub is_from_wave: bool,
     /// The job that was to be resumed runs elsewhere.
     pub is_elsewhere: bool,
+    /// The directory, where agents are on several nodes: what they have to say is written down here.
+    pub files: Option<JobFiles>,
+    /// What is written with what they say when the job is suspended.
+    pub about: Option<serde_json::Value>,
+    /// The program has come to its end.
+    pub has_finished: bool,
     /// How long earlier runs of the job have taken, and their numbers.
     pub seconds_before: f64,
     pub former: Vec<u32>,
@@ -151,6 +159,9 @@ impl Suspension {
             is_damaged: false,
             is_from_wave: false,
             is_elsewhere: false,
+            files: None,
+            about: None,
+            has_finished: false,
             seconds_before: 0.0,
             former: Vec::new(),
         }
@@ -159,6 +170,7 @@ impl Suspension {
     /// The program has come to its end: nothing of job `name` can be resumed.
     pub fn unregister(&mut self, name: &str) {
         self.resumed_from = None;
+        self.has_finished = true;
         self.record = Record::default();
         if let Some(registry) = &self.registry
             && let Ok(registry) = Directory::open(registry, Trust::Nobody)
@@ -343,6 +355,7 @@ impl Dispatcher {
                 self.suspension.phase = Phase::Writing;
                 let printed = self.place_of_output();
                 match serde_json::to_value(self.about(None, printed)) {
+                    Ok(about) if self.suspension.files.is_some() => self.suspend_nodes(about),
                     Ok(about) => {
                         let input = self.ledger.input.as_ref().map(|input| input.path().into());
                         self.tell(ToAgent::Suspend { about, input });
@@ -385,6 +398,7 @@ impl Dispatcher {
             processor: processor(),
             wave,
             printed,
+            nodes: self.node_names(),
             dispatcher: serde_json::to_value(state).unwrap_or_default(),
         }
     }
@@ -411,7 +425,7 @@ impl Dispatcher {
     }
 
     /// The job that was suspended is ours: nobody else goes on with it.
-    pub(super) fn resumed(&mut self, ranks: Vec<Former>, transit: Vec<u64>) {
+    pub(super) fn resumed(&mut self, ranks: Vec<Former>, transit: Vec<u64>, cluster: Option<&Cluster>) {
         if let Err(error) = self.ledger.input_is_back() {
             self.cannot_go_on(&format!("cannot keep standard input: {error}"));
         }
@@ -424,6 +438,7 @@ impl Dispatcher {
             self.go_on_with_output();
         }
         self.coordinator = Coordinator::resume(self.coordinator.plan().clone(), ranks, transit);
+        self.place_ranks(cluster);
         if self.verdict.is_none() {
             let together = self.suspension.is_from_wave;
             self.coordinate(Fact::GoOn { together });

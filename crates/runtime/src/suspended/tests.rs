@@ -46,6 +46,7 @@ fn header() -> Header {
             processor: processor(),
             wave: None,
             printed: None,
+            nodes: Vec::new(),
             dispatcher: Value::Null,
         },
         job: serde_json::from_value(job).unwrap(),

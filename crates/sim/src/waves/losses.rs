@@ -2,7 +2,7 @@
 
 use resurgo_protocol::Fact;
 
-use super::nodes::{Happening, Life};
+use super::nodes::{Happening, Life, Storage};
 use super::{Event, World};
 use crate::checkers::Violation;
 use crate::mutation::Mutation;
@@ -15,6 +15,9 @@ impl World {
         let victims = if self.random.one_in(3) { 2 } else { 1 };
         for _ in 0..most.min(victims) {
             let victim = well.swap_remove(self.random.below(well.len() as u64) as usize);
+            if !self.may_lose(victim) {
+                continue;
+            }
             self.report.crashes += 1;
             self.fail_node(victim)?;
         }
@@ -31,6 +34,18 @@ impl World {
         well.collect()
     }
 
+    /// A resumed job never begins at the beginning: all nodes but this one are well, and have a wave.
+    fn may_lose(&self, victim: Life) -> bool {
+        if !self.agent.is_resumed || self.nodes.storage == Storage::Shared {
+            return true;
+        }
+        let others = self.well().into_iter().filter(|life| life.node != victim.node);
+        let others: Vec<usize> = others.map(|life| life.node).collect();
+        let is_there = |rank: u32, wave: u64| others.iter().any(|node| self.nodes.has_file(*node, rank, wave));
+        let whole = |wave: &u64| (0..self.size as u32).all(|rank| is_there(rank, *wave));
+        others.len() + 1 == self.nodes.up().len() && self.whole_in_files().iter().any(whole)
+    }
+
     /// What a node has just said comes late, and it is lost, as long as there is another one.
     pub(super) fn spite(&mut self, node: usize) -> Result<(), Violation> {
         let is_other = |life: &Life| life.node != node;
@@ -38,6 +53,7 @@ impl World {
             || !self.crashes.spiteful
             || !self.random.one_in(6)
             || !self.well().iter().any(is_other)
+            || !self.may_lose(self.nodes.of[node].life)
         {
             return Ok(());
         }

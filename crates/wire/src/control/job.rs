@@ -88,6 +88,9 @@ pub struct ImageFiles {
     /// Each goes to another node as well. Where there is no directory they are files in memory for that.
     #[serde(default)]
     pub partners: bool,
+    /// All nodes see one directory.
+    #[serde(default)]
+    pub shared: bool,
 }
 
 impl ImageFiles {

@@ -45,6 +45,28 @@ pub struct Invitation {
     pub is_encrypted: bool,
     /// Files that must be the same on all nodes.
     pub files: Vec<OsString>,
+    /// Where image files are written, if they are on disks.
+    #[serde(default)]
+    pub directory: Option<JobDirectory>,
+}
+
+/// The job's own directory, under one path on all nodes. Each agent makes it unless it is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobDirectory {
+    pub path: OsString,
+    /// By which the job knows what it has written.
+    pub key: [u8; 32],
+    /// Name of a file in the dispatcher's: an agent that finds it sees the same directory.
+    pub sign: String,
+}
+
+/// What an agent finds in the job's directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sight {
+    /// It is the dispatcher's.
+    pub is_shared: bool,
+    /// Names of image files.
+    pub images: Vec<String>,
 }
 
 /// The first message of an agent that was invited.
@@ -58,6 +80,9 @@ pub struct Arrival {
     pub copies: u16,
     /// What must be the same on all nodes.
     pub alike: Alike,
+    /// Of the job's directory; why it cannot be used.
+    #[serde(default)]
+    pub directory: Option<Result<Sight, String>>,
 }
 
 /// What must be the same on all nodes: ranks move between them, with their memory.

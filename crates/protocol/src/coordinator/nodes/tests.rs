@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::tests::{after, begins, copied, ended, file_lost, image, plan, stopped, wave};
@@ -256,9 +257,8 @@ fn a_node_that_is_lost_while_all_return_makes_them_return_again() {
 fn an_image_that_is_lost_while_what_was_in_transit_is_read_is_not_begun_from() {
     let former = |files: Vec<u64>| Former {
         asked: 4,
-        begun: false,
         files,
-        finished: false,
+        ..Former::default()
     };
     let plan = plan(Protocol::ChandyLamport, 2, true);
     let mut job = Coordinator::resume(plan, vec![former(vec![3, 4]), former(vec![3, 4])], [3, 4]);
@@ -278,6 +278,35 @@ fn an_image_that_is_lost_while_what_was_in_transit_is_read_is_not_begun_from() {
         [(0, None), (1, None)],
         "what a former job has written is for all"
     );
+}
+
+#[test]
+fn a_resumed_job_reads_files_where_they_are() {
+    let former = |places: &[Node]| Former {
+        asked: 7,
+        files: vec![7],
+        places: BTreeMap::from([(7, places.iter().map(|node| Place::Node(*node)).collect())]),
+        ..Former::default()
+    };
+    let resumed = || {
+        let ranks = vec![former(&[0, 1]), former(&[1]), former(&[1, 2])];
+        let mut job = Coordinator::resume(plan(Protocol::Blocking, 3, true), ranks, []);
+        for node in 0..3 {
+            let (slots, spare) = (1, false);
+            after(&mut job, Fact::Up { node, slots, spare });
+        }
+        after(&mut job, Fact::Placed { nodes: vec![1, 0, 2] });
+        job
+    };
+    let mut job = resumed();
+    let all = after(&mut job, Fact::GoOn { together: true });
+    assert_eq!(begins(&all), [0, 1, 2].map(|rank| (rank, From::File(7))));
+    assert_eq!(on(&all), [(1, None), (0, Some(1)), (2, None)]);
+    // The only one that has a file is lost.
+    let mut job = resumed();
+    after(&mut job, Fact::Down { node: 1 });
+    let all = after(&mut job, Fact::GoOn { together: true });
+    assert!(all.contains(&Command::Fail(Cause::NoWave)), "{all:?}");
 }
 
 #[test]

@@ -34,7 +34,8 @@ impl Work {
             let reason = format!("cannot {what}: {error}");
             Box::new(ToDispatcher::Failed { reason })
         };
-        let plan = self.job.nodes.as_ref().filter(|_| self.job.image_files.partners);
+        let files = &self.job.image_files;
+        let plan = self.job.nodes.as_ref().filter(|_| files.partners || files.shared);
         if let Some((plan, listener)) = plan.zip(listener) {
             let store = self.store.take().map_or_else(Store::in_memory, Ok);
             let store = store.map_err(|error| failed("have image files in memory", error))?;
@@ -45,40 +46,60 @@ impl Work {
                 shipping: shipping.map_err(|error| failed("listen for images of other nodes", error))?,
                 awaited: Vec::new(),
             });
+            let sorted = self.sort_files();
+            sorted.map_err(|error| failed("read image files", error))?;
         }
         Ok(self)
+    }
+
+    /// The image file of a rank, with what other nodes have to know of it.
+    fn parcel(&self, rank: u32, file: &ImageFile) -> io::Result<Parcel> {
+        let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let about = About {
+            slot: file.slot,
+            delivered: file.delivered,
+        };
+        let content = store.image(&file.name)?;
+        let beside = self.log_of_wave(rank as usize, file.number)?;
+        let offer = Offer {
+            rank,
+            number: file.number,
+            length: content.metadata()?.len(),
+            beside: beside.len() as u64,
+            digest: file.digest.clone(),
+            about: serde_json::to_vec(&about)?,
+        };
+        Ok(Parcel {
+            offer,
+            file: content,
+            beside: Arc::new(beside),
+        })
+    }
+
+    /// A file that is here is of a rank of another node.
+    pub fn know_file(&self, rank: u32, file: &ImageFile) -> io::Result<()> {
+        let offer = self.parcel(rank, file)?.offer;
+        self.know(offer);
+        Ok(())
+    }
+
+    /// The image is in a file that this node sees.
+    pub fn know(&self, offer: Offer) {
+        let is_own = !self.job.image_files.shared;
+        let copies = self.copies.iter();
+        copies.for_each(|copies| copies.shipping.keeper().know(offer.clone(), is_own));
     }
 
     /// The image, which is complete, goes to node `to`.
     fn ship(&mut self, rank: u32, number: u64, to: u32) -> io::Result<()> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let file = self.ranks[rank as usize].images.file(number).ok_or_else(missing)?;
-        let store = self.store.as_ref().ok_or_else(missing)?;
+        let parcel = self.parcel(rank, file)?;
         let plan = self.job.nodes.as_ref().ok_or_else(missing)?;
-        let about = About {
-            slot: file.slot,
-            delivered: file.delivered,
-        };
-        let content = store.image(&file.name)?;
-        let beside = self.log_of_wave(rank as usize, number)?;
-        let offer = Offer {
-            rank,
-            number,
-            length: content.metadata()?.len(),
-            beside: beside.len() as u64,
-            digest: file.digest.clone(),
-            about: serde_json::to_vec(&about)?,
-        };
-        let addresses = plan.copies_at(to);
-        let parcel = Parcel {
-            offer,
-            file: content,
-            beside: Arc::new(beside),
-        };
         let copies = self.copies.as_mut().ok_or_else(missing)?;
         // A partner that is lost does not get it any more.
         copies.shipping.give_up(rank, number);
-        copies.shipping.ship(parcel, to, &addresses)
+        copies.shipping.ship(parcel, to, &plan.copies_at(to))
     }
 
     /// An image need not go anywhere, and nobody else's needs to be here.
@@ -102,6 +123,8 @@ impl Work {
         }
         let mut file = ImageFile::new(number, about.slot);
         (file.name, file.digest, file.delivered) = (held.name, held.offer.digest, about.delivered);
+        let store = self.store.iter_mut();
+        store.for_each(|store| store.adopted(rank as usize, number, &file.name));
         let files = &mut self.ranks[rank as usize].images.files;
         files.push(file);
         files.sort_by_key(|file| file.number);
@@ -175,6 +198,28 @@ impl Agent {
                 Ok(())
             }
         }
+    }
+
+    /// The file of an image is complete: on this node, or where all nodes see it, which have to know of it.
+    pub fn file_is_whole(&mut self, rank: u32, number: u64) -> io::Result<()> {
+        let work = &self.work;
+        let file = work.ranks[rank as usize].images.file(number);
+        let Some(file) = file.filter(|_| work.job.image_files.shared) else {
+            self.report(Fact::Written { rank, number });
+            return Ok(());
+        };
+        match work.parcel(rank, file) {
+            Ok(parcel) => {
+                self.send(&ToDispatcher::Shared(parcel.offer))?;
+                let place = Place::Everywhere;
+                self.report(Fact::Stored { rank, number, place });
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                self.report(Fact::NotWritten { rank, number, reason });
+            }
+        }
+        Ok(())
     }
 
     fn image_is_nowhere(&mut self, awaited: &Awaited, why: &str) {

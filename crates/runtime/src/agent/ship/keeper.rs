@@ -56,6 +56,7 @@ pub enum Taking {
 }
 
 pub struct Keeper {
+    node: u32,
     shelf: Shelf,
     pub contents: Contents,
     held: Mutex<BTreeMap<(u32, u64), Held>>,
@@ -102,8 +103,10 @@ impl Partial {
 }
 
 impl Keeper {
-    pub fn new(shelf: Shelf, contents: Contents) -> Keeper {
+    /// That of node `node`.
+    pub fn new(node: u32, shelf: Shelf, contents: Contents) -> Keeper {
         Keeper {
+            node,
             shelf,
             contents,
             held: Mutex::default(),
@@ -159,7 +162,8 @@ impl Keeper {
             return Err(reason);
         }
         let begun = self.begun.fetch_add(1, Ordering::Relaxed);
-        let name: OsString = format!("copy-{}.{begun}", offer.rank).into();
+        // Nodes may have one directory.
+        let name: OsString = format!("copy-{}.{}-{begun}", offer.rank, self.node).into();
         let file = self.shelf.new_file(&name).map_err(|error| error.to_string())?;
         let partial = Partial {
             name,
@@ -184,6 +188,12 @@ impl Keeper {
         let file = self.shelf.open(&image(offer.rank, offer.number)).ok()?;
         let is_it = |file| (self.contents.is_it)(file, offer).is_ok();
         file.try_clone().is_ok_and(is_it).then_some(file)
+    }
+
+    /// The file of the image is here, and nothing beside it. `is_own`: it is this node's to remove.
+    pub fn know(&self, offer: Offer, is_own: bool) {
+        let name = image(offer.rank, offer.number);
+        self.hold(offer, name, Vec::new(), is_own);
     }
 
     fn hold(&self, offer: Offer, name: OsString, beside: Vec<u8>, is_own: bool) {

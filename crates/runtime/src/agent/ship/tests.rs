@@ -496,7 +496,7 @@ fn what_cannot_come_to_one_partner_goes_to_another_one_older_images_first() {
 
 #[test]
 fn a_copy_in_memory_that_has_no_room_is_refused_before_it_comes() {
-    let keeper = Keeper::new(Shelf::in_memory(), HOLED);
+    let keeper = Keeper::new(1, Shelf::in_memory(), HOLED);
     let offer = Offer {
         length: 1 << 50,
         ..parcel(0, 1, 900).offer

@@ -1,0 +1,95 @@
+//! What an agent of one of several nodes has in files, so that the job outlives all of its processes: it tells the dispatcher, which writes
+//! it down, and goes on from there.
+
+use std::io;
+use std::ops::RangeInclusive;
+
+use resurgo_wire::control::{Job, ToDispatcher};
+use serde_json::Value;
+
+use super::files::ImageFile;
+use super::ranks::Rank;
+use super::store::Store;
+use super::{Agent, Work};
+use crate::suspended::ranks::RankState;
+
+impl Agent {
+    /// Tells what is to be written down of the ranks of this node: of wave `number`, with those since `oldest`, or of a suspension.
+    pub(super) fn tell_state(&mut self, wave: Option<(u64, u64)>) -> io::Result<()> {
+        if wave.is_none() {
+            // That of a wave would be too old.
+            self.work.recording = None;
+        }
+        let work = &self.work;
+        let here = (0..work.ranks.len()).filter(|rank| work.is_here(*rank));
+        let ranks = here.map(|rank| {
+            let state = work.ranks[rank].state();
+            let state = match wave {
+                Some((number, oldest)) => state.of_wave(number, oldest),
+                None => state,
+            };
+            serde_json::to_value(state).map(|state| (rank, state))
+        });
+        let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
+        let wave = wave.map(|(number, _)| number);
+        self.send(&ToDispatcher::State { wave, ranks })
+    }
+}
+
+impl Work {
+    /// The dispatcher has written down these waves, or could not.
+    pub(super) fn record_ended(&mut self, waves: RangeInclusive<u64>, is_written: bool) {
+        self.recording = None;
+        if !is_written {
+            return;
+        }
+        let used = self.files_of(|_| true);
+        let recorded = self.files_of(|number| waves.contains(&number));
+        if let Some(store) = &mut self.store {
+            store.pin_waves(waves);
+            store.pin(recorded, |name| used.iter().any(|(_, _, used)| used == name));
+        }
+    }
+
+    /// The job as it was written down, on nodes that may be others than then. What this node has of images of other nodes' ranks is
+    /// known when it shares images.
+    pub(super) fn go_on(job: Job, store: Option<Store>, ranks: Value) -> Result<Work, String> {
+        let ranks: Vec<RankState> = serde_json::from_value(ranks).map_err(|error| error.to_string())?;
+        let mut work = Work::without_ranks(job, ranks.len())?;
+        let mut store = store.ok_or("there is no directory for image files")?;
+        store.keep(work.job.image_files.keep);
+        let numbers = ranks
+            .iter()
+            .flat_map(|rank| rank.images.files.iter().map(|file| file.number));
+        let (oldest, newest) = (numbers.clone().min().unwrap_or(1), numbers.max().unwrap_or(0));
+        store.pin_waves(oldest..=newest);
+        let all = ranks.iter().enumerate();
+        let named = all.flat_map(|(rank, state)| {
+            let files = state.images.files.iter();
+            files.map(move |file| (rank, file.number, file.name.clone()))
+        });
+        store.pin(named.collect(), |_| true);
+        store.remove_others();
+        store.pin_only(|rank| work.is_here(rank));
+        work.ranks = ranks.into_iter().map(Rank::from_state).collect();
+        work.store = Some(store);
+        Ok(work)
+    }
+
+    /// Of the files that have been written down this node has some. Others have those of ranks that run there.
+    pub(super) fn sort_files(&mut self) -> io::Result<()> {
+        for rank in 0..self.ranks.len() {
+            let files = std::mem::take(&mut self.ranks[rank].images.files);
+            let has = |file: &ImageFile| self.store.as_ref().is_some_and(|store| store.image(&file.name).is_ok());
+            let found: Vec<ImageFile> = files.into_iter().filter(has).collect();
+            if self.is_here(rank) {
+                self.ranks[rank].images.files = found;
+                continue;
+            }
+            for file in found {
+                self.know_file(rank as u32, &file)?;
+            }
+        }
+        Ok(())
+    }
+}

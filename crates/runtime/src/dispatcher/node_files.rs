@@ -1,0 +1,202 @@
+//! When what is written down of a job on several nodes is gathered, written, and used.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use resurgo_protocol::{Command, Fact};
+use resurgo_wire::control::{Job, Nodes, Sight, ToAgent};
+use serde_json::Value;
+
+use super::Dispatcher;
+use super::cluster::Cluster;
+use super::events::Event;
+use super::job_files::{Ended, Found, What};
+use super::start_error::StartError;
+use crate::suspended::ranks::RankState;
+
+impl Dispatcher {
+    /// By rank, what the user calls its node, where there are several.
+    pub(super) fn node_names(&self) -> Vec<String> {
+        let names = (0..self.pids.len()).map(|rank| self.agents.name(self.node_of(rank)).map(str::to_string));
+        names.collect::<Option<_>>().unwrap_or_default()
+    }
+
+    /// The coordinator wants a wave written down: agents tell what they know when they hear of it, too.
+    pub(super) fn begin_gathering(&mut self, command: &Command) {
+        let nodes = self.agents.numbers();
+        if let (Command::Record { wave, oldest }, Some(files)) = (command, &mut self.suspension.files) {
+            let (number, oldest) = (*wave, *oldest);
+            files.gather(What::Wave { number, oldest }, nodes);
+        }
+    }
+
+    /// What an agent knows of its ranks. When all have told, it waits until all that was printed before has been written.
+    pub(super) fn state_told(&mut self, node: usize, wave: Option<u64>, ranks: Vec<(usize, Value)>) {
+        let files = self.suspension.files.as_mut();
+        match files.and_then(|files| files.heard(node, wave, ranks)) {
+            Some(What::Wave { number, .. }) => self.wave_in_files(number),
+            // All output has been written, and this waits for nothing else.
+            Some(What::Suspension) => self.write_suspension(),
+            None => {}
+        }
+    }
+
+    /// All ranks have been halted: their agents tell of them. `about` is the dispatcher's part.
+    pub(super) fn suspend_nodes(&mut self, about: Value) {
+        let nodes = self.agents.numbers();
+        self.suspension.about = Some(about);
+        self.give_up_waiting();
+        if let Some(files) = &mut self.suspension.files {
+            files.gather(What::Suspension, nodes);
+        }
+        self.agents.tell(&ToAgent::TellState);
+    }
+
+    fn write_suspension(&mut self) {
+        let input = self.ledger.input.as_ref();
+        let input = input.map(|input| (input.path().into(), input.length()));
+        if let Some(about) = self.suspension.about.take() {
+            self.write_down(about, input);
+        }
+    }
+
+    pub(super) fn write_down(&mut self, about: Value, input: Option<(OsString, u64)>) {
+        let input = input.map(|(path, length)| (PathBuf::from(path), length));
+        let files = self.suspension.files.as_mut();
+        if let Some(ended) = files.and_then(|files| files.write(about, input)) {
+            self.writing_ended(ended);
+        }
+    }
+
+    /// Sees whether something has been written down.
+    pub(super) fn mind_files(&mut self) {
+        let (coordinator, is_ending) = (&self.coordinator, self.verdict.is_some());
+        let counts = |what| match what {
+            What::Wave { number, .. } => coordinator.waves_in_files(0).contains(&number),
+            What::Suspension => !is_ending,
+        };
+        let files = self.suspension.files.as_mut();
+        if let Some(ended) = files.and_then(|files| files.mind(counts)) {
+            self.writing_ended(ended);
+        }
+    }
+
+    fn writing_ended(&mut self, ended: Ended) {
+        let Some(files) = &self.suspension.files else { return };
+        let directory = files.path().to_path_buf();
+        match ended {
+            Ended::Written(What::Wave { number, oldest }, bytes) => {
+                self.tell_record_ended(number, oldest, true);
+                self.recorded(number, &directory, bytes);
+            }
+            Ended::Failed(What::Wave { number, oldest }, error) => {
+                self.tell_record_ended(number, oldest, false);
+                let reason = error.to_string();
+                self.bus.tell(Event::WaveNotRecorded {
+                    wave: number,
+                    reason: &reason,
+                });
+            }
+            Ended::Written(What::Suspension, bytes) => self.suspended(&directory, bytes),
+            Ended::Failed(What::Suspension, error) => {
+                self.not_suspended(&format!("{}: {error}", directory.display()));
+            }
+        }
+    }
+
+    fn tell_record_ended(&mut self, number: u64, oldest: u64, is_written: bool) {
+        self.tell(ToAgent::RecordEnded {
+            number,
+            oldest,
+            is_written,
+        });
+    }
+
+    /// A node is lost: what its agent was to tell will not be told.
+    pub(super) fn give_up_gathering(&mut self) {
+        let given_up = self
+            .suspension
+            .files
+            .as_mut()
+            .and_then(|files| files.give_up_gathering());
+        self.give_up_waiting();
+        match given_up {
+            Some(What::Wave { number, oldest }) => self.tell_record_ended(number, oldest, false),
+            Some(What::Suspension) => self.not_suspended("a node is lost"),
+            None => {}
+        }
+    }
+
+    /// Which nodes there are, and which rank is on which.
+    pub(super) fn place_ranks(&mut self, cluster: Option<&Cluster>) {
+        let Some(cluster) = cluster else { return };
+        for (node, host) in (0..).zip(&cluster.hosts) {
+            self.coordinate(Fact::Up {
+                node,
+                slots: host.slots,
+                spare: host.spare,
+            });
+        }
+        let nodes = cluster.of_rank.clone();
+        self.coordinate(Fact::Placed { nodes });
+    }
+
+    /// What nodes have of the images that were written down. `names`: of the nodes of ranks, then.
+    ///
+    /// # Errors
+    /// There is no wave to go on from.
+    pub(super) fn find_images(
+        &self,
+        ranks: Value,
+        names: &[String],
+        sights: &[Sight],
+        is_shared: bool,
+    ) -> Result<Found, StartError> {
+        let states: Vec<RankState> = serde_json::from_value(ranks)?;
+        let found = Found::of(&states, sights, is_shared);
+        let newest = found.missing.iter().max_by_key(|(_, image, _)| *image);
+        let Some((rank, image, file)) = newest.filter(|_| !found.has_wave()) else {
+            return Ok(found);
+        };
+        let node = names
+            .get(*rank)
+            .map_or(String::new(), |name| format!(" of node {name}"));
+        Err(StartError::Missing {
+            rank: *rank,
+            image: *image,
+            file: self.suspension.directory.join(file),
+            node,
+        })
+    }
+
+    /// Gives each agent the job as it was written down, and its own plan of the nodes.
+    pub(super) fn resume_on_nodes(
+        &mut self,
+        job: &Job,
+        plans: &[Nodes],
+        cluster: &Cluster,
+        sights: &[Sight],
+        (ranks, names): (Value, &[String]),
+    ) -> Result<(), StartError> {
+        let found = self.find_images(ranks.clone(), names, sights, job.image_files.shared)?;
+        for (rank, image, file) in &found.missing {
+            let reason = format!("{file} is on none of these nodes");
+            self.bus.tell(Event::ImageLost {
+                rank: *rank,
+                image: *image,
+                reason: &reason,
+            });
+        }
+        let input = self.ledger.input.as_ref().map(|input| PathBuf::from(input.path()));
+        let read = self.suspension.files.as_mut().map(|files| files.read(input.as_deref()));
+        read.transpose().map_err(StartError::NotResumed)?;
+        for node in 0..self.agents.len() {
+            let mut job = Box::new(job.clone());
+            job.nodes = plans.get(node).cloned();
+            let ranks = ranks.clone();
+            self.agents.node(node).tell(&ToAgent::GoOn { job, ranks });
+        }
+        self.resumed(found.ranks, Vec::new(), Some(cluster));
+        Ok(())
+    }
+}
