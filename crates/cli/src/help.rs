@@ -39,6 +39,10 @@ fn about(verb: &str) -> String {
         "image" => IMAGE.to_string(),
         "doctor" => DOCTOR.to_string(),
         "bench" => BENCH.to_string(),
+        "join" => JOIN.to_string(),
+        "add-host" => ADD_HOST.to_string(),
+        "drain" => DRAIN.to_string(),
+        "remove-host" => REMOVE_HOST.to_string(),
         _ => all(),
     }
 }
@@ -144,6 +148,46 @@ the one that was given to --checkpoint-dir. Output, events and exit status are t
 Everything is as the job was started, but for these options of resurgo run, which can be given anew:
 ";
 
+const JOIN: &str = "\
+resurgo join [options] HOST:PORT
+
+This node takes part in a job that resurgo run --launcher join has begun, or waits to begin, there. It does until the
+job ends, or needs it no more. When the connection is lost it joins again, as another node. The token is read from the
+environment (RESURGO_JOIN_TOKEN), a file, or standard input.
+
+  --slots N                   room for so many ranks (default: the processors of this node)
+  --token-file FILE           the token is in this file
+
+Exit status: 0; 1 when the job does not answer or does not take this node, with the reason.
+";
+
+const ADD_HOST: &str = "\
+resurgo add-host JOB HOST[:SLOTS]
+
+Starts an agent on one more host, as the job has started its others. It is a spare one: it takes the ranks of nodes that
+are lost. Only for jobs on several nodes.
+
+Exit status: 0 when it is there; 1 with the reason; 2 when there is no such job.
+";
+
+const DRAIN: &str = "\
+resurgo drain JOB NODE
+
+The ranks of a node go on elsewhere: all ranks are copied at one moment, and go on from there when the images of those
+that leave are on other nodes. Nothing is lost. NODE is its name, as events tell it, or its number. It stays a node of the
+job without ranks, and may be switched off. Under --protocol blocking.
+
+Exit status: 0 when no rank is there any more; 1 with the reason, and all goes on as before; 2 when there is no such job.
+";
+
+const REMOVE_HOST: &str = "\
+resurgo remove-host JOB NODE
+
+As resurgo drain; then the agent of the node ends.
+
+Exit status: 0; 1 with the reason, and all goes on as before; 2 when there is no such job.
+";
+
 const KILL: &str = "\
 resurgo kill JOB...
 
@@ -209,7 +253,7 @@ mod tests {
             assert!(text.lines().all(|line| line.len() <= 120), "{verb}");
             seen.push(text);
         }
-        assert_eq!(seen.len(), 11);
+        assert_eq!(seen.len(), 15);
         assert!(about("run").contains("As at mpiexec:") && !about("run").contains("resurgo ps  "));
         assert!(about("resume").contains("--time-limit") && !about("resume").contains("--protocol"));
     }

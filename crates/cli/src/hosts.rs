@@ -1,14 +1,20 @@
 //! The nodes that a command line asks for, and which ranks run on which.
 
 use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::unistd::gethostname;
 use resurgo_protocol::{Protocol, placement};
-use resurgo_runtime::dispatcher::{Cluster, Host, Launcher};
+use resurgo_runtime::dispatcher::{Cluster, Host, Join, Launcher};
+
+use resurgo_wire::control::Preemption;
 
 use crate::check::Refusal;
+use crate::join;
 use crate::options::hosts::{Slots, named};
 use crate::options::{Nodes, Options};
 
@@ -22,6 +28,15 @@ pub fn cluster(
     let asked = &options.nodes;
     let by_slurm = variable("SLURM_JOB_ID").is_some();
     let named = named(options, here, variable).map_err(refused)?;
+    if asked.launcher == Some(Launcher::Join) {
+        check(options)?;
+        return joined(options, &named, here).map(Some);
+    }
+    let added_by = match asked.count {
+        Some(_) => Launcher::Fork,
+        None if by_slurm => Launcher::Slurm,
+        None => asked.launcher.unwrap_or(Launcher::Ssh),
+    };
     let (hosts, turns) = match asked.count {
         Some(_) if !named.is_empty() => {
             let option = &named[0].option;
@@ -72,13 +87,86 @@ pub fn cluster(
     }
     Ok(Some(Cluster {
         hosts,
+        launcher: added_by,
         may_miss: asked.may_miss,
+        join: None,
+        preemption: preemption(asked, here),
+        interface: asked.interface.clone(),
         launcher_file: asked.launcher_file.clone(),
         of_rank,
         lease: asked.lease,
         is_encrypted: asked.is_encrypted,
         files: Vec::new(),
     }))
+}
+
+/// The nodes join by themselves.
+fn joined(options: &Options, named: &[Slots], here: &Path) -> Result<Cluster, Refusal> {
+    let asked = &options.nodes;
+    let refused = |text: String| Refusal::new(2, text);
+    let with = named.first().map(|named| named.option.as_str());
+    let with = with
+        .or(asked.count.map(|_| "--nodes"))
+        .or((asked.may_miss > 0).then_some("--allow-missing"));
+    if let Some(option) = with.filter(|option| *option != "SLURM_JOB_NODELIST") {
+        return Err(refused(format!(
+            "-launcher join waits for whoever joins; leave {option} out"
+        )));
+    }
+    let file = asked.token_file.as_ref().map(|file| here.join(file));
+    let token = match &file {
+        Some(file) => token_in(file).map_err(|why| refused(format!("--join-token-file {}: {why}", file.display())))?,
+        None => new_token().map_err(|error| refused(format!("no token can be made: {error}")))?,
+    };
+    Ok(Cluster {
+        hosts: Vec::new(),
+        launcher: Launcher::Join,
+        may_miss: 0,
+        join: Some(Join {
+            token,
+            token_file: file,
+            port: asked.join_port,
+            ranks: options.size(),
+            per_node: asked.per_node,
+            spares: asked.spares,
+        }),
+        preemption: preemption(asked, here),
+        interface: asked.interface.clone(),
+        launcher_file: None,
+        of_rank: Vec::new(),
+        is_encrypted: asked.is_encrypted,
+        lease: asked.lease,
+        files: Vec::new(),
+    })
+}
+
+/// How nodes hear that they are about to be taken away.
+fn preemption(asked: &Nodes, here: &Path) -> Preemption {
+    let file = asked.preempt_file.as_ref();
+    Preemption {
+        signal: asked.preempt_signal.map(|signal| signal as i32),
+        file: file.map(|file| here.join(file).into_os_string()),
+    }
+}
+
+/// The token in the file, which is written when there is none: for the user alone.
+fn token_in(file: &Path) -> Result<String, String> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+    match made {
+        Ok(mut made) => {
+            let token = new_token().map_err(|error| error.to_string())?;
+            writeln!(made, "{token}").map_err(|error| error.to_string())?;
+            Ok(token)
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => join::of_file(file),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn new_token() -> std::io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Refuses what does not work on several nodes yet.

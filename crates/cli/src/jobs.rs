@@ -192,6 +192,29 @@ fn one(verb: &str, arguments: &[OsString], request: &Request) -> i32 {
     }
 }
 
+/// `resurgo add-host JOB HOST[:SLOTS]`.
+pub fn add_host(arguments: Vec<OsString>) -> i32 {
+    let [job, host] = &arguments[..] else {
+        return usage("add-host needs the number of a job and a host, as in: resurgo add-host 4711 n3:4");
+    };
+    match crate::options::hosts::one(&host.to_string_lossy()) {
+        Ok((host, slots)) => one("add-host", std::slice::from_ref(job), &Request::AddHost { host, slots }),
+        Err(why) => usage(&format!("add-host {}: {why}", host.display())),
+    }
+}
+
+/// `resurgo drain JOB NODE` and `resurgo remove-host JOB NODE`.
+pub fn drain(verb: &str, arguments: Vec<OsString>) -> i32 {
+    let [job, node] = &arguments[..] else {
+        return usage(&format!(
+            "{verb} needs the number of a job and the name of a node, as in: resurgo {verb} 4711 n3"
+        ));
+    };
+    let node = node.to_string_lossy().into_owned();
+    let removed = verb == "remove-host";
+    one(verb, std::slice::from_ref(job), &Request::Drain { node, removed })
+}
+
 /// `resurgo kill JOB...`: of suspended jobs, removes their files. Each is told, whatever becomes of the others.
 pub fn kill(arguments: Vec<OsString>) -> i32 {
     if arguments.is_empty() {

@@ -11,6 +11,7 @@ mod help;
 mod hosts;
 mod image;
 mod jobs;
+mod join;
 mod near;
 mod options;
 mod program;
@@ -32,14 +33,17 @@ fn main() -> ExitCode {
     let rest: Vec<OsString> = arguments.collect();
     match verb.to_str() {
         // The others find out themselves where their own options end.
-        Some(verb @ ("ps" | "checkpoint" | "suspend" | "kill" | "rm" | "image"))
-            if rest.iter().any(|word| word == "--help" || word == "-h") =>
-        {
-            code(help::print(verb))
-        }
+        Some(
+            verb @ ("ps" | "checkpoint" | "suspend" | "kill" | "rm" | "image" | "join" | "add-host" | "remove-host"
+            | "drain"),
+        ) if rest.iter().any(|word| word == "--help" || word == "-h") => code(help::print(verb)),
         Some("run") => code(run::run(rest)),
         Some("doctor") => code(doctor::run(rest)),
         Some("bench") => code(bench::run(rest)),
+        Some("join") => code(join::run(rest)),
+        Some("add-host") => code(jobs::add_host(rest)),
+        Some("remove-host") => code(jobs::drain("remove-host", rest)),
+        Some("drain") => code(jobs::drain("drain", rest)),
         Some("ps") => code(jobs::ps(rest)),
         Some("checkpoint") => code(jobs::checkpoint(rest)),
         Some("suspend") => code(jobs::suspend(rest)),
@@ -77,6 +81,10 @@ fn main() -> ExitCode {
                 "resume",
                 "kill",
                 "rm",
+                "join",
+                "add-host",
+                "remove-host",
+                "drain",
                 "help",
                 "version",
             ];

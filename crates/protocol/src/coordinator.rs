@@ -18,6 +18,7 @@
 
 mod files;
 mod images;
+mod leaving;
 mod messages;
 mod nodes;
 mod returns;
@@ -187,6 +188,8 @@ impl Coordinator {
             Fact::Ended { rank, life, orderly } => self.ended(rank, life, orderly),
             Fact::Up { node, slots, spare } => self.node_comes(node, slots, spare),
             Fact::Down { node } => self.lost(node),
+            Fact::Leave { node } => self.leave(node),
+            Fact::Stay { node } => self.stay(node),
             Fact::Placed { nodes } => self.placed(&nodes),
             Fact::Restart { rank } => self.begin_alone(rank),
             Fact::Return { rank } => self.return_unit(rank),
@@ -332,6 +335,7 @@ impl Coordinator {
         self.tell(Command::Halt);
         for unit in &mut self.units {
             (unit.returning, unit.reading) = (None, None);
+            (unit.leaves, unit.is_held) = (false, false);
         }
         for rank in 0..self.ranks.len() as Rank {
             self.kill(rank);

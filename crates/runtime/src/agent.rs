@@ -19,7 +19,9 @@ mod life;
 mod net;
 mod node;
 mod node_files;
+mod notice;
 mod pmi;
+mod preempted;
 mod program_file;
 mod ranks;
 mod record;
@@ -54,6 +56,9 @@ use store::Store;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often a replaying rank's progress is looked at.
 const TICK: Duration = Duration::from_millis(5);
+
+/// Exit status of an agent that has lost the dispatcher.
+pub const ALONE: i32 = 3;
 
 /// Who an epoll event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +140,8 @@ struct Agent {
     ending: Option<Instant>,
     /// The user has stopped the ranks (SIGTSTP).
     paused: bool,
+    /// The machine is about to be taken away, and the dispatcher knows.
+    preempted: notice::Notice,
     /// The program has come to its end.
     finished: bool,
     /// A rank could not be started: no other is.
@@ -176,16 +183,21 @@ pub fn run(is_invited: bool) -> i32 {
         Ok(Some(mut agent)) => {
             let result = agent.serve();
             agent.kill_everything();
-            result.map_err(|error| ("failed", error))
+            result.map(|()| agent.stopped).map_err(|error| ("failed", error))
         }
-        Ok(None) => Ok(()),
+        Ok(None) => Ok(true),
         Err(error) => Err(("failed", error)),
     });
     match served {
-        Ok(()) => 0,
+        Ok(true) => 0,
+        Ok(false) => ALONE,
         Err((what, error)) => {
             eprintln!("resurgo: the agent {what}: {error}");
-            1
+            if error.kind() == io::ErrorKind::TimedOut {
+                ALONE
+            } else {
+                1
+            }
         }
     }
 }
@@ -205,7 +217,7 @@ impl Agent {
                 match Source::from_token(event.data()) {
                     Some(Source::Control) if self.control_event()? => {}
                     Some(Source::Control) => return Ok(()),
-                    Some(Source::Children) => while self.children.read_signal()?.is_some() {},
+                    Some(Source::Children) => self.hear_signals()?,
                     Some(Source::Pmi(rank)) => self.pmi_event(rank)?,
                     Some(Source::Output(rank, stream)) => self.output_event(rank, stream)?,
                     Some(Source::Stdin) => self.feed_stdin()?,
@@ -222,6 +234,7 @@ impl Agent {
             }
             self.keep_up()?;
             self.collect_ended()?;
+            self.look_for_notice()?;
             self.tick()?;
         }
         Ok(())
@@ -262,7 +275,8 @@ impl Agent {
         self.work.memory.set_valid_until(guest.until())?;
         match holds {
             true => Ok(()),
-            false => Err(io::Error::other(
+            false => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
                 "resurgo run has not answered for the length of the lease: ranks of this node end",
             )),
         }
@@ -295,7 +309,11 @@ impl Agent {
     fn obey(&mut self, message: ToAgent) -> io::Result<()> {
         match message {
             // This agent has its job.
-            ToAgent::Launch(_) | ToAgent::Resume { .. } | ToAgent::GoOn { .. } | ToAgent::Reach { .. } => {}
+            ToAgent::Launch(_)
+            | ToAgent::Resume { .. }
+            | ToAgent::GoOn { .. }
+            | ToAgent::Reach { .. }
+            | ToAgent::Refused { .. } => {}
             ToAgent::Do(command) => self.carry_out(command)?,
             ToAgent::Suspend { about, input } => {
                 if self.ending.is_none() {
@@ -359,6 +377,11 @@ impl Agent {
                 let _ = raise(Signal::SIGKILL);
             }
             ToAgent::Places(nodes) => self.move_ranks(nodes)?,
+            ToAgent::Known { mesh, copies } => {
+                if let Some(nodes) = &mut self.work.job.nodes {
+                    (nodes.mesh, nodes.copies) = (mesh, copies);
+                }
+            }
             ToAgent::Beat { number } => self.guest.iter_mut().for_each(|guest| guest.answered(number)),
         }
         Ok(())

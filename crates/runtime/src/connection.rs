@@ -77,6 +77,14 @@ impl Connection {
         }
     }
 
+    /// The address of the other side, of a connection to another node.
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Socket::Unix(_) => None,
+            Socket::Tcp(socket) => socket.socket().peer_addr().ok(),
+        }
+    }
+
     /// Queues a message, to be sent together with others.
     pub fn queue<M: Message>(&mut self, message: &M) {
         message.encode(&mut self.outgoing);

@@ -4,17 +4,20 @@
 mod books;
 mod bus;
 mod cluster;
+mod coming;
 mod console;
 mod coordinate;
 mod ends;
 mod events;
 pub mod examine;
+mod guests;
 mod heard;
 mod images;
 mod input;
 mod job_files;
 mod kept;
 mod launching;
+mod leaving;
 mod ledger;
 mod lines;
 mod node;
@@ -52,9 +55,10 @@ use crate::children;
 use crate::faults::{Fault, Schedule, Victim};
 use crate::suspended::{Origin, Suspended};
 use bus::Bus;
-pub use cluster::{Cluster, Host, Launcher};
+pub use cluster::{Cluster, Host, Join, Launcher};
 use console::Console;
 use events::Event;
+use guests::Coming;
 use ledger::Ledger;
 use node::Agents;
 pub use output::Places;
@@ -146,6 +150,8 @@ pub fn run(settings: Settings) -> i32 {
 
 struct Dispatcher {
     agents: Agents,
+    /// Nodes that may come; none: the job has one.
+    coming: Option<Coming>,
     /// What those of several nodes have been told of them.
     plan: Option<Nodes>,
     front: Front,
@@ -232,6 +238,7 @@ struct Ready {
     wake: bool,
     consoles: bool,
     servers: bool,
+    coming: bool,
     stdin: bool,
 }
 
@@ -313,6 +320,14 @@ impl Dispatcher {
         if ready.consoles {
             self.hear_console();
         }
+        if ready.coming
+            || self
+                .coming
+                .as_ref()
+                .is_some_and(|coming| coming.launching.due().is_some())
+        {
+            self.mind_coming();
+        }
         if ready.servers || self.servers.due().is_some() {
             self.mind_servers();
         }
@@ -380,6 +395,8 @@ impl Dispatcher {
         ready.extend(self.front.console.descriptors());
         let servers = ready.len();
         ready.extend(self.servers.descriptors().map(readable));
+        let coming = ready.len();
+        ready.extend(self.coming.iter().flat_map(|coming| coming.launching.descriptors()));
         let stdin_at = ready.len();
         if read_stdin {
             ready.push(readable(stdin.as_fd()));
@@ -394,7 +411,8 @@ impl Dispatcher {
             wake: any(1..agents),
             agents: (agents..consoles).map(|at| any(at..at + 1)).collect(),
             consoles: any(consoles..servers),
-            servers: any(servers..stdin_at),
+            servers: any(servers..coming),
+            coming: any(coming..stdin_at),
             stdin: any(stdin_at..ready.len()),
         })
     }
@@ -432,6 +450,9 @@ impl Dispatcher {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
         if let Some(wait) = self.output.wait() {
+            at_most(wait);
+        }
+        if let Some(wait) = self.coming.as_ref().and_then(|coming| coming.launching.due()) {
             at_most(wait);
         }
         if let Some(wait) = self.agents.due() {
@@ -525,6 +546,8 @@ impl Dispatcher {
                     self.front.console.answer(client, &Reply::Status(status));
                 }
                 Request::Suspend => self.suspend(Some(client)),
+                Request::Drain { node, removed } => self.drain(client, &node, removed),
+                Request::AddHost { host, slots } => self.add_host(client, host, slots),
                 Request::Kill => {
                     self.front
                         .console

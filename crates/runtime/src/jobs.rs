@@ -30,6 +30,8 @@ const MOST: usize = 500;
 const TO_BE_LISTED: Duration = Duration::from_secs(3);
 /// For how long an answer that is given at once is waited for.
 const AT_ONCE: Duration = Duration::from_secs(10);
+/// For how long a host that is added is waited for.
+const TO_BE_THERE: Duration = Duration::from_secs(90);
 /// For how long a sign of life is waited for; while images are taken there is one each second.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 
@@ -153,8 +155,12 @@ impl Job {
 
     /// Asks and waits for the answer; `progress` hears how far it has come.
     pub fn ask(&mut self, request: &Request, progress: &mut dyn FnMut(&str)) -> io::Result<Reply> {
-        let takes_long = matches!(request, Request::Checkpoint | Request::Suspend);
-        let patience = if takes_long { SIGN_OF_LIFE } else { AT_ONCE };
+        let takes_long = !matches!(request, Request::Status | Request::Kill);
+        let patience = match request {
+            Request::AddHost { .. } => TO_BE_THERE,
+            _ if takes_long => SIGN_OF_LIFE,
+            _ => AT_ONCE,
+        };
         let mut deadline = Instant::now() + patience;
         self.send(request)?;
         loop {

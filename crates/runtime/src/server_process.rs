@@ -36,12 +36,12 @@ pub fn listen(bind: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Listens where others find it who know this machine by one of these addresses, at any port: on every address, of IPv4 as well, unless
+/// Listens where others find it who know this machine by one of these addresses, at this port, or any (0): on every address, of IPv4 as well, unless
 /// they are all of this machine alone.
-pub fn listen_for(addresses: &[IpAddr]) -> io::Result<TcpListener> {
+pub fn listen_for(addresses: &[IpAddr], port: u16) -> io::Result<TcpListener> {
     match addresses.first() {
-        Some(own) if addresses.iter().all(IpAddr::is_loopback) => listen((*own, 0).into()),
-        _ => listen((Ipv6Addr::UNSPECIFIED, 0).into()).or_else(|_| listen((Ipv4Addr::UNSPECIFIED, 0).into())),
+        Some(own) if addresses.iter().all(IpAddr::is_loopback) => listen((*own, port).into()),
+        _ => listen((Ipv6Addr::UNSPECIFIED, port).into()).or_else(|_| listen((Ipv4Addr::UNSPECIFIED, port).into())),
     }
 }
 

@@ -252,7 +252,8 @@ impl World {
         let grain = if non_blocking { random.between(1, 4) } else { 0 };
         let one_by_one = waves == kinds::Waves::GroupByGroup;
         let linked = options.setting.has_nodes();
-        let nodes = Nodes::new(linked, size, &mut Random::new(crate::random::mix(seed, 3)));
+        let mut nodes = Nodes::new(linked, size, &mut Random::new(crate::random::mix(seed, 3)));
+        nodes.leaves = (seed % 4 == 3).then(|| Random::new(crate::random::mix(seed, 4)));
         let (plan, at_once) = plan(&options, size, &nodes, &mut random);
         let mut this = Self {
             mutation: options.mutation,

@@ -20,6 +20,11 @@ pub enum Request {
     Checkpoint,
     /// Suspend the job; answered by [`Reply::Done`] when it has ended and can be resumed, or [`Reply::Refused`].
     Suspend,
+    /// Have the ranks of this node go on elsewhere, and then end its agent if it is to be removed: answered by [`Reply::Done`] or
+    /// [`Reply::Refused`].
+    Drain { node: String, removed: bool },
+    /// Start an agent on this host: answered by [`Reply::Done`] or [`Reply::Refused`] when it is there or cannot be.
+    AddHost { host: String, slots: u32 },
     /// End the job; answered by [`Reply::Done`] at once.
     Kill,
 }

@@ -5,6 +5,7 @@
 
 mod frames;
 mod job;
+pub mod join;
 mod link;
 mod nodes;
 
@@ -22,7 +23,7 @@ use frames::frame;
 pub use frames::{FrameBuffer, FrameError, MAX_FRAME, Message, first_message};
 pub(crate) use frames::{from_json, json};
 pub use job::{Addresses, Grouping, ImageFiles, Job, Program, Stdin, WantedProgram, appnums, protocol_number};
-pub use link::{AGENT, Alike, Arrival, INVITED, Invitation, JobDirectory, KEPT, LONGEST_INVITATION, Sight};
+pub use link::{AGENT, Alike, Arrival, INVITED, Invitation, JobDirectory, KEPT, LONGEST_INVITATION, Preemption, Sight};
 pub use nodes::Nodes;
 
 /// Which of a rank's streams.
@@ -197,6 +198,13 @@ pub enum ToAgent {
     },
     /// A node is lost: ranks will be in these places. None runs, and the memories of all nodes are emptied next.
     Places(Nodes),
+    /// The job does not take this node: why.
+    Refused { reason: String },
+    /// These are the nodes of the job now: one has come. Where ranks are stays as it is.
+    Known {
+        mesh: Vec<Vec<SocketAddr>>,
+        copies: Vec<u16>,
+    },
     /// Tell which of these nodes can be reached, each at one of its addresses. Answered by [`ToDispatcher::Reached`], before there is a job.
     Reach { nodes: Vec<Vec<SocketAddr>> },
     /// Answers [`ToDispatcher::Beat`] of this number.
@@ -235,6 +243,10 @@ impl ToAgent {
 pub enum ToDispatcher {
     /// An agent of another node is there, and is like this one or not.
     Arrived(Arrival),
+    /// The machine of this node is about to be taken away.
+    Preempted {
+        reason: String,
+    },
     /// Answers [`ToAgent::Reach`]: why a node cannot be reached, of each that cannot.
     Reached {
         why_not: Vec<Option<String>>,

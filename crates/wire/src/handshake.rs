@@ -42,6 +42,8 @@ pub enum Server {
     Mesh,
     /// The same, for copies of images.
     Replica,
+    /// Who has the token of a job that nodes join; there is one of them on each connection.
+    Join,
 }
 
 impl Server {
@@ -211,6 +213,8 @@ impl Transcript<'_> {
             (Server::Mesh, Side::Server) => b"resurgo mesh: called node   ",
             (Server::Replica, Side::Visitor) => b"resurgo replica: calling    ",
             (Server::Replica, Side::Server) => b"resurgo replica: called     ",
+            (Server::Join, Side::Visitor) => b"resurgo join: a node        ",
+            (Server::Join, Side::Server) => b"resurgo join: the job       ",
         };
         let mut bytes = Vec::with_capacity(160);
         bytes.extend_from_slice(label);

@@ -99,6 +99,14 @@ fn of_list(list: &str) -> Result<Vec<(String, u32)>, String> {
     names.map(slots).collect()
 }
 
+/// A single one: `host` or `host:4`.
+pub fn one(text: &str) -> Result<(String, u32), String> {
+    match &of_list(text)?[..] {
+        [(host, slots)] => Ok((host.clone(), *slots)),
+        _ => Err("write one host".to_string()),
+    }
+}
+
 /// A host on each line: `host`, `host:4` or `host slots=4`; `#` begins a comment.
 fn of_file(file: &Path) -> Result<Vec<(String, u32)>, String> {
     let text = text_file::read(file, LONGEST)?;

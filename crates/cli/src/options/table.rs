@@ -208,13 +208,13 @@ table! {
         "ranks that each host takes in turn, whatever slots it has"
         Job(|options, value| per_node(value).map(|ranks| options.nodes.per_node = Some(ranks)));
     "-launcher -bootstrap" "NAME" "" RunOrResume
-        "what starts resurgo on other hosts: ssh, slurm or fork, which is for this machine alone (slurm in a job of Slurm, \
-         otherwise ssh)"
+        "what starts resurgo on other hosts: ssh, slurm, fork, which is for this machine alone, or join: whoever types \
+         resurgo join there (slurm in a job of Slurm, otherwise ssh)"
         Job(|options, value| launcher(value).map(|launcher| options.nodes.launcher = Some(launcher)));
     "-launcher-exec -bootstrap-exec" "FILE" "" RunOrResume
         "the program to use instead of ssh or srun"
         Job(|options, value| { options.nodes.launcher_file = Some(PathBuf::from(value)); Ok(()) });
-    "-rmk -iface -localhost -usize -order-nodes -topolib -demux" "WORD" "" Run
+    "-rmk -localhost -usize -order-nodes -topolib -demux" "WORD" "" Run
         "accepted, without effect"
         Nothing;
     "-hybrid-hosts -disable-hostname-propagation -enable-x -disable-x --oversubscribe --allow-run-as-root" "" "" Run
@@ -263,6 +263,21 @@ table! {
     "--allow-missing" "N" "" RunOrEnvironment
         "begin without up to N nodes that cannot be reached; their ranks go to the others"
         Job(|options, value| at_least_one(value).map(|nodes| options.nodes.may_miss = nodes));
+    "--join-token-file" "FILE" "" RunOrEnvironment
+        "the token that nodes must know which join; a new one is written there if there is no such file"
+        Job(|options, value| { options.nodes.token_file = Some(PathBuf::from(value)); Ok(()) });
+    "--join-port" "PORT" "" RunOrEnvironment
+        "where nodes that join are waited for"
+        Job(|options, value| port(value).map(|port| options.nodes.join_port = port));
+    "--interface -iface" "NAME" "" RunOrEnvironment
+        "nodes reach one another by the addresses of this interface: its name, or a network (10.1.0.0/16)"
+        Job(|options, value| { options.nodes.interface = Some(value.to_string()); Ok(()) });
+    "--preempt-signal" "SIGNAL" "" RunOrEnvironment
+        "a node whose agent gets this signal is about to be taken away: its ranks go on elsewhere"
+        Job(|options, value| notice(value).map(|signal| options.nodes.preempt_signal = Some(signal)));
+    "--preempt-file" "PATH" "" RunOrEnvironment
+        "so is a node on which there is such a file"
+        Job(|options, value| { options.nodes.preempt_file = Some(PathBuf::from(value)); Ok(()) });
     "--lease" "TIME" "3s" Everywhere
         "how long a node may be silent before its ranks are taken for lost"
         Job(|options, value| lease(value).map(|lease| options.nodes.lease = lease));

@@ -101,6 +101,14 @@ pub struct Nodes {
     pub spares: usize,
     /// So many may be missing when the job begins.
     pub may_miss: usize,
+    /// Where the token for nodes that join is, or goes; the port at which they are waited for.
+    pub token_file: Option<PathBuf>,
+    pub join_port: u16,
+    /// How a node hears that it is about to be taken away.
+    pub preempt_signal: Option<Signal>,
+    pub preempt_file: Option<PathBuf>,
+    /// The interface whose addresses nodes tell.
+    pub interface: Option<String>,
     /// Found by itself when absent.
     pub launcher: Option<Launcher>,
     /// Used instead of ssh or srun.

@@ -88,6 +88,24 @@ pub fn nodes(value: &str) -> Result<usize, String> {
     }
 }
 
+/// A signal that nobody else waits for.
+pub fn notice(value: &str) -> Result<Signal, String> {
+    let name = value.strip_prefix("SIG").unwrap_or(value);
+    match name {
+        "TERM" => Ok(Signal::SIGTERM),
+        "INT" => Ok(Signal::SIGINT),
+        "HUP" => Ok(Signal::SIGHUP),
+        "USR1" => Ok(Signal::SIGUSR1),
+        "USR2" => Ok(Signal::SIGUSR2),
+        _ => Err("must be TERM, INT, HUP, USR1 or USR2".to_string()),
+    }
+}
+
+pub fn port(value: &str) -> Result<u16, String> {
+    let port = value.parse::<u16>().ok().filter(|port| *port > 0);
+    port.ok_or_else(|| "must be a port: 1 to 65535".to_string())
+}
+
 pub fn per_node(value: &str) -> Result<u32, String> {
     let ranks = at_least_one(value)?;
     u32::try_from(ranks).map_err(|_| format!("{ranks} are too many"))

@@ -90,7 +90,8 @@ impl Coordinator {
             self.forget_before_waves(unit);
             self.end_copies_in_files(rank);
             self.record(unit, number);
-            return self.writing_ended(rank);
+            self.writing_ended(rank);
+            return self.mind_leaving(unit);
         }
         while self.images(rank).files.len() > KEPT {
             let number = self.images(rank).files.remove(0);
@@ -132,6 +133,7 @@ impl Coordinator {
         self.tell(Command::NotWritten { rank, number, reason });
         self.give_up_turns(unit, &format!("that of rank {rank} could not be written"));
         self.writing_ended(rank);
+        self.mind_leaving(unit);
     }
 
     /// The waves of a unit of which every rank has its image in a file, the newest first.

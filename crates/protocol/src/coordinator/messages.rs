@@ -133,6 +133,13 @@ pub enum Fact {
     Down {
         node: Node,
     },
+    /// The node is to have no ranks any more: with the next wave they go on elsewhere. Or it need not, after all.
+    Leave {
+        node: Node,
+    },
+    Stay {
+        node: Node,
+    },
     /// Before the job begins, or goes on: the node of each rank.
     Placed {
         nodes: Vec<Node>,
@@ -357,6 +364,16 @@ pub enum Command {
         number: u64,
         reason: String,
     },
+    /// Told: no rank is on the node any more, which was to leave; or it could not.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    Left {
+        node: Node,
+    },
+    #[cfg_attr(feature = "serde", serde(skip))]
+    Stays {
+        node: Node,
+        reason: String,
+    },
     /// Told: these ranks have failed with their node. (Of others that were there the units return already.)
     #[cfg_attr(feature = "serde", serde(skip))]
     Lost {
@@ -434,6 +451,8 @@ impl Command {
             | Command::NotWritten { .. }
             | Command::ImageLost { .. }
             | Command::Lost { .. }
+            | Command::Left { .. }
+            | Command::Stays { .. }
             | Command::Returned { .. }
             | Command::CannotRecoverAlone { .. }
             | Command::Fail(_) => Whom::Nobody,

@@ -17,8 +17,9 @@ impl Coordinator {
         self.nodes.up.insert(node, Slots { count: slots, spare });
     }
 
-    /// The nodes that are up, with their ranks that have not finished.
-    fn rooms(&self) -> Vec<Room> {
+    /// The nodes that are up, with their ranks that have not finished. Those that are to have no ranks are none for a life of `rank` that
+    /// can begin elsewhere.
+    fn rooms(&self, rank: Rank, from: From) -> Vec<Room> {
         let room = |(node, slots): (&Node, &Slots)| {
             let is_there = |member: &&super::Member| member.node == *node && !member.finished;
             Room {
@@ -28,7 +29,13 @@ impl Coordinator {
                 spare: slots.spare,
             }
         };
-        self.nodes.up.iter().map(room).collect()
+        // Who cannot leave its node yet stays.
+        let own = self.ranks.get(rank as usize).map(|member| member.node);
+        let may_stay = |node: &Node| own == Some(*node) && !self.is_elsewhere(rank, from);
+        let up = self.nodes.up.iter();
+        up.filter(|(node, _)| !self.is_leaving(**node) || may_stay(node))
+            .map(room)
+            .collect()
     }
 
     pub(super) fn placed(&mut self, nodes: &[Node]) {
@@ -39,14 +46,18 @@ impl Coordinator {
 
     /// Where a rank runs that is added.
     pub(super) fn roomiest(&self) -> Node {
-        placement::roomiest(&self.rooms()).unwrap_or(0)
+        placement::roomiest(&self.rooms(Rank::MAX, From::Beginning)).unwrap_or(0)
     }
 
     /// The rank's next life is on a node that is up: the node, and another one from which it reads what it begins from, if it does not
     /// have that itself. None: there is none, and that has been told.
     pub(super) fn place(&mut self, rank: Rank, from: From) -> Option<(Node, Option<Node>)> {
         if !self.nodes.up.is_empty() || self.nodes.lost {
-            let Some(node) = placement::next(self.ranks[rank as usize].node, &self.rooms()) else {
+            let former = self.ranks[rank as usize].node;
+            if self.rooms(rank, from).is_empty() {
+                self.nobody_leaves();
+            }
+            let Some(node) = placement::next(former, &self.rooms(rank, from)) else {
                 let fail = Command::Fail(Cause::NoNode);
                 if !self.commands.contains(&fail) {
                     self.tell(fail);
@@ -56,6 +67,7 @@ impl Coordinator {
             self.ranks[rank as usize].node = node;
         }
         let node = self.ranks[rank as usize].node;
+        let leaving = self.nodes.leaving.clone();
         let images = self.images(rank);
         let From::File(number) = from else {
             images.reads = None;
@@ -68,7 +80,12 @@ impl Coordinator {
             .find(|place| has(*place))
         {
             Some(place) => place,
-            None => places.and_then(BTreeSet::first).copied().unwrap_or(Place::Everywhere),
+            None => {
+                let is_leaving = |place: &&Place| matches!(place, Place::Node(node) if leaving.contains_key(node));
+                let mut all: Vec<&Place> = places.into_iter().flatten().collect();
+                all.sort_by_key(is_leaving);
+                all.first().map_or(Place::Everywhere, |place| **place)
+            }
         };
         images.reads = Some((number, place));
         match place {
@@ -80,6 +97,7 @@ impl Coordinator {
     /// Who is to have the images of the ranks of `node`, too. None: nobody, or nobody could.
     fn partner(&self, node: Node) -> Option<Node> {
         let up = self.nodes.up.keys().copied();
+        let up = up.filter(|other| !self.is_leaving(*other));
         self.plan.partners.then(|| placement::partner(node, up)).flatten()
     }
 
@@ -158,6 +176,7 @@ impl Coordinator {
     /// The node is there no more, with everything on it.
     pub(super) fn lost(&mut self, node: Node) {
         self.nodes.up.remove(&node);
+        self.nodes.leaving.remove(&node);
         self.nodes.lost = true;
         let ranks = 0..self.ranks.len() as Rank;
         let there: Vec<Rank> = ranks.filter(|rank| self.ranks[*rank as usize].node == node).collect();
@@ -194,6 +213,7 @@ impl Coordinator {
         self.replicate_again(node);
         returning.into_iter().for_each(|rank| self.ended_for_return(rank));
         self.tell(Command::Lost { node, ranks: failed });
+        (0..self.units.len()).for_each(|unit| self.mind_leaving(unit));
     }
 
     /// The rank's copies have gone with their node, and what it was writing there.

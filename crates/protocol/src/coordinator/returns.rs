@@ -110,6 +110,7 @@ impl Coordinator {
                     self.kill(rank);
                 }
             }
+            Turn::Begin if self.waits_to_leave(unit) => {}
             Turn::Begin => self.choose_wave(unit),
             Turn::Go => self.go_on(unit),
         }
@@ -192,10 +193,16 @@ impl Coordinator {
         if wave > 0 && self.is_passing() {
             self.tell(Command::PutTransit { number: wave });
         }
+        self.leave_copies(unit, wave);
         for rank in members {
             let from = self.images(rank).choose().unwrap_or(From::Beginning);
             self.begin(rank, from, true);
         }
+        let leaves = std::mem::take(&mut self.units[unit].leaves);
+        self.tell_who_has_left(
+            leaves,
+            "an image of one of its ranks could not be copied to another node",
+        );
         if wave == 0 {
             self.nodes.logs_lost = false;
             self.units[unit].returning = None;

@@ -49,6 +49,8 @@ pub(super) struct Nodes {
     pub lost: bool,
     /// What its ranks had logged is lost, too, and has not been put back: nobody can recover alone.
     pub logs_lost: bool,
+    /// Those that are to have no ranks, and whether they have none.
+    pub leaving: BTreeMap<Node, bool>,
 }
 
 #[derive(Debug)]
@@ -243,6 +245,10 @@ pub(super) struct Unit {
     pub returning: Option<Return>,
     /// The wave that the ranks return to, or did last; 0: the beginning.
     pub chosen: u64,
+    /// They return so that some can leave their nodes.
+    pub leaves: bool,
+    /// None of them begins before images of those that leave are elsewhere.
+    pub is_held: bool,
     /// What was in transit in this wave is being read.
     pub reading: Option<u64>,
     /// Groups of the last complete wave write their images one after the other.
@@ -257,6 +263,8 @@ impl Unit {
             current: None,
             returning: None,
             chosen: 0,
+            leaves: false,
+            is_held: false,
             reading: None,
             writing: None,
         }

@@ -281,6 +281,7 @@ impl Coordinator {
         if self.plan.files {
             self.write_wave(unit, number, groups);
         }
+        self.leave_with_wave(unit);
     }
 
     /// Everything may pass again.

@@ -11,7 +11,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::gethostname;
 use resurgo_protocol::Lease;
 use resurgo_protocol::membership::{Duty, Timing};
-use resurgo_wire::control::{Arrival, Invitation, LONGEST_INVITATION, ToDispatcher};
+use resurgo_wire::control::{Arrival, Invitation, LONGEST_INVITATION, Preemption, ToDispatcher};
 use resurgo_wire::handshake::{Greeting, Hello, Server, Word};
 
 use super::store::Store;
@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What connects it with the dispatcher, beside the control connection.
 pub(super) struct Guest {
     lease: Lease,
+    /// How this node hears that it is about to be taken away.
+    pub preemption: Preemption,
     /// Standard input: at its end everything ends.
     life_line: OwnedFd,
     /// Where agents of other nodes connect.
@@ -46,7 +48,7 @@ impl Guest {
         umask(Mode::from_bits_truncate(invitation.umask));
         let mut control = connect(&invitation)?;
         greet(&mut control, &invitation)?;
-        let listen = || server_process::listen_for(&invitation.addresses);
+        let listen = || server_process::listen_for(&invitation.addresses, 0);
         let (mesh, copies) = (listen()?, listen()?);
         let store = invitation.directory.as_ref().map(|place| {
             let store = Store::on_node(place, invitation.node);
@@ -55,7 +57,7 @@ impl Guest {
         let host = gethostname().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         control.queue(&ToDispatcher::Arrived(Arrival {
             host,
-            mesh: addresses(&invitation, &control, mesh.local_addr()?.port()),
+            mesh: addresses(&invitation, &control, mesh.local_addr()?.port())?,
             copies: copies.local_addr()?.port(),
             alike: likeness::of_this_node(&invitation.files)?,
             directory: store
@@ -65,6 +67,7 @@ impl Guest {
         let timing = Timing::of_lease(Duration::from_millis(invitation.lease_ms));
         let guest = Guest {
             lease: Lease::new(timing, asked),
+            preemption: invitation.preemption.clone(),
             life_line,
             mesh,
             copies: Some(copies),
@@ -186,14 +189,16 @@ fn is_here(invitation: &Invitation) -> bool {
 }
 
 /// Where others reach this node: where the dispatcher sees it first.
-fn addresses(invitation: &Invitation, control: &Connection, port: u16) -> Vec<SocketAddr> {
+fn addresses(invitation: &Invitation, control: &Connection, port: u16) -> io::Result<Vec<SocketAddr>> {
     let seen = control.own_address().map(|address| address.ip());
     let others = match is_here(invitation) {
         true => Vec::new(),
-        false => interfaces::own_addresses(),
+        false => interfaces::own_addresses(invitation.interface.as_deref()).map_err(io::Error::other)?,
     };
+    // Where an interface is chosen its addresses are told and no other.
+    let seen = seen.filter(|seen| invitation.interface.is_none() || others.is_empty() || others.contains(seen));
     let others = others.into_iter().filter(|address| Some(*address) != seen);
     let mut all: Vec<IpAddr> = seen.into_iter().chain(others).collect();
     all.sort_by_key(IpAddr::is_loopback);
-    all.into_iter().map(|address| SocketAddr::new(address, port)).collect()
+    Ok(all.into_iter().map(|address| SocketAddr::new(address, port)).collect())
 }

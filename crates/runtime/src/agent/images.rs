@@ -193,6 +193,12 @@ impl Images {
         self.waking.take_if(|(image, _)| *image == number);
     }
 
+    /// The rank goes on elsewhere.
+    pub fn end_copies(&mut self) {
+        self.copies.clear();
+        self.waking = None;
+    }
+
     /// Asks the copy for a new life.
     pub fn wake(&mut self, number: u64, life: Life, theirs: super::life::Theirs) -> io::Result<()> {
         let image = self.copy(number).ok_or(io::ErrorKind::NotFound)?;

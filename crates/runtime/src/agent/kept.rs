@@ -11,7 +11,7 @@ use nix::sys::prctl;
 use resurgo_wire::control::{AGENT, INVITED};
 
 use super::PATIENCE;
-use crate::children;
+use crate::{children, passed_on};
 
 /// `resurgo agent kept`: runs an agent that finds its invitation on standard input. Returns its exit status.
 pub fn run() -> i32 {
@@ -23,7 +23,7 @@ pub fn run() -> i32 {
                 .args([AGENT, INVITED])
                 .spawn()
         });
-    let ended = agent.and_then(|mut agent| agent.wait());
+    let ended = agent.and_then(|mut agent| passed_on::wait(&mut agent));
     children::kill_all(PATIENCE);
     match ended {
         Ok(status) => status

@@ -18,7 +18,7 @@ use super::node::NodeMemory;
 use super::program_file::ProgramFile;
 use super::ranks::Rank;
 use super::store::Store;
-use super::{Agent, Source, Work, held, suspend, waves};
+use super::{Agent, Source, Work, held, notice, suspend, waves};
 use crate::binding;
 use crate::connection::Connection;
 use crate::sys::open_nameless;
@@ -128,16 +128,10 @@ impl Waiting {
                         self.control.flush_all();
                         return Ok(None);
                     }
-                    ToAgent::Reach { nodes } => {
-                        let why_not = crate::reach::all(&nodes);
-                        self.control.send(&ToDispatcher::Reached { why_not })?;
+                    other => {
+                        self.hear(other)?;
                         continue;
                     }
-                    ToAgent::Beat { number } => {
-                        self.guest.iter_mut().for_each(|guest| guest.answered(number));
-                        continue;
-                    }
-                    _ => continue,
                 };
                 let mesh = self.guest.as_ref().map(Guest::mesh).transpose()?;
                 let copies = self.guest.as_mut().and_then(Guest::copies);
@@ -154,6 +148,22 @@ impl Waiting {
         }
     }
 
+    /// What is said before there is a job.
+    fn hear(&mut self, message: ToAgent) -> io::Result<()> {
+        match message {
+            ToAgent::Refused { reason } => {
+                return Err(io::Error::other(format!("the job does not take this node: {reason}")));
+            }
+            ToAgent::Reach { nodes } => {
+                let why_not = crate::reach::all(&nodes);
+                self.control.send(&ToDispatcher::Reached { why_not })?;
+            }
+            ToAgent::Beat { number } => self.guest.iter_mut().for_each(|guest| guest.answered(number)),
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Says that the job is here, and does what else the dispatcher has said with the same breath.
     fn begin(self, work: Work, is_resumed: bool, messages: Vec<ToAgent>) -> io::Result<Agent> {
         let mut agent = Agent {
@@ -167,12 +177,14 @@ impl Waiting {
             unclaimed: Vec::new(),
             ending: None,
             paused: false,
+            preempted: notice::Notice::default(),
             finished: false,
             is_broken: false,
             stopped: false,
         };
         agent.watch_net()?;
         agent.watch_copies()?;
+        agent.hear_of_preemption()?;
         agent.keep_up()?;
         if is_resumed {
             agent.tell_what_is_resumed()?;

@@ -86,10 +86,12 @@ impl Net {
         let here = ranks_of(plan.own);
         let mut peer_of = vec![None; plan.of_rank.len()];
         let mut peers = Vec::new();
-        // Nodes that are lost have no address.
+        // Nodes that are lost have no address, and nobody has anything to say to one without ranks, or waits for its answers.
+        let has_ranks = |node: u32| plan.of_rank.contains(&node);
+        let is_peer = |node: u32| node != plan.own && has_ranks(node) && has_ranks(plan.own);
         let others = (0..)
             .zip(&plan.mesh)
-            .filter(|(node, addresses)| *node != plan.own && !addresses.is_empty());
+            .filter(|(node, addresses)| is_peer(*node) && !addresses.is_empty());
         for (node, addresses) in others {
             let there = ranks_of(node);
             there

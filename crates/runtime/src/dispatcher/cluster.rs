@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use resurgo_protocol::placement::{self, Room};
-use resurgo_wire::control::{AGENT, INVITED, KEPT};
+use resurgo_wire::control::{AGENT, INVITED, KEPT, Preemption};
 
 /// What starts agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,11 +17,13 @@ pub enum Launcher {
     Fork,
     Ssh,
     Slurm,
+    /// Whoever types `resurgo join` on the node.
+    Join,
 }
 
 impl Launcher {
-    pub const NAMES: [&str; 3] = ["fork", "ssh", "slurm"];
-    pub const ALL: [Launcher; 3] = [Launcher::Fork, Launcher::Ssh, Launcher::Slurm];
+    pub const NAMES: [&str; 4] = ["fork", "ssh", "slurm", "join"];
+    pub const ALL: [Launcher; 4] = [Launcher::Fork, Launcher::Ssh, Launcher::Slurm, Launcher::Join];
 }
 
 /// A node as the user names it.
@@ -36,12 +38,55 @@ pub struct Host {
     pub spare: bool,
 }
 
+/// How nodes join a job by themselves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Join {
+    /// What they must know.
+    pub token: String,
+    /// Where it is, if the user has named a file.
+    pub token_file: Option<PathBuf>,
+    /// Where the job listens for them; 0: anywhere.
+    pub port: u16,
+    /// How many ranks the job begins with, and those that a node takes, instead of its slots.
+    pub ranks: usize,
+    pub per_node: Option<u32>,
+    /// So many more nodes are waited for.
+    pub spares: usize,
+}
+
+impl Join {
+    /// How many nodes with these slots, the first ones, have room for all ranks. None: they have not.
+    fn needed(&self, slots: &[u32]) -> Option<usize> {
+        let mut room = 0;
+        let room_with = |slots: &u32| {
+            room += self.per_node.unwrap_or(*slots) as usize;
+            room
+        };
+        let last = slots.iter().map(room_with).position(|room| room >= self.ranks);
+        last.map(|last| last + 1)
+    }
+
+    /// The job can begin with nodes of these slots.
+    pub fn are_enough(&self, slots: &[u32]) -> bool {
+        self.needed(slots)
+            .is_some_and(|needed| slots.len() >= needed + self.spares)
+    }
+}
+
 /// The nodes of a job that has several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
     pub hosts: Vec<Host>,
+    /// What starts the agents of hosts that are added.
+    pub launcher: Launcher,
     /// So many of them may be missing when the job begins.
     pub may_miss: usize,
+    /// How nodes hear that they are about to be taken away.
+    pub preemption: Preemption,
+    /// Nodes join by themselves.
+    pub join: Option<Join>,
+    /// The interface, by its name or a network, by whose addresses nodes reach one another.
+    pub interface: Option<String>,
     /// Instead of ssh or srun.
     pub launcher_file: Option<PathBuf>,
     /// The node of each rank.
@@ -57,7 +102,7 @@ pub struct Cluster {
 impl Cluster {
     /// All nodes are this machine.
     pub fn is_here(&self) -> bool {
-        self.hosts.iter().all(|host| host.launcher == Launcher::Fork)
+        self.join.is_none() && self.hosts.iter().all(|host| host.launcher == Launcher::Fork)
     }
 
     /// Leaves out hosts that are missing. Their ranks go to others, as they do when a node is lost.
@@ -87,6 +132,20 @@ impl Cluster {
             };
         }
         self.hosts = left.iter().map(|host| self.hosts[*host].clone()).collect();
+    }
+
+    /// These have joined, and have room for all ranks. Those that are not needed for that are spare ones.
+    pub fn joined_by(&mut self, mut hosts: Vec<Host>) {
+        if let Some(join) = &self.join {
+            let slots: Vec<u32> = hosts.iter().map(|host| host.slots).collect();
+            let needed = join.needed(&slots).unwrap_or(slots.len());
+            for (place, host) in hosts.iter_mut().enumerate() {
+                host.spare = place >= needed;
+            }
+            let turns: Vec<(u32, u32)> = (0..).zip(slots).take(needed).collect();
+            self.of_rank = placement::initial(&turns, join.ranks, join.per_node).unwrap_or_default();
+        }
+        self.hosts = hosts;
     }
 
     /// What starts the agent of a host.
@@ -120,6 +179,7 @@ impl Cluster {
                 command.arg(own).args([AGENT, KEPT]);
                 command
             }
+            Launcher::Join => return Err(io::Error::other("it joins by itself")),
         };
         command
             .stdin(Stdio::piped())
@@ -144,13 +204,38 @@ mod tests {
         };
         Cluster {
             hosts: slots.iter().map(host).collect(),
+            launcher: Launcher::Ssh,
             may_miss: 0,
+            preemption: Preemption::default(),
+            join: None,
+            interface: None,
             launcher_file: None,
             of_rank: of_rank.to_vec(),
             lease: Duration::ZERO,
             is_encrypted: false,
             files: Vec::new(),
         }
+    }
+
+    #[test]
+    fn those_who_join_first_get_the_ranks() {
+        let mut joined = cluster(&[], &[]);
+        let join = Join {
+            token: String::new(),
+            token_file: None,
+            port: 0,
+            ranks: 4,
+            per_node: None,
+            spares: 1,
+        };
+        assert!(!join.are_enough(&[2, 1, 8][..2]) && !join.are_enough(&[2, 2]) && join.are_enough(&[2, 2, 1]));
+        joined.join = Some(join);
+        joined.joined_by(cluster(&[(3, true), (2, true), (1, true)], &[]).hosts);
+        assert_eq!(joined.of_rank, [0, 0, 0, 1]);
+        assert_eq!(
+            joined.hosts.iter().map(|host| host.spare).collect::<Vec<_>>(),
+            [false, false, true]
+        );
     }
 
     #[test]

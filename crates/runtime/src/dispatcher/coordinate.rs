@@ -95,6 +95,8 @@ impl Dispatcher {
             Command::ImageLost { rank, number, reason } => self.image_lost(rank as usize, number, &reason),
             Command::Returned { unit, wave } if self.verdict.is_none() => self.has_returned(unit, wave),
             Command::CannotRecoverAlone { rank } => self.cannot_recover_alone(rank as usize),
+            Command::Left { node } => self.has_left(node as usize),
+            Command::Stays { node, reason } => self.stays(node as usize, &reason),
             Command::Fail(cause) => self.cannot_go_on(&cause.to_string()),
             _ => {}
         }

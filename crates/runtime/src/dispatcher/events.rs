@@ -330,6 +330,29 @@ pub enum Event<'a> {
         name: &'a str,
         reason: &'a str,
     },
+    /// It has come while the job runs.
+    NodeCame {
+        node: usize,
+        name: &'a str,
+        slots: u32,
+    },
+    /// Its machine is about to be taken away: its ranks go on elsewhere.
+    NodeLeaves {
+        node: usize,
+        name: &'a str,
+        reason: &'a str,
+    },
+    /// They do.
+    NodeLeft {
+        node: usize,
+        name: &'a str,
+    },
+    /// They cannot, at least for now.
+    NodeStays {
+        node: usize,
+        name: &'a str,
+        reason: &'a str,
+    },
     /// With its ranks; the job goes on without it.
     NodeLost {
         node: usize,

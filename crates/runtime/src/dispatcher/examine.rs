@@ -78,7 +78,7 @@ type Fates = Vec<(String, Result<Arrived, String>)>;
 
 fn wait_for_all(cluster: &Cluster) -> Result<Fates, StartError> {
     let key = crate::sys::random().map_err(super::start_error::cannot("read /dev/urandom"))?;
-    let mut launching = Launching::begin(cluster, key, None)?;
+    let mut launching = Launching::begin(cluster.clone(), key, None)?;
     while launching.is_waiting() {
         launching.step(None)?;
     }

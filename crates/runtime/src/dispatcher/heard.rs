@@ -41,6 +41,7 @@ impl Dispatcher {
                 self.agents.have_measured(node, bytes);
                 self.mind_measured();
             }
+            To::Preempted { reason } => self.is_preempted(node, &reason),
             To::Failed { reason } => self.cannot_go_on(&reason),
             To::Resumed { ranks, transit } => self.resumed(ranks, transit, None),
             To::ResumedElsewhere { reason } => self.resumed_elsewhere(&reason),

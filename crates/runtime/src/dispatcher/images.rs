@@ -11,7 +11,7 @@ use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Ended, ToAgent};
 
 use super::events::{Event, ImageCopy};
-use super::{Dispatcher, suspend};
+use super::{Dispatcher, leaving, suspend};
 
 const PROGRESS: Duration = Duration::from_secs(1);
 
@@ -76,6 +76,10 @@ impl Dispatcher {
         if outcome.clients.contains(&suspend::CLIENT) {
             self.images_for_suspension(&outcome);
         }
+        if outcome.clients.contains(&leaving::CLIENT) {
+            let failed = outcome.failed.first().map(|(_, why)| why.to_string());
+            self.images_for_leaving(failed.as_deref());
+        }
         let Outcome { clients, failed } = outcome;
         let reply = match failed.first() {
             None if self.is_hierarchical() => Reply::Done("a wave of every group is complete".to_string()),
@@ -92,7 +96,10 @@ impl Dispatcher {
     /// Tells those who wait how far it has come, once a second.
     pub(super) fn tell_progress(&mut self) {
         let waiting = self.checkpoints.waiting().iter().chain(self.suspension.clients());
-        let clients: Vec<u64> = waiting.copied().filter(|client| *client != suspend::CLIENT).collect();
+        let clients: Vec<u64> = waiting
+            .copied()
+            .filter(|client| ![suspend::CLIENT, leaving::CLIENT].contains(client))
+            .collect();
         let now = Instant::now();
         match self.front.progress_due {
             _ if clients.is_empty() => self.front.progress_due = None,

@@ -20,8 +20,8 @@ use crate::connection::{Connection, Received};
 pub struct Node {
     /// As the user calls it; none: it is this machine alone.
     name: Option<String>,
-    /// The agent, or what has started it on another machine.
-    process: Child,
+    /// The agent, or what has started it on another machine; none: it has come by itself.
+    process: Option<Child>,
     /// The agent's standard input, whose end is the agent's.
     life_line: Option<ChildStdin>,
     /// What it, or its launcher, has to complain of.
@@ -44,7 +44,7 @@ impl Node {
             .map_err(cannot("start the agent"))?;
         Ok(Node {
             name: None,
-            process,
+            process: Some(process),
             life_line: None,
             complaints: None,
             connection: Connection::new(ours).map_err(cannot("talk to the agent"))?,
@@ -52,11 +52,11 @@ impl Node {
     }
 
     /// One of several, whose agent has come.
-    pub fn of(name: String, mut process: Child, connection: Connection) -> Node {
+    pub fn of(name: String, mut process: Option<Child>, connection: Connection) -> Node {
         Node {
             name: Some(name),
-            life_line: process.stdin.take(),
-            complaints: process.stderr.take(),
+            life_line: process.as_mut().and_then(|process| process.stdin.take()),
+            complaints: process.as_mut().and_then(|process| process.stderr.take()),
             process,
             connection,
         }
@@ -110,7 +110,9 @@ impl Node {
 
     /// The agent, or what has started it, has ended.
     fn has_ended(&mut self) -> bool {
-        !matches!(self.process.try_wait(), Ok(None))
+        // One that has come by itself is heard of or not.
+        let process = self.process.as_mut();
+        process.is_some_and(|process| !matches!(process.try_wait(), Ok(None)))
     }
 
     /// Sends what is queued as far as that goes, and takes what has come.
@@ -134,21 +136,26 @@ impl Node {
     /// Ends what is left of it, and says what has ended.
     pub fn end(&mut self) -> String {
         self.life_line = None;
-        let _ = self.process.kill();
+        if let Some(process) = &mut self.process {
+            let _ = process.kill();
+        }
         self.last_words()
     }
 
     /// The agent has ended: who it was, and how.
     pub fn last_words(&mut self) -> String {
-        let end = match self.process.wait() {
-            Ok(status) => status.to_string(),
-            Err(error) => error.to_string(),
-        };
         let of = self
             .name
             .as_ref()
             .map_or(String::new(), |name| format!(" of node {name}"));
-        format!("the agent{of} (pid {}) has died ({end})", self.process.id())
+        let Some(process) = &mut self.process else {
+            return format!("the agent{of} has gone");
+        };
+        let end = match process.wait() {
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        format!("the agent{of} (pid {}) has died ({end})", process.id())
     }
 }
 
@@ -252,6 +259,22 @@ impl Agents {
         }
     }
 
+    /// One more has come; its number.
+    pub fn comes(&mut self, node: Node) -> usize {
+        let number = self.nodes.len();
+        if let Some(watched) = &mut self.membership {
+            let now = watched.now();
+            // Nobody was there before.
+            let _ = watched.membership.join(number as u32, now);
+            watched.silences.push((now, Duration::ZERO));
+            watched.lost.push(None);
+        }
+        self.nodes.push(node);
+        self.standings.push(Standing::There);
+        self.stopped.push(None);
+        number
+    }
+
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -307,8 +330,9 @@ impl Agents {
         others.for_each(|(_, node)| node.queue(message));
     }
 
-    /// The node is lost: nothing of it is heard any more. What has become of its agent, which ends if it has not.
-    pub fn lose(&mut self, number: usize) -> String {
+    /// The node is lost: nothing of it is heard any more. What has become of its agent, which ends if it has not. `others`: processes
+    /// of this one that go on.
+    pub fn lose(&mut self, number: usize, others: impl Iterator<Item = u32>) -> String {
         self.standings[number] = Standing::Gone;
         self.stopped[number] = Some(Vec::new());
         if let Some(watched) = &mut self.membership {
@@ -316,9 +340,23 @@ impl Agents {
         }
         let words = self.nodes[number].end();
         // What it has started on this machine is ours now.
-        let own: Vec<u32> = self.nodes.iter().map(|node| node.process.id()).collect();
+        let own = self.nodes.iter().filter_map(|node| Some(node.process.as_ref()?.id()));
+        let own: Vec<u32> = own.chain(others).collect();
         children::kill_others(&own, PATIENCE);
         words
+    }
+
+    /// The node has no ranks, and is not needed: it ends by itself.
+    pub fn let_go(&mut self, number: usize) {
+        self.nodes[number].tell(&ToAgent::End {
+            grace_ms: 0,
+            finished: false,
+        });
+        self.standings[number] = Standing::Gone;
+        self.stopped[number] = Some(Vec::new());
+        if let Some(watched) = &mut self.membership {
+            watched.membership.ended(number as u32, LIFE);
+        }
     }
 
     /// All that are there have ended the job.

@@ -14,7 +14,8 @@ use super::{Dispatcher, FAILURE};
 impl Dispatcher {
     /// Nothing of the node runs any more.
     pub(super) fn node_lost(&mut self, node: usize) {
-        let agent = self.agents.lose(node);
+        let others = self.coming.iter().flat_map(|coming| coming.launching.processes());
+        let agent = self.agents.lose(node, others);
         if let Some(plan) = &mut self.plan {
             plan.mesh[node].clear();
         }
@@ -39,6 +40,7 @@ impl Dispatcher {
         self.bus.tell(Event::NodeLost { node, reason: &agent });
         self.give_up_gathering();
         self.coordinate(Fact::Down { node: node as u32 });
+        self.is_lost_instead(node);
         // Also when all of its ranks have finished: others may need again what they had sent.
         let rank = (0..self.pids.len()).find(|rank| self.node_of(*rank) == node);
         if let Some(rank) = rank.filter(|_| self.verdict.is_none()) {

@@ -19,8 +19,9 @@ use super::cluster::Cluster;
 use super::console::Console;
 use super::coordinate::plan;
 use super::events::Event;
+use super::guests::Coming;
 use super::job_files::JobFiles;
-use super::launching::{self, Launched, Patience};
+use super::launching::{self, Launched, Launching, Patience};
 use super::ledger::{self, Ledger};
 use super::node::{Agents, Node};
 use super::output::{Output, Owed};
@@ -58,6 +59,7 @@ impl Dispatcher {
         let mut dispatcher = Dispatcher {
             owed: (0..started.agents.len()).map(|_| Owed::default()).collect(),
             agents: started.agents,
+            coming: None,
             plan: started.plans.first().cloned(),
             front: Front::of(signals, wake),
             output,
@@ -104,13 +106,10 @@ impl Dispatcher {
         };
         dispatcher.tell_missing(&started.missing);
         dispatcher.suspension.files = files;
-        dispatcher.begin(
-            settings.job,
-            settings.resumed,
-            settings.cluster,
-            &started.plans,
-            &started.sights,
-        )?;
+        let coming = started.launching.filter(|_| settings.resumed.is_none());
+        dispatcher.coming = coming.map(|launching| Coming::of(launching, &settings.job));
+        let (plans, sights) = (&started.plans, &started.sights);
+        dispatcher.begin(settings.job, settings.resumed, settings.cluster, plans, sights)?;
         Ok(dispatcher)
     }
 
@@ -334,6 +333,8 @@ struct Started {
     plans: Vec<Nodes>,
     sights: Vec<Sight>,
     missing: Vec<(String, String)>,
+    /// Others come by this.
+    launching: Option<Launching>,
 }
 
 /// Starts the agents of all nodes.
@@ -349,6 +350,7 @@ fn start_agents(
             plans: Vec::new(),
             sights: Vec::new(),
             missing: Vec::new(),
+            launching: None,
         });
     };
     let patience = Patience {
@@ -361,12 +363,14 @@ fn start_agents(
         plans,
         sights,
         missing,
+        launching,
     } = launched;
     Ok(Started {
         agents: Agents::several(nodes, cluster.lease),
         plans,
         sights,
         missing,
+        launching: Some(launching),
     })
 }
 

@@ -268,6 +268,7 @@ impl World {
                     self.checkers.all_go_on()?;
                 }
             }
+            Command::Left { node } => return self.has_left(node as usize),
             Command::Fail(cause) => return violation(LIVENESS, format!("the job cannot go on: {cause}")),
             _ => {}
         }
@@ -349,6 +350,7 @@ impl World {
     pub(super) fn want_wave(&mut self) -> Result<(), Violation> {
         let after = self.soon(self.pace.between_waves);
         self.schedule(after, Event::Wave);
+        self.leave_some_node()?;
         self.coordinate(Fact::Wanted { unit: 0 })
     }
 

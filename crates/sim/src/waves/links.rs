@@ -12,7 +12,7 @@ use super::{Event, World};
 use crate::checkers::{Violation, violation};
 use crate::mutation::Mutation;
 
-const FENCED: &str = "what is on a lost node is lost";
+pub(super) const FENCED: &str = "what is on a lost node is lost";
 const STORED_TWICE: &str = "an image counts when two nodes have its file";
 
 /// Ticks between two looks of the dispatcher.

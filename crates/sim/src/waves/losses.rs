@@ -2,9 +2,10 @@
 
 use resurgo_protocol::Fact;
 
+use super::links::FENCED;
 use super::nodes::{Happening, Life, Storage};
 use super::{Event, World};
-use crate::checkers::Violation;
+use crate::checkers::{Violation, violation};
 use crate::mutation::Mutation;
 
 impl World {
@@ -139,6 +140,35 @@ impl World {
         let after = self.soon(after);
         self.schedule(after, Event::Node(Happening::Join(node)));
         Ok(())
+    }
+
+    /// The ranks of some node are to go on elsewhere with the next wave.
+    pub(super) fn leave_some_node(&mut self) -> Result<(), Violation> {
+        let up = self.nodes.up();
+        let Some(random) = self
+            .nodes
+            .leaves
+            .as_mut()
+            .filter(|_| self.nodes.linked && !up.is_empty())
+        else {
+            return Ok(());
+        };
+        if !random.one_in(4) {
+            return Ok(());
+        }
+        let node = up[random.below(up.len() as u64) as usize].node;
+        self.note(|| format!("node {node} is to be left"));
+        self.coordinate(Fact::Leave { node: node as u32 })
+    }
+
+    /// The coordinator says that no rank is there any more.
+    pub(super) fn has_left(&mut self, node: usize) -> Result<(), Violation> {
+        self.note(|| format!("node {node} is left"));
+        let is_there = |rank: &usize| self.nodes.placed[*rank] == node && !self.agent.finished[*rank];
+        match (0..self.size).find(is_there) {
+            Some(rank) => violation(FENCED, format!("{rank} is on node {node}, which has been left")),
+            None => Ok(()),
+        }
     }
 
     /// A new agent wants to join; it waits until its node's former life has ended for sure.

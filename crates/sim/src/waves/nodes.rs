@@ -179,6 +179,8 @@ pub(super) struct Nodes<E> {
     pub stored: BTreeMap<(Rank, u64), BTreeSet<(usize, u64)>>,
     /// The same, as far as the dispatcher has been told.
     pub known: BTreeMap<(Rank, u64), BTreeSet<(usize, u64)>>,
+    /// Nodes are left on purpose, by a randomness of their own: other runs stay as they are.
+    pub leaves: Option<Random>,
     /// Files that cannot be read any more on this node, whoever knows it.
     pub damaged: BTreeSet<(Rank, u64, usize)>,
 }
@@ -237,6 +239,7 @@ impl<E> Nodes<E> {
             ending: BTreeSet::new(),
             stored: BTreeMap::new(),
             known: BTreeMap::new(),
+            leaves: None,
             damaged: BTreeSet::new(),
         }
     }

@@ -25,6 +25,15 @@ pub const KEPT: &str = "kept";
 /// Longest invitation, in bytes.
 pub const LONGEST_INVITATION: u64 = 1 << 20;
 
+/// How an agent hears that its machine is about to be taken away.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preemption {
+    /// By this signal.
+    pub signal: Option<i32>,
+    /// When there is such a file.
+    pub file: Option<OsString>,
+}
+
 /// What an agent is told by whoever starts it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invitation {
@@ -45,6 +54,11 @@ pub struct Invitation {
     pub is_encrypted: bool,
     /// Files that must be the same on all nodes.
     pub files: Vec<OsString>,
+    /// How the node hears that it is about to be taken away.
+    #[serde(default)]
+    pub preemption: Preemption,
+    /// The interface, by its name or a network, whose addresses others are told.
+    pub interface: Option<String>,
     /// Where image files are written, if they are on disks.
     #[serde(default)]
     pub directory: Option<JobDirectory>,

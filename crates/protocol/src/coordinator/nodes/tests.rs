@@ -437,3 +437,80 @@ fn what_only_one_node_has_after_a_loss_goes_to_another_again() {
             .all(|command| !is_sent(command))
     );
 }
+
+/// All ranks of two nodes are copied, those of node 1 leave, and both have ended so that they can go on from there.
+fn leaving(job: &mut Coordinator) -> Vec<Command> {
+    assert_eq!(after(job, Fact::Leave { node: 1 }), [], "it waits for a wave");
+    wave(job, 1);
+    let mut last = Vec::new();
+    (0..2).for_each(|rank| last = after(job, ended(rank, 1)));
+    last
+}
+
+#[test]
+fn ranks_leave_a_node_from_a_fresh_wave() {
+    let mut job = launched(with_partners(Protocol::Blocking, 2), &[0, 1, 2], 2, &[0, 1]);
+    assert_eq!(
+        leaving(&mut job),
+        [],
+        "nobody begins before the image of rank 1 is elsewhere"
+    );
+    let written = after(&mut job, Fact::Written { rank: 1, number: 1 });
+    let (rank, number, to) = (1, 1, 2);
+    assert_eq!(written, [Command::Replicate { rank, number, to }]);
+    let all = after(&mut job, stored(1, 1, Place::Node(2)));
+    assert_eq!(begins(&all), vec![(0, From::Copy(1)), (1, From::File(1))]);
+    assert_eq!(on(&all), [(0, None), (2, None)]);
+    let ends = Command::EndCopy { rank: 1, number: 1 };
+    assert!(
+        all.contains(&Command::Left { node: 1 }) && all.contains(&ends),
+        "{all:?}"
+    );
+    // Nor does anybody come back, or leave an image there.
+    after(&mut job, Fact::Written { rank: 0, number: 1 });
+    assert_eq!(
+        after(&mut job, Fact::Down { node: 1 }),
+        [Command::Lost { node: 1, ranks: vec![] }]
+    );
+}
+
+#[test]
+fn a_node_that_cannot_be_left_keeps_its_ranks() {
+    let mut job = launched(with_partners(Protocol::Blocking, 2), &[0, 1], 2, &[0, 1]);
+    leaving(&mut job);
+    let reason = "no room".to_string();
+    let (rank, number) = (1, 1);
+    let all = after(&mut job, Fact::NotWritten { rank, number, reason });
+    assert_eq!(on(&all), [(0, None), (1, None)]);
+    assert_eq!(
+        begins(&all),
+        vec![(0, From::Copy(1)), (1, From::Copy(1))],
+        "nothing is lost"
+    );
+    assert!(
+        all.iter()
+            .any(|command| matches!(command, Command::Stays { node: 1, .. }))
+    );
+    let other = after(&mut job, Fact::Leave { node: 0 });
+    assert_eq!(other, [], "node 1 is there for its ranks");
+}
+
+#[test]
+fn the_loss_of_another_node_ends_no_wait_for_ever() {
+    let mut job = launched(with_partners(Protocol::Blocking, 2), &[0, 1, 2], 2, &[0, 1]);
+    leaving(&mut job);
+    after(&mut job, Fact::Written { rank: 1, number: 1 });
+    let lost = after(&mut job, Fact::Down { node: 2 });
+    let (rank, number, to) = (1, 1, 0);
+    assert!(lost.contains(&Command::Replicate { rank, number, to }), "{lost:?}");
+    let all = after(&mut job, stored(1, 1, Place::Node(0)));
+    assert_eq!(on(&all), [(0, None), (0, None)]);
+}
+
+#[test]
+fn a_node_without_ranks_is_left_at_once_and_the_last_one_never() {
+    let mut job = launched(with_partners(Protocol::Blocking, 2), &[0, 1], 2, &[0, 0]);
+    assert_eq!(after(&mut job, Fact::Leave { node: 1 }), [Command::Left { node: 1 }]);
+    let last = after(&mut job, Fact::Leave { node: 0 });
+    assert!(matches!(last[..], [Command::Stays { node: 0, .. }]), "{last:?}");
+}

@@ -31,6 +31,11 @@ impl Agent {
     /// Ranks will be in other places, and none runs: the mover begins anew.
     pub fn move_ranks(&mut self, nodes: Nodes) -> io::Result<()> {
         self.held_back.clear();
+        for (rank, this) in self.work.ranks.iter_mut().enumerate() {
+            if !nodes.is_here(rank) {
+                this.images.end_copies();
+            }
+        }
         // It lets go of the memory and of the other nodes. Copies of ranks that wake up have its bell.
         let bell = self.work.net.take().map(|net| net.shared.bell.clone());
         let bell = bell.ok_or_else(|| io::Error::other("there is nothing that moves messages"))?;

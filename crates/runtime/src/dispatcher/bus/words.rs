@@ -188,6 +188,18 @@ impl Words {
             Event::NodeMissing { name, reason } => {
                 self.say(&format!("warning: node {name}: {reason}; the job begins without it"));
             }
+            Event::NodeCame { name, slots, .. } => self.say(&format!(
+                "node {name} has come, with room for {slots} ranks: it takes those of nodes that are lost"
+            )),
+            Event::NodeLeaves { name, reason, .. } => {
+                self.say(&format!("node {name} leaves: {reason}; its ranks go on elsewhere"));
+            }
+            Event::NodeLeft { name, .. } => self.say(&format!("no rank is on node {name} any more")),
+            Event::NodeStays { name, reason, .. } => {
+                self.say(&format!(
+                    "warning: node {name} cannot be left: {reason}; what is lost with it begins again"
+                ));
+            }
             Event::NodeLost { reason, .. } => self.say(&format!(
                 "{reason}: its ranks go to other nodes, and all return to their last images that are left"
             )),
