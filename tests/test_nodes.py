@@ -102,7 +102,7 @@ def test_the_wait_for_nodes_can_be_ended(jobs, ssh):
 
 
 @pytest.mark.parametrize(
-    "options", [["--protocol", "causal"], ["--tolerate", "node"], ["--checkpoint-dir", "/tmp"], ["--spill-dir", "/tmp"]]
+    "options", [["--tolerate", "node"], ["--protocol", "chandy-lamport", "--checkpoint-dir", "d"], ["--spill-dir", "/tmp"]]
 )
 def test_what_does_not_work_on_several_nodes_is_refused(jobs, options):
     result = jobs.resurgo("run", "--nodes", "2", *options, "-n", "2", harness.PROGRAMS / "hello")
@@ -142,7 +142,7 @@ def test_input_and_signals_reach_ranks(jobs, program):
     assert job.wait(20).ok().text == "one\ntwo\n"
 
 
-@pytest.mark.parametrize("protocol", ["none", "pessimistic", "blocking", "auto"])
+@pytest.mark.parametrize("protocol", ["none", "pessimistic", "blocking", "auto", *map(slow, ["causal", "channel-memory", "chandy-lamport", "group", "hierarchical"])])
 def test_programs_print_the_same_as_on_one_node(jobs, program, protocol):
     for name in ("heat", "messages", "comm_churn"):
         entry, command = BY_NAME[name], program(name)

@@ -3,15 +3,15 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::unistd::gethostname;
 use resurgo_protocol::{Protocol, placement};
-use resurgo_runtime::dispatcher::{Cluster, Host, Join, Launcher};
-
+use resurgo_runtime::dispatcher::{Cluster, Host, Join, Launcher, Listeners};
 use resurgo_wire::control::Preemption;
+use resurgo_wire::handshake::Server;
 
 use crate::check::Refusal;
 use crate::join;
@@ -171,7 +171,6 @@ fn new_token() -> std::io::Result<String> {
 
 /// Refuses what does not work on several nodes yet.
 fn check(options: &Options) -> Result<(), Refusal> {
-    use Protocol::{Auto, Blocking, None as Nothing, Pessimistic};
     if options.nodes.is_encrypted && (options.tolerate_node || options.protocol == Protocol::ChannelMemory) {
         return Err(Refusal::new(
             2,
@@ -180,19 +179,12 @@ fn check(options: &Options) -> Result<(), Refusal> {
                 .to_string(),
         ));
     }
-    let with = match options.protocol {
-        Auto | Blocking | Nothing | Pessimistic => None,
-        protocol => Some((
-            format!("--protocol {}", protocol.name()),
-            "auto, pessimistic, blocking and none do",
-        )),
-    };
     let has_files = options.images.directory.is_some();
     let given = [
         (options.tolerate_node, "--tolerate node", "leave it out"),
         (
-            has_files && options.protocol.logs(),
-            "--checkpoint-dir with messages that are logged (--protocol auto and pessimistic)",
+            has_files && options.protocol != Protocol::Blocking,
+            "--checkpoint-dir with another protocol than blocking",
             "add --protocol blocking",
         ),
         (
@@ -202,13 +194,38 @@ fn check(options: &Options) -> Result<(), Refusal> {
         ),
     ];
     let given = given.into_iter().find(|(given, ..)| *given);
-    let what = with.or(given.map(|(_, what, instead)| (what.to_string(), instead)));
-    what.map_or(Ok(()), |(what, instead)| {
+    given.map_or(Ok(()), |(_, what, instead)| {
         Err(Refusal::new(
             2,
             format!("{what} does not work on several nodes yet; {instead}, or run on one node (-hosts localhost)"),
         ))
     })
+}
+
+/// The servers of the job. If it has ranks on other machines they listen on every address where nothing is said of it.
+pub fn servers(options: &Options, cluster: Option<&Cluster>) -> Result<Vec<Listeners>, Refusal> {
+    let mut servers = options.servers();
+    if cluster.is_none_or(Cluster::is_here) {
+        return Ok(servers);
+    }
+    for server in servers.iter_mut().filter(|server| server.first.ip().is_loopback()) {
+        let option = match server.kind {
+            Server::ChannelMemory => "channel-memory",
+            _ => "event-logger",
+        };
+        if options.has(option) {
+            return Err(Refusal::new(
+                2,
+                format!(
+                    "--{option} {}: ranks on other machines cannot reach this address; name one of this machine that they \
+                     can, or leave it out",
+                    server.first
+                ),
+            ));
+        }
+        server.first = (Ipv4Addr::UNSPECIFIED, 0).into();
+    }
+    Ok(servers)
 }
 
 /// Hosts with what starts their agents, and (host, slots) turn by turn.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use resurgo_protocol::Protocol;
+use resurgo_protocol::kinds::Kept;
 use resurgo_runtime::binding;
 use resurgo_runtime::dispatcher::{self, Cluster, Limits, Places, Settings};
 use resurgo_runtime::faults::{Fault, parse_image_at};
@@ -232,16 +233,13 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
         eprintln!("resurgo: warning: {warning}");
     }
     let programs = programs(&options, &origin)?;
+    let node_of = cluster.as_ref().map(|cluster| cluster.of_rank.clone());
     let cluster = cluster.map(|cluster| with_files(cluster, &programs)).transpose()?;
     let (layout, place) = node_memory(&options, size)?;
     let log_segments = layout.log_segments;
     let (stack_limit, legacy_layout) = addresses::decided_by()?;
     let (cpus, binding) = bound(&options, cluster.is_some())?;
-    // Nothing is logged in the node's memory then.
-    let log_prefault = match options.protocol {
-        Protocol::ChannelMemory => 0,
-        _ => options.log.prefault,
-    };
+    let log_prefault = prefault(&options);
     // Lives of ranks may have other working directories.
     let here = Path::new(&origin.directory);
     let checkpoint_directory = options.images.directory.as_ref().map(|path| here.join(path));
@@ -262,7 +260,8 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
         key: [0; 32],
         stdin: Stdin::Nothing,
         images: options.has_images(),
-        groups: options::groups::grouping(&options, size).map_err(|error| Refusal::new(2, error))?,
+        groups: options::groups::on_nodes(&options, size, node_of.as_deref())
+            .map_err(|error| Refusal::new(2, error))?,
         groups_at_once: options.groups.at_once,
         image_files: ImageFiles {
             directory: checkpoint_directory.map(PathBuf::into_os_string),
@@ -271,7 +270,7 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
             // Files in memory are for other nodes.
             local_copies: options.images.local_copies || options.images.directory.is_none(),
             // Images of single ranks are of no use without the logs of their node.
-            partners: cluster.is_some() && options.has_images() && options.protocol.can_return_together(),
+            partners: cluster.is_some() && options.has_images() && outlive_nodes(options.protocol),
             shared: false,
         },
         cpus,
@@ -287,7 +286,23 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
         image_at_messages: images_at(&options, size)?,
         nodes: None,
     };
-    Ok(on_nodes(settings(options, job, faults, origin, None)?, cluster))
+    let servers = hosts::servers(&options, cluster.as_ref())?;
+    let settings = settings(options, job, faults, origin, None)?;
+    Ok(on_nodes(Settings { servers, ..settings }, cluster))
+}
+
+/// Bytes of each log that get memory at once.
+fn prefault(options: &Options) -> u64 {
+    match options.protocol.kept() {
+        // Nothing is logged in the node's memory then.
+        Kept::InChannelMemory => 0,
+        _ => options.log.prefault,
+    }
+}
+
+/// Images of ranks are of use without the memory of their node.
+fn outlive_nodes(protocol: Protocol) -> bool {
+    protocol.can_return_together() || protocol.kept() == Kept::InChannelMemory
 }
 
 /// The same on several nodes, if there are any.

@@ -1,8 +1,8 @@
 //! The connections to channel memories (channel-memory): what the rank sends, and what it is served. All are opened by the rank,
 //! once for each life; nobody ever connects to it. The frames are `resurgo_wire`'s; here are the sockets.
 //!
-//! What a life sends lies in the kernel when a call of the provider ends, and its reports have been transmitted: the program goes on
-//! only then, so whatever it does next, its process may be killed. What the kernel still has of sends is lost then; the next life finds
+//! What a life sends lies in the kernel when a call of the provider ends, and its reports are with its channel memory: the program goes
+//! on only then, so whatever it does next, its process may be killed, or its node be lost. What the kernel still has of sends is lost then; the next life finds
 //! out how far they came, and repeats them. A connection that breaks is the end of the life, as if it had crashed; the next one
 //! begins with what the channel memories have.
 //!
@@ -103,7 +103,11 @@ impl Link {
 pub struct ChannelMemories {
     links: Vec<Link>,
     own: usize,
+    /// The own channel memory is on another machine: what the kernel has transmitted may still be lost.
+    is_far: bool,
     departures: Departures,
+    /// The last delivery that has been reported.
+    reported: u64,
     /// Deliveries have been reported since [`Self::say`].
     has_reported: bool,
     /// What has been served and not been delivered.
@@ -149,7 +153,9 @@ impl ChannelMemories {
         let memories = ChannelMemories {
             links,
             own,
+            is_far: !node.channel_memories[own].ip().is_loopback(),
             departures: Departures::new(own, reported),
+            reported,
             has_reported: false,
             arrived: VecDeque::new(),
             arrived_bytes: 0,
@@ -217,22 +223,28 @@ impl ChannelMemories {
     #[cold]
     fn wait_for_own(&mut self, node: &Node) {
         let since = monotonic_ns();
-        self.say();
-        while self.departures.release().is_none() {
-            if !self.hear(node, self.own) && !self.receive(self.own) {
-                self.wait(100_000_000);
-            }
-        }
+        self.say(node);
+        self.wait_for_reports(node);
+        self.departures.release();
         let held_ns = monotonic_ns() - since;
         node.add(Cost::HeldSends, 1);
         node.add(Cost::HeldNs, held_ns);
         node.most(Cost::MostHeldNs, held_ns);
     }
 
+    /// Waits until the own channel memory has said that it has all reports.
+    fn wait_for_reports(&mut self, node: &Node) {
+        while self.departures.acknowledged() < self.reported {
+            if !self.hear(node, self.own) && !self.receive(self.own) {
+                self.wait(100_000_000);
+            }
+        }
+    }
+
     /// Says in which read delivery `rclock` has been made; leaves with [`Self::say`].
     pub fn report(&mut self, rclock: u64, polls: u64) {
         self.links[self.own].output.push(&Frame::Report { rclock, polls });
-        self.has_reported = true;
+        (self.reported, self.has_reported) = (rclock, true);
     }
 
     /// Lets the own channel memory forget what is before delivery `rclock + 1`, if it has not been told; leaves with [`Self::say`].
@@ -245,11 +257,14 @@ impl ChannelMemories {
     }
 
     /// Hands all that is to go to the kernel. Reports are at the own channel memory's end when this returns.
-    pub fn say(&mut self) {
+    pub fn say(&mut self, node: &Node) {
         for memory in 0..self.links.len() {
             self.flush(memory);
         }
         if std::mem::take(&mut self.has_reported) {
+            if self.is_far {
+                return self.wait_for_reports(node);
+            }
             let own = &self.links[self.own].socket;
             let mut pause_ns = 20_000;
             // Only behind much that the channel memory has not read yet.
@@ -393,7 +408,7 @@ impl ChannelMemories {
             link.unanswered += 1;
             link.output.push(&Frame::Sync);
         }
-        self.say();
+        self.say(node);
         let since = monotonic_ns();
         for memory in 0..self.links.len() {
             while self.links[memory].unanswered > 0 {
@@ -430,6 +445,17 @@ fn from_wire(envelope: wire::Envelope) -> Envelope {
     }
 }
 
+/// Connects, again and again while the network between this machine and the other has no way.
+fn connect(address: SocketAddr) -> io::Result<Link> {
+    let since = monotonic_ns();
+    loop {
+        match Link::connect(address) {
+            Err(_) if !address.ip().is_loopback() && monotonic_ns() - since < PATIENCE_NS => pause(),
+            done => return done,
+        }
+    }
+}
+
 /// Connects and proves itself; answers why not.
 fn greet(node: &Node, address: SocketAddr, delivered: u64) -> Result<(Link, Admission), String> {
     let mut nonce = [0u8; 32];
@@ -437,7 +463,7 @@ fn greet(node: &Node, address: SocketAddr, delivered: u64) -> Result<(Link, Admi
     if unsafe { libc::getrandom(nonce.as_mut_ptr().cast(), nonce.len(), 0) } != nonce.len() as isize {
         return Err(io::Error::last_os_error().to_string());
     }
-    let mut link = Link::connect(address).map_err(|error| format!("{address}: {error}"))?;
+    let mut link = connect(address).map_err(|error| format!("{address}: {error}"))?;
     let identity = Identity {
         rank: node.rank as Rank,
         size: node.size as u32,

@@ -148,7 +148,7 @@ impl Engine {
         self.read();
         if let Some(memories) = &mut self.peers.memories {
             // The program sees what was delivered when this read ends.
-            memories.say();
+            memories.say(&self.node);
         }
         self.pace
             .has_read(!self.calls.completions.is_empty() || self.meters.deliveries != delivered);

@@ -398,6 +398,11 @@ impl Departures {
         self.acknowledged = self.acknowledged.max(rclock);
     }
 
+    /// Deliveries whose reports the own memory is known to have.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
     /// The memory to which the next held message may now leave, in order of sending.
     pub fn release(&mut self) -> Option<usize> {
         let acknowledged = self.acknowledged;

@@ -330,14 +330,7 @@ impl Agent {
             ToAgent::Shared(offer) => self.work.know(offer),
             ToAgent::FaultAt { rank, messages } => self.work.ranks[rank].fault_at_messages = messages,
             ToAgent::MeasureLogs => self.measure_logs()?,
-            ToAgent::Kill { rank } => {
-                if let Some(this) = self.work.ranks.get_mut(rank)
-                    && let Some(life) = &this.life
-                {
-                    this.killed_ns = crate::monotonic_ns();
-                    life.signal(Signal::SIGKILL);
-                }
-            }
+            ToAgent::Kill { rank } => self.strike(rank),
             ToAgent::Spawn {
                 by,
                 programs,
@@ -376,6 +369,7 @@ impl Agent {
                 // Nobody gets a word of it, as when a machine is lost.
                 let _ = raise(Signal::SIGKILL);
             }
+            ToAgent::InTransit { number, is_last, bytes } => self.work.transit_given(number, is_last, &bytes)?,
             ToAgent::Places(nodes) => self.move_ranks(nodes)?,
             ToAgent::Known { mesh, copies } => {
                 if let Some(nodes) = &mut self.work.job.nodes {
@@ -385,6 +379,16 @@ impl Agent {
             ToAgent::Beat { number } => self.guest.iter_mut().for_each(|guest| guest.answered(number)),
         }
         Ok(())
+    }
+
+    /// A fault strikes the rank, if it runs.
+    fn strike(&mut self, rank: usize) {
+        if let Some(this) = self.work.ranks.get_mut(rank)
+            && let Some(life) = &this.life
+        {
+            this.killed_ns = crate::monotonic_ns();
+            life.signal(Signal::SIGKILL);
+        }
     }
 
     /// Sends a signal to every rank that runs, and to what it has started.

@@ -38,8 +38,8 @@ pub struct Settings {
     /// Most ranks of the job.
     pub size: usize,
     pub key: [u8; 32],
-    /// How many channel memories there are.
-    pub memories: usize,
+    /// Ranks wait until it says that it has their reports.
+    pub acknowledges: bool,
     /// Most bytes of messages in memory.
     pub bound: u64,
     /// What is beyond goes to the file.
@@ -264,7 +264,7 @@ impl Server {
 
     /// False: the connection is of no use any more.
     fn serve_one(&mut self, connection: &mut Connection) -> Result<bool, String> {
-        match connection.serve(&mut self.store, self.settings.memories > 1) {
+        match connection.serve(&mut self.store, self.settings.acknowledges) {
             Ok(sent) => Ok(sent.is_ok()),
             Err(Trouble::Fatal(reason)) => Err(reason),
             Err(Trouble::Refused(reason)) => {

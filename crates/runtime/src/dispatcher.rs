@@ -33,6 +33,7 @@ mod start;
 mod start_error;
 mod stats;
 mod suspend;
+mod transit;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -228,6 +229,8 @@ struct Images {
     refusals: Refusals,
     /// Of ranks that have not begun since: which image could not be used, and why.
     unusable: BTreeMap<usize, String>,
+    /// Of a job on several nodes.
+    transit: transit::Transit,
 }
 
 /// What can be read, or has ended.

@@ -252,7 +252,7 @@ pub enum Mutation {
     FilesOutliveNodes,
     /// An image counts before the partner has it.
     CountBeforePartner,
-    /// That ranks have stopped and drained is told before what they have written lies on the other nodes.
+    /// That ranks have stopped, drained or been copied is told before what they have written lies on the other nodes.
     SayUnflushed,
     /// What was on its way between nodes when logs were emptied arrives nevertheless.
     TakeFormerEpoch,
@@ -320,10 +320,9 @@ pub enum Mutation {
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 463] = {
+    pub const ALL: [(Self, Setting); 464] = {
         use Mutation::*;
-        use Setting::{Auto, Blocking, ChandyLamport, ChannelMemory, Group, Hierarchical, InPlace, Node, Process};
-        use Setting::{AutoOnNodes, BlockingOnNodes, ChandyLamportOnNodes, GroupOnNodes};
+        use Setting::*;
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
         const MANETHO: Setting = Setting::Causal(Reduction::Manetho);
         const LOGON: Setting = Setting::Causal(Reduction::LogOn);
@@ -736,6 +735,7 @@ impl Mutation {
             (CountBeforePartner, ChandyLamportOnNodes),
             (CountBeforePartner, GroupOnNodes),
             (SayUnflushed, BlockingOnNodes),
+            (SayUnflushed, ChandyLamportOnNodes),
             (SayUnflushed, GroupOnNodes),
             (TakeFormerEpoch, BlockingOnNodes),
             (TakeFormerEpoch, ChandyLamportOnNodes),

@@ -190,6 +190,9 @@ pub enum ToAgent {
     /// What PMI answers to this life of a rank: whole lines.
     #[serde(skip)]
     Answer { rank: usize, life: u64, lines: Vec<u8> },
+    /// A piece of what was in transit in the wave, before the command to put it into the memory.
+    #[serde(skip)]
+    InTransit { number: u64, is_last: bool, bytes: Vec<u8> },
     /// So many bytes of output have been taken off the dispatcher's hands; the agent may send as many more.
     OutputTaken {
         bytes: u64,
@@ -405,6 +408,13 @@ pub enum ToDispatcher {
         rank: usize,
         text: String,
     },
+    /// A piece of what was in transit in the wave to ranks of this node, if it is one of several.
+    #[serde(skip)]
+    InTransit {
+        number: u64,
+        is_last: bool,
+        bytes: Vec<u8>,
+    },
     /// What a life of a rank has printed.
     #[serde(skip)]
     Output {
@@ -446,6 +456,17 @@ fn of_life(frame: &[u8]) -> Option<(usize, u64, &[u8])> {
     Some((u32::from_le_bytes(*rank) as usize, u64::from_le_bytes(*life), rest))
 }
 
+/// The frame of what was in transit, and what is in it.
+fn in_transit(out: &mut Vec<u8>, number: u64, is_last: bool, bytes: &[u8]) {
+    frame(out, 4, &[&number.to_le_bytes(), &[is_last.into()], bytes]);
+}
+
+fn of_transit(frame: &[u8]) -> Option<(u64, bool, Vec<u8>)> {
+    let (number, rest) = frame.split_first_chunk::<8>()?;
+    let (is_last, bytes) = rest.split_first()?;
+    Some((u64::from_le_bytes(*number), *is_last != 0, bytes.to_vec()))
+}
+
 fn too_short() -> FrameError {
     FrameError::Malformed("it is too short".to_string())
 }
@@ -460,12 +481,17 @@ impl Message for ToAgent {
             ToAgent::Answer { rank, life, lines } => {
                 frame(out, 3, &[&(*rank as u32).to_le_bytes(), &life.to_le_bytes(), lines]);
             }
+            ToAgent::InTransit { number, is_last, bytes } => in_transit(out, *number, *is_last, bytes),
             other => json(out, other),
         }
     }
 
     fn decode(frame: &[u8]) -> Result<ToAgent, FrameError> {
         match frame.split_first() {
+            Some((4, rest)) => {
+                let (number, is_last, bytes) = of_transit(rest).ok_or_else(too_short)?;
+                Ok(ToAgent::InTransit { number, is_last, bytes })
+            }
             Some((2, rest)) => {
                 let (life, bytes) = rest.split_first_chunk::<8>().ok_or_else(too_short)?;
                 Ok(ToAgent::Stdin {
@@ -506,12 +532,17 @@ impl Message for ToDispatcher {
             ToDispatcher::Said { rank, life, lines } => {
                 frame(out, 3, &[&(*rank as u32).to_le_bytes(), &life.to_le_bytes(), lines]);
             }
+            ToDispatcher::InTransit { number, is_last, bytes } => in_transit(out, *number, *is_last, bytes),
             other => json(out, other),
         }
     }
 
     fn decode(frame: &[u8]) -> Result<ToDispatcher, FrameError> {
         match frame.split_first() {
+            Some((4, rest)) => {
+                let (number, is_last, bytes) = of_transit(rest).ok_or_else(too_short)?;
+                Ok(ToDispatcher::InTransit { number, is_last, bytes })
+            }
             Some((1, rest)) => {
                 let (rank, life, rest) = of_life(rest).ok_or_else(too_short)?;
                 let (how, bytes) = rest.split_first().ok_or_else(too_short)?;

@@ -20,7 +20,7 @@
 
 use crate::frame::{Error, Reader, begin, end, split};
 use crate::handshake::{NAMES as WORDS, OWN, Word};
-use crate::node_memory::{Layout, SEGMENT, arena};
+use crate::node_memory::{CutTable, Layout, SEGMENT, arena};
 
 /// Most bytes of a frame: a segment and what stands before it.
 pub const MAX_FRAME: usize = SEGMENT + 64;
@@ -50,6 +50,11 @@ pub enum Table {
     /// [`arena::IMAGE_NUMBERS`] of this slot, told behind its cursors. The sender's agent looks from where on a wave needs its logs; as long
     /// as it does not find that it takes more.
     Number(u8),
+    /// A table of the rank's last cut. Its receiver's agent looks there for what was in transit, and the sender of what it receives for
+    /// what must stay: they are told before [`Table::CutWave`], and that before Consumed goes on.
+    Cut(CutTable),
+    /// [`arena::CUT`], to rank `index`.
+    CutWave,
 }
 
 impl Table {
@@ -59,6 +64,8 @@ impl Table {
             Table::Consumed => 1,
             Table::Announced => 2,
             Table::Oldest => 3,
+            Table::CutWave => 4,
+            Table::Cut(table) => 8 + table as u8,
             Table::Cursor(slot) => 16 + slot,
             Table::Number(slot) => 32 + slot,
         }
@@ -70,6 +77,8 @@ impl Table {
             1 => Table::Consumed,
             2 => Table::Announced,
             3 => Table::Oldest,
+            4 => Table::CutWave,
+            8..12 => Table::Cut(CutTable::ALL[usize::from(number - 8)]),
             16.. if usize::from(number) < 16 + arena::IMAGE_SLOTS => Table::Cursor(number - 16),
             32.. if usize::from(number) < 32 + arena::IMAGE_SLOTS => Table::Number(number - 32),
             _ => return None,
@@ -85,6 +94,8 @@ impl Table {
             Table::Cursor(slot) => layout.cursors(slot.into()) + index * 8,
             Table::Oldest => arena::OLDEST_IMAGE.at,
             Table::Number(slot) => arena::IMAGE_NUMBERS.item(slot.into()).at,
+            Table::Cut(table) => layout.cut(table) + index * 8,
+            Table::CutWave => arena::CUT.at,
         }
     }
 }
@@ -306,6 +317,9 @@ mod tests {
             Table::Consumed,
             Table::Announced,
             Table::Oldest,
+            Table::CutWave,
+            Table::Cut(CutTable::Reading),
+            Table::Cut(CutTable::WritingAt),
             Table::Cursor(0),
             Table::Cursor(7),
             Table::Number(0),

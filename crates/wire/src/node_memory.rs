@@ -239,7 +239,7 @@ pub const PHASE_LIVE: u32 = 2;
 pub const PHASE_CLOSED: u32 = 3;
 
 /// How far a rank had come when it copied itself for a wave that stops nobody; one `u64` a channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CutTable {
     /// Per source, the segment that was being read, as a reference; 0: nothing had been read.
     Reading = 0,
@@ -250,6 +250,15 @@ pub enum CutTable {
     Writing = 2,
     /// Per destination, the offset behind the last entry in it.
     WritingAt = 3,
+}
+
+impl CutTable {
+    pub const ALL: [CutTable; 4] = [
+        CutTable::Reading,
+        CutTable::ReadingAt,
+        CutTable::Writing,
+        CutTable::WritingAt,
+    ];
 }
 
 /// Size and place of every part for a job, from what the agent is told.

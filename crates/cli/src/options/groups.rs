@@ -129,6 +129,34 @@ pub fn grouping(options: &Options, ranks: usize) -> Result<Grouping, String> {
     }
 }
 
+/// The same; `node_of`: the node of each rank in a job on several. Under hierarchical the ranks of each are a group then, and none has
+/// ranks of several: they cut off the logs between them.
+pub fn on_nodes(options: &Options, ranks: usize, node_of: Option<&[u32]>) -> Result<Grouping, String> {
+    let hierarchical = options.protocol == Protocol::Hierarchical;
+    let Some(node_of) = node_of.filter(|_| hierarchical) else {
+        return grouping(options, ranks);
+    };
+    if options.groups.how.is_none() && options.groups.size.is_none() {
+        let mut nodes = node_of.to_vec();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let number = |node: &u32| 1 + nodes.partition_point(|other| other < node) as u32;
+        return Ok(Grouping::Listed(node_of.iter().map(number).collect()));
+    }
+    let grouping = grouping(options, ranks)?;
+    let groups = grouping.lasting(ranks);
+    let first = |rank: u32| (0..rank).find(|other| groups.of(*other) == groups.of(rank));
+    let is_apart = |(one, other): &(u32, u32)| node_of[*one as usize] != node_of[*other as usize];
+    let pairs = (0..ranks as u32).filter_map(|rank| Some((first(rank)?, rank)));
+    match pairs.into_iter().find(is_apart) {
+        None => Ok(grouping),
+        Some((one, other)) => Err(format!(
+            "ranks {one} and {other} are in one group and on two nodes; under hierarchical a group is on one node. Without --groups \
+             and --group-size the ranks of each node are a group"
+        )),
+    }
+}
+
 /// Bytes of a file of groups, at most.
 const LONGEST: u64 = 16 << 20;
 
@@ -175,6 +203,29 @@ mod tests {
         assert_eq!(size, Ok(Grouping::Static { size: 2 }));
         let usual = of("-n 9 --protocol hierarchical ./a", 9);
         assert_eq!(usual, Ok(Grouping::Static { size: 3 }));
+    }
+
+    #[test]
+    fn groups_of_a_hierarchy_are_on_one_node_each() {
+        let of = |line: &str, node_of: &[u32]| {
+            let words = format!("-n {} {line} ./a", node_of.len());
+            match parse(words.split_whitespace().map(Into::into).collect(), |_| None)? {
+                Request::Run(options) => on_nodes(&options, node_of.len(), Some(node_of)),
+                other => panic!("{other:?}"),
+            }
+        };
+        let nodes = [0, 0, 2, 2, 0];
+        let usual = of("--protocol hierarchical", &nodes);
+        assert_eq!(usual, Ok(Grouping::Listed(vec![1, 1, 2, 2, 1])));
+        let pairs = "--protocol hierarchical --group-size 2";
+        assert_eq!(of(pairs, &nodes[..4]), Ok(Grouping::Static { size: 2 }));
+        let apart = of("--protocol hierarchical --group-size 3", &nodes).unwrap_err();
+        assert!(
+            apart.contains("ranks 0 and 2 are in one group and on two nodes"),
+            "{apart}"
+        );
+        let waves = of("--protocol group", &nodes);
+        assert_eq!(waves, Ok(Grouping::Dynamic { size: 3 }));
     }
 
     #[test]

@@ -263,6 +263,8 @@ impl Engine {
             note(CutTable::Writing, CutTable::WritingAt, other, log.writer.cut(number));
         }
         node.own(nm::arena::CUT).store(number, Ordering::Release);
+        let elsewhere = (0..node.ranks()).filter(|rank| node.is_elsewhere(*rank));
+        elsewhere.for_each(|rank| doorbell::ring(node, rank));
     }
 
     /// All ranks return to the wave of this image: what the own logs and the record hold beyond it is void. Of a group that

@@ -203,8 +203,8 @@ impl Coordinator {
             }
         }
         self.drop_surveys(&Why::NodeLost, |rank| there.contains(&rank));
-        if there.is_empty() {
-            // Nobody returns, and others may have had their files there.
+        if there.is_empty() || !self.has_waves() {
+            // Others do not return, and may have had their files there.
             (0..self.ranks.len() as Rank).for_each(|rank| self.replicate_alone(rank));
         }
         for rank in there {

@@ -51,6 +51,10 @@ impl Coordinator {
         let member = &mut self.ranks[rank as usize];
         if member.life == life && member.process == Process::Asked {
             member.process = Process::Known;
+            if !self.has_waves() {
+                self.has_read(rank);
+                self.replicate_alone(rank);
+            }
             self.end_copies_in_files(rank);
         }
     }

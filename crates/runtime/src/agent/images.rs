@@ -320,9 +320,7 @@ impl Agent {
             Kind::Restored | Kind::Failed => self.restore_said(rank, datagram),
             Kind::Filling => self.begin_filling(rank, beside),
             // Others act on it who read what the rank has written: they must have it by then.
-            Kind::Ready | Kind::Stopped | Kind::Drained if work.has_waves() && work.net.is_some() => {
-                self.after_flush(rank, datagram)
-            }
+            kind if work.is_flushed_before(kind) => self.after_flush(rank, datagram),
             _ => self.said_of_image(rank, datagram, beside.into_iter().next().map(Socket::from)),
         }
     }
@@ -430,7 +428,7 @@ impl Agent {
             delivered: taking.delivered,
             socket,
         });
-        self.report(Fact::Copied {
+        self.report_copied(Fact::Copied {
             rank: rank as u32,
             number,
             sleeps,

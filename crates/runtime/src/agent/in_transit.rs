@@ -51,6 +51,11 @@ pub(super) fn damaged(what: &str) -> io::Error {
 }
 
 impl InTransit {
+    /// With what was in transit to other ranks.
+    pub fn add(&mut self, other: InTransit) {
+        self.channels.extend(other.channels);
+    }
+
     pub fn encode(&self, wave: u64) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         let word = |bytes: &mut Vec<u8>, value: u32| bytes.extend(value.to_le_bytes());
@@ -128,12 +133,15 @@ impl NodeMemory {
         self.set_header(header::WAVES_OVER, over)
     }
 
-    /// What is in transit in wave `wave`, for which all of `ranks` ranks have been copied; nothing that it needs has been used
-    /// again yet.
+    /// What is in transit in wave `wave` to those ranks that are here, of `ranks` ranks that have all been copied; nothing that it needs
+    /// has been used again yet.
     ///
     /// # Errors
     /// A rank has written something else than it should.
-    pub fn in_transit(&self, ranks: usize, wave: u64) -> io::Result<InTransit> {
+    pub fn in_transit(&self, ranks: usize, wave: u64, is_here: impl Fn(usize) -> bool) -> io::Result<InTransit> {
+        if !(0..ranks).any(&is_here) {
+            return Ok(InTransit::default());
+        }
         let tables = |rank: usize, at: CutTable, offset: CutTable| -> io::Result<Vec<Place>> {
             let references = self.table(self.layout.arena(rank) + self.layout.cut(at), ranks)?;
             let offsets = self.table(self.layout.arena(rank) + self.layout.cut(offset), ranks)?;
@@ -157,8 +165,10 @@ impl NodeMemory {
         }
         let mut channels = Vec::new();
         for (source, ends) in writing.iter().enumerate() {
-            for (destination, from) in reading.iter().enumerate() {
-                let pieces = self.between(source, destination, from[source], ends[destination])?;
+            let here = reading.iter().enumerate().filter(|(rank, _)| is_here(*rank));
+            for (destination, from) in here {
+                let (from, end) = (from[source], ends[destination]);
+                let pieces = self.between((source, is_here(source)), destination, from, end)?;
                 if !pieces.is_empty() {
                     channels.push(Channel {
                         source: source as u32,
@@ -171,8 +181,14 @@ impl NodeMemory {
         Ok(InTransit { channels })
     }
 
-    /// The entries of a channel between two places, segment by segment.
-    fn between(&self, source: usize, destination: usize, from: Place, end: Place) -> io::Result<Vec<Vec<u8>>> {
+    /// The entries of a channel between two places, segment by segment. `source`: the rank, and whether its log is here and no copy.
+    fn between(
+        &self,
+        (source, is_own): (usize, bool),
+        destination: usize,
+        from: Place,
+        end: Place,
+    ) -> io::Result<Vec<Vec<u8>>> {
         let mut pieces = Vec::new();
         if end.reference == 0 {
             // Nothing had been sent.
@@ -184,7 +200,7 @@ impl NodeMemory {
             (at.reference, at.offset) = (self.read_u64(first)?, ALIGN);
         }
         loop {
-            let segment = self.kept_segment(source, at.reference)?;
+            let segment = self.kept_segment(source, is_own, at.reference)?;
             let (stop, next) = match at.reference == end.reference {
                 true => (end.offset, 0),
                 false => to_jump(&segment, at.offset)?,
@@ -203,13 +219,14 @@ impl NodeMemory {
     }
 
     /// A segment that the log of `source` must still have.
-    fn kept_segment(&self, source: usize, reference: u64) -> io::Result<Vec<u8>> {
+    fn kept_segment(&self, source: usize, is_own: bool, reference: u64) -> io::Result<Vec<u8>> {
         if reference == 0 {
             return Err(damaged("a log ends too early"));
         }
         let (serial, slot) = nm::dereference(reference);
         let arena = self.layout.arena(source);
-        if slot >= self.layout.log_segments || self.read_u64(arena + self.layout.serials() + slot * 8)? != serial + 1 {
+        let lies_there = |at: usize| self.read_u64(at).map(|there| there == serial + 1);
+        if slot >= self.layout.log_segments || (is_own && !lies_there(arena + self.layout.serials() + slot * 8)?) {
             return Err(damaged(&format!(
                 "segment {serial} of rank {source}'s log has been used again too early"
             )));
@@ -220,10 +237,10 @@ impl NodeMemory {
         Ok(bytes)
     }
 
-    /// Puts what is in transit into the channels: all ranks have ended, and the memory is empty.
-    pub fn put_in_transit(&self, what: &InTransit) -> io::Result<()> {
+    /// Puts what is in transit into the channels from those ranks that are here: all ranks have ended, and the memory is empty.
+    pub fn put_in_transit(&self, what: &InTransit, is_here: impl Fn(usize) -> bool) -> io::Result<()> {
         let ranks = what.channels.iter().map(|channel| channel.source).max();
-        for source in 0..ranks.map_or(0, |most| most as usize + 1) {
+        for source in (0..ranks.map_or(0, |most| most as usize + 1)).filter(|source| is_here(*source)) {
             let arena = self.layout.arena(source);
             // Segments are numbered as they come, and so are their slots.
             let mut taken = 0;
@@ -307,31 +324,55 @@ mod tests {
     #[test]
     fn what_is_put_into_the_channels_is_found_there_again() {
         let memory = NodeMemory::create(&job(), 3).unwrap();
-        memory.put_in_transit(&some()).unwrap();
+        memory.put_in_transit(&some(), |_| true).unwrap();
         for rank in 0..3 {
             memory.set_arena(rank, arena::CUT, 7).unwrap();
         }
-        assert_eq!(memory.in_transit(3, 7).unwrap(), some());
-        let other = memory.in_transit(3, 8).unwrap_err().to_string();
+        assert_eq!(memory.in_transit(3, 7, |_| true).unwrap(), some());
+        let other = memory.in_transit(3, 8, |_| true).unwrap_err().to_string();
         assert!(other.contains("wave 7 and not for wave 8"), "{other}");
         // Rank 0's second segment holds something else.
         let serial = memory.layout.arena(0) + memory.layout.serials() + 8;
         memory.write_u64(serial, 99).unwrap();
-        let used = memory.in_transit(3, 7).unwrap_err().to_string();
+        let used = memory.in_transit(3, 7, |_| true).unwrap_err().to_string();
         assert!(used.contains("used again too early"), "{used}");
+    }
+
+    #[test]
+    fn each_node_takes_what_was_on_its_way_to_its_ranks_and_puts_back_what_they_had_sent() {
+        let memory = NodeMemory::create(&job(), 3).unwrap();
+        memory.put_in_transit(&some(), |_| true).unwrap();
+        for rank in 0..3 {
+            memory.set_arena(rank, arena::CUT, 7).unwrap();
+        }
+        // Of a copy it is not known which segment lies where.
+        let serial = memory.layout.arena(0) + memory.layout.serials();
+        memory.write_u64(serial, 0).unwrap();
+        let mut all = memory.in_transit(3, 7, |rank| rank == 1).unwrap();
+        assert!(all.channels.len() == 1 && memory.in_transit(3, 7, |rank| rank == 0).unwrap() == InTransit::default());
+        all.add(memory.in_transit(3, 7, |rank| rank == 2).unwrap());
+        assert_eq!(all, some());
+        let other = NodeMemory::create(&job(), 3).unwrap();
+        other.put_in_transit(&all, |rank| rank == 2).unwrap();
+        let first = |source: usize, to: usize| {
+            other
+                .read_u64(other.layout.arena(source) + arena::CHANNELS + to * 8)
+                .unwrap()
+        };
+        assert!(first(0, 1) == 0 && first(2, 2) != 0);
     }
 
     #[test]
     fn a_log_that_makes_no_sense_is_an_error() {
         let memory = NodeMemory::create(&job(), 3).unwrap();
-        memory.put_in_transit(&some()).unwrap();
+        memory.put_in_transit(&some(), |_| true).unwrap();
         for rank in 0..3 {
             memory.set_arena(rank, arena::CUT, 7).unwrap();
         }
         let first = memory.layout.arena(0) + memory.layout.segments() + ALIGN;
         for mark in [0, u64::MAX - 255] {
             memory.write_u64(first, mark).unwrap();
-            assert!(memory.in_transit(3, 7).is_err());
+            assert!(memory.in_transit(3, 7, |_| true).is_err());
         }
     }
 

@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use resurgo_protocol::kinds::Waves;
 use resurgo_wire::control::{Job, Nodes};
 use resurgo_wire::node_memory::{ELSEWHERE, control};
 
@@ -81,6 +82,7 @@ impl Net {
         let habits = Habits {
             logs: job.protocol.logs(),
             announces: job.protocol.has_waves() && !job.protocol.logs(),
+            cuts: job.protocol.waves() == Waves::Passing,
         };
         let ranks_of = |node: u32| -> Vec<u32> { plan.ranks_of(node).map(|rank| rank as u32).collect() };
         let here = ranks_of(plan.own);

@@ -265,11 +265,21 @@ impl NodeMemory {
         };
         let channels = (0..ranks).map(channel);
         Ok(Counts {
-            deliveries: self.arena(rank, arena::IMAGE_CLOCKS.item(slot))?,
+            deliveries: self.deliveries_of_image(rank, slot)?,
             channels: channels
                 .filter(|channel| channel.sent > 0 || channel.delivered > 0)
                 .collect(),
         })
+    }
+
+    /// How many deliveries `rank` had made by the image in this slot.
+    pub fn deliveries_of_image(&self, rank: usize, slot: usize) -> io::Result<u64> {
+        self.arena(rank, arena::IMAGE_CLOCKS.item(slot))
+    }
+
+    /// The image comes from another node, where the rank was.
+    pub fn set_deliveries_of_image(&self, rank: usize, slot: usize, deliveries: u64) -> io::Result<()> {
+        self.set_arena(rank, arena::IMAGE_CLOCKS.item(slot), deliveries)
     }
 
     /// The process that has opened the provider in the present life of `rank`, by the number that it knows.

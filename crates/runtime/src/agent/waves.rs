@@ -18,11 +18,16 @@ use super::suspend::Halt;
 use super::{Agent, Work};
 use crate::memory;
 
+/// Bytes of what was in transit that are sent at once.
+const PIECE: usize = 1 << 20;
+
 /// What the agent holds for waves.
 #[derive(Default)]
 pub(super) struct Waves {
     /// What was in transit in waves, by their numbers.
     transit: Vec<(u64, InTransit)>,
+    /// What has come so far of a part that is to be put into the memory.
+    coming: Vec<u8>,
     /// The last turn that ranks have been told of.
     pub turn: Turn,
     /// There were waves, and all begin again when a rank cannot recover alone.
@@ -97,8 +102,22 @@ impl Work {
 
     /// Takes out of the logs what was in transit in `wave`, for which all ranks have been copied.
     fn take_transit(&mut self, wave: u64) -> io::Result<()> {
-        let transit = self.memory.in_transit(self.ranks.len(), wave)?;
+        let transit = self.memory.in_transit(self.ranks.len(), wave, |_| true)?;
         self.waves.transit.push((wave, transit));
+        Ok(())
+    }
+
+    /// A piece of what was in transit to ranks of some node, which is to be put into the memory.
+    pub(super) fn transit_given(&mut self, wave: u64, is_last: bool, bytes: &[u8]) -> io::Result<()> {
+        self.waves.coming.extend_from_slice(bytes);
+        if !is_last {
+            return Ok(());
+        }
+        let part = InTransit::decode(&std::mem::take(&mut self.waves.coming), wave, self.ranks.len())?;
+        match self.waves.transit.iter_mut().find(|(number, _)| *number == wave) {
+            Some((_, transit)) => transit.add(part),
+            None => self.waves.transit.push((wave, part)),
+        }
         Ok(())
     }
 
@@ -108,11 +127,15 @@ impl Work {
         store.write_in_transit(wave, &transit.encode(wave))
     }
 
-    fn put_transit(&self, wave: u64) -> io::Result<()> {
-        match self.waves.transit(wave) {
-            Some(transit) => self.memory.put_in_transit(transit),
-            None => Ok(()),
+    fn put_transit(&mut self, wave: u64) -> io::Result<()> {
+        if let Some(transit) = self.waves.transit(wave) {
+            self.memory.put_in_transit(transit, |rank| self.is_here(rank))?;
         }
+        if self.job.nodes.is_some() {
+            // The dispatcher has it.
+            self.waves.transit.clear();
+        }
+        Ok(())
     }
 }
 
@@ -214,6 +237,13 @@ impl Agent {
         let work = &mut self.work;
         let lost = |number, reason: String| Fact::TransitLost { number, reason };
         match command {
+            Command::TakeTransit { number } if work.job.nodes.is_some() => {
+                let ranks = work.ranks.len();
+                match work.memory.in_transit(ranks, number, |rank| work.is_here(rank)) {
+                    Ok(transit) => self.give_transit(number, &transit)?,
+                    Err(error) => self.report(lost(number, error.to_string())),
+                }
+            }
             Command::TakeTransit { number } => {
                 let fact = match work.take_transit(number) {
                     Ok(()) => Fact::TransitKnown { number },
@@ -238,6 +268,21 @@ impl Agent {
             Command::ForgetTransit { before } => work.waves.transit.retain(|(number, _)| *number >= before),
             Command::CollectTransit { keep } => work.store.iter().for_each(|store| store.remove_in_transit(&keep)),
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Says what was in transit to ranks of this node, which is one of several.
+    fn give_transit(&mut self, number: u64, transit: &InTransit) -> io::Result<()> {
+        let bytes = transit.encode(number);
+        let pieces = bytes.chunks(PIECE);
+        let last = pieces.len().saturating_sub(1);
+        for (index, piece) in pieces.enumerate() {
+            self.control.queue(&ToDispatcher::InTransit {
+                number,
+                is_last: index == last,
+                bytes: piece.to_vec(),
+            });
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ impl Running {
         let settings = Settings {
             size: 4,
             key: KEY,
-            memories: 2,
+            acknowledges: true,
             bound,
             spills: false,
         };

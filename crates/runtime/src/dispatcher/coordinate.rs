@@ -1,7 +1,5 @@
 //! The coordinator, and what it wants: the node that it concerns carries it out, or all, and what it only tells concerns the
 //! dispatcher. See [`resurgo_protocol::coordinator`].
-//!
-//! [`Fact::TransitKnown`] is taken for the answer of all nodes: with several, waves that stop nobody have to count them.
 
 use std::ops::Range;
 
@@ -42,6 +40,9 @@ impl Dispatcher {
             }
             self.tell_places(&command);
             self.begin_gathering(&command);
+            if self.mind_transit(&command) {
+                continue;
+            }
             match command.whom() {
                 Whom::Nobody => self.is_told(command),
                 Whom::Node(node) => self.agents.node(node as usize).queue(&ToAgent::Do(command)),
@@ -93,6 +94,7 @@ impl Dispatcher {
                 self.image_not_written(rank, &reason);
             }
             Command::ImageLost { rank, number, reason } => self.image_lost(rank as usize, number, &reason),
+            Command::Lost { ranks, .. } => self.ranks_lost(&ranks),
             Command::Returned { unit, wave } if self.verdict.is_none() => self.has_returned(unit, wave),
             Command::CannotRecoverAlone { rank } => self.cannot_recover_alone(rank as usize),
             Command::Left { node } => self.has_left(node as usize),
@@ -114,5 +116,58 @@ impl Dispatcher {
     /// The next life of `rank` kills itself after so many messages, if that is not 0.
     pub(super) fn inject_at(&mut self, rank: usize, messages: u64) {
         self.tell(ToAgent::FaultAt { rank, messages });
+    }
+}
+
+/// What was in transit in waves that stop nobody, of a job on several nodes.
+impl Dispatcher {
+    /// The coordinator wants this of it. False: agents are to do something.
+    fn mind_transit(&mut self, command: &Command) -> bool {
+        if self.plan.is_none() {
+            return false;
+        }
+        let transit = &mut self.images.transit;
+        match command {
+            Command::TakeTransit { number } => {
+                transit.begin(*number);
+                return false;
+            }
+            Command::PutTransit { number } => {
+                for (piece, is_last) in transit.pieces(*number) {
+                    let (number, bytes) = (*number, piece.to_vec());
+                    self.agents.queue_all(&ToAgent::InTransit { number, is_last, bytes });
+                }
+                return false;
+            }
+            Command::ReadTransit { number } => {
+                let (number, has) = (*number, transit.has(*number));
+                let reason = "what was in transit is not known any more".to_string();
+                self.coordinate(match has {
+                    true => Fact::TransitKnown { number },
+                    false => Fact::TransitLost { number, reason },
+                });
+            }
+            Command::WriteTransit { number } => transit.write(*number),
+            Command::ForgetTransit { before } => transit.forget(*before),
+            Command::CollectTransit { keep } => transit.collect(keep),
+            _ => return false,
+        }
+        true
+    }
+
+    /// An agent says what was in transit to its ranks.
+    pub(super) fn transit_taken(&mut self, node: usize, number: u64, is_last: bool, bytes: &[u8]) {
+        self.images.transit.take(node, number, is_last, bytes);
+        if is_last {
+            self.mind_transit_taken();
+        }
+    }
+
+    /// All that are there may have said what was in transit.
+    pub(super) fn mind_transit_taken(&mut self) {
+        let nodes = self.agents.numbers();
+        if let Some(number) = self.images.transit.known(&nodes) {
+            self.coordinate(Fact::TransitKnown { number });
+        }
     }
 }

@@ -19,6 +19,7 @@ impl Dispatcher {
         use ToDispatcher as To;
         match message {
             To::Fact(fact) => self.coordinate(fact),
+            To::InTransit { number, is_last, bytes } => self.transit_taken(node, number, is_last, &bytes),
             To::Started { .. } | To::CaughtUp { .. } | To::Ended(_) | To::NotStarted { .. } => {
                 self.heard_of_life(message);
             }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -60,6 +61,11 @@ impl Node {
             process,
             connection,
         }
+    }
+
+    /// The address by which it has reached this machine, if it is one of several.
+    pub fn knows_this_machine_as(&self) -> Option<IpAddr> {
+        self.connection.own_address().map(|address| address.ip())
     }
 
     pub fn tell(&mut self, message: &ToAgent) {
@@ -398,13 +404,17 @@ impl Agents {
         (0..ranks).map(|rank| of(rank).unwrap_or_default()).collect()
     }
 
+    /// Tells all, together with others.
+    pub fn queue_all(&mut self, message: &ToAgent) {
+        self.present().for_each(|(_, node)| node.queue(message));
+    }
+
     /// What the coordinator wants of all goes to them together with others.
     pub fn give_all(&mut self, command: resurgo_protocol::Command) {
         if command == resurgo_protocol::Command::Halt {
             self.halted = 0;
         }
-        let message = ToAgent::Do(command);
-        self.present().for_each(|(_, node)| node.queue(&message));
+        self.queue_all(&ToAgent::Do(command));
     }
 
     /// One more node has no process of a rank. Whether that is so of all.

@@ -4,13 +4,15 @@ mod listeners;
 mod loggers;
 mod memories;
 
+use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use resurgo_protocol::kinds;
 use resurgo_wire::control::Job;
 use resurgo_wire::handshake::Server;
-use resurgo_wire::services::Services;
+use resurgo_wire::services::{Service, Services};
 
 use super::bus::Bus;
 use super::events::Event;
@@ -29,7 +31,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// Starts those that are wanted, for a job of `ranks` ranks, and tells the job where they are.
+    /// Starts those that are wanted, for a job of `ranks` ranks, and tells the job where they listen.
     pub fn start(job: &mut Job, wanted: &[Listeners], ranks: usize) -> Result<Servers, StartError> {
         job.services = Services::default();
         let of = |kind| wanted.iter().find(|listeners| listeners.kind == kind);
@@ -43,6 +45,11 @@ impl Servers {
                 None => Memories::default(),
             },
         })
+    }
+
+    /// Process numbers of those that run.
+    pub fn pids(&self) -> Vec<u32> {
+        self.loggers.pids().chain(self.memories.pids().flatten()).collect()
     }
 
     /// Tells of those that say nothing themselves when they begin to serve.
@@ -67,6 +74,15 @@ impl Servers {
         let held = self.memories.finish(LAST_WORDS);
         bus.tell(Event::ChannelMemoriesHeld { held: &held });
     }
+}
+
+/// The servers as ranks of one node reach them. See [`listeners::reached`].
+pub(super) fn reached(servers: &Services, known_as: Option<IpAddr>) -> io::Result<Services> {
+    let of = |service: &Service| {
+        let address = listeners::reached(service.address, known_as)?;
+        Ok(Service { address, ..*service })
+    };
+    servers.iter().map(of).collect()
 }
 
 impl Dispatcher {

@@ -26,6 +26,7 @@ use super::ledger::{self, Ledger};
 use super::node::{Agents, Node};
 use super::output::{Output, Owed};
 use super::refusals::Refusals;
+use super::servers::reached;
 use super::signals::Signals;
 use super::start_error::{StartError, cannot};
 use super::suspend::{self, State, Suspension};
@@ -136,22 +137,22 @@ impl Dispatcher {
                 self.resume_on_nodes(&job, plans, &cluster, sights, (ranks, &names))
             }
             (Some(suspended), None) => self.resume(Box::new(job), suspended),
-            (None, cluster) => {
-                self.launch(&job, plans, cluster.as_ref());
-                Ok(())
-            }
+            (None, cluster) => self.launch(&job, plans, cluster.as_ref()),
         }
     }
 
     /// Gives each agent the job, with its own plan of the nodes.
-    fn launch(&mut self, job: &Job, plans: &[Nodes], cluster: Option<&Cluster>) {
+    fn launch(&mut self, job: &Job, plans: &[Nodes], cluster: Option<&Cluster>) -> Result<(), StartError> {
         for node in 0..self.agents.len() {
             let mut job = Box::new(job.clone());
+            let known_as = self.agents.node(node).knows_this_machine_as();
+            job.services = reached(&job.services, known_as).map_err(cannot("be reached by other nodes"))?;
             job.nodes = plans.get(node).cloned();
             self.agents.node(node).tell(&ToAgent::Launch(job));
         }
         self.place_ranks(cluster);
         self.coordinate(Fact::Launched);
+        Ok(())
     }
 
     /// Goes on where the job was when it was suspended.
@@ -160,6 +161,7 @@ impl Dispatcher {
         let names = suspended.header.about.nodes.clone();
         let (ranks, sight) = (suspended.header.agent["ranks"].clone(), suspended.sight());
         let worlds = self.take_up(suspended)?;
+        job.services = reached(&job.services, None).map_err(cannot("be reached"))?;
         if !names.is_empty() {
             // It was on several nodes, which may have kept their images for themselves.
             self.find_images(ranks, &names, &[sight], true)?;
@@ -222,6 +224,7 @@ impl Images {
             are_written: job.image_files.directory.is_some(),
             refusals: Refusals::new(size),
             unusable: BTreeMap::new(),
+            transit: Default::default(),
         }
     }
 }

@@ -325,10 +325,15 @@ impl Stats {
         };
     }
 
-    /// The rank that has failed last is started again.
-    fn restarting(&mut self, rank: usize) {
+    /// The rank that has failed last is started again, or one whose node is lost.
+    fn restarting(&mut self, rank: usize, now: Instant) {
         self.ranks[rank].restarts += 1;
-        self.recoveries.push(std::mem::take(&mut self.failing));
+        let mut failing = std::mem::take(&mut self.failing);
+        if failing.life == 0 {
+            (failing.rank, failing.noticed) = (rank, self.since_start(now));
+            self.failed_at[rank].get_or_insert(now);
+        }
+        self.recoveries.push(failing);
     }
 
     /// The last recovery of `rank`, unless it is over.
@@ -432,7 +437,7 @@ impl Sink for Stats {
             } => self.started(rank, life, (image, from_file), beginning, now),
             Event::Finished { ended, .. } => self.ranks[ended.rank].take(&ended.statistics),
             Event::Failed { ended, .. } => self.failed(ended, now),
-            Event::Restarting { rank } => self.restarting(rank),
+            Event::Restarting { rank } => self.restarting(rank, now),
             Event::CaughtUp {
                 rank,
                 statistics,

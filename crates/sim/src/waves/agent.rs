@@ -466,7 +466,11 @@ impl World {
             sleeps: true,
             stood: Duration::from_millis(1),
         };
-        self.tell_of(rank, fact)
+        // Where nobody stops, what was in transit is looked for when all have been copied.
+        match self.non_blocking {
+            true => self.tell_flushed(rank, fact),
+            false => self.tell_of(rank, fact),
+        }
     }
 
     /// In a variant, when the first stands still.
@@ -504,7 +508,7 @@ impl World {
     fn take_transit(&mut self, number: u64) -> Result<(), Violation> {
         let state = self.transit.channels.iter().map(|channels| {
             let channels = channels.iter();
-            channels.map(|channel| channel.state(self.mutation)).collect()
+            channels.map(|channel| channel.state(self.mutation, self.now)).collect()
         });
         let state: Vec<Vec<Vec<Piece>>> = state.collect();
         let former = self.transit.state.values().next().cloned();

@@ -133,8 +133,8 @@ impl Channel {
         self.next + self.unread.len() as u64
     }
 
-    /// What was in transit at both cuts: what is still there of it.
-    pub fn state(&self, mutation: Option<Mutation>) -> Vec<Piece> {
+    /// What was in transit at both cuts: what is still there of it, and on the receiver's node.
+    pub fn state(&self, mutation: Option<Mutation>, now: u64) -> Vec<Piece> {
         let (mut from, mut to) = (self.receiver.1, self.sender.1);
         match mutation {
             Some(Mutation::ForgetChannelState) => return Vec::new(),
@@ -146,6 +146,7 @@ impl Channel {
             .unread
             .iter()
             .zip(self.next..)
+            .filter(|((.., arrives), _)| *arrives <= now)
             .map(|((_, piece, _), number)| (number, *piece));
         let all = self.kept.iter().copied().chain(unread);
         all.filter(|(number, _)| (from..to).contains(number))

@@ -202,6 +202,32 @@ fn what_was_to_go_to_a_lost_partner_goes_to_the_next() {
 }
 
 #[test]
+fn what_a_lost_partner_had_goes_to_the_next() {
+    let mut job = launched(with_partners(Protocol::ChannelMemory, 2), &[0, 1, 2], 2, &[0, 1]);
+    for (rank, to) in [(0, 1), (1, 2)] {
+        image(&mut job, rank, 1);
+        after(&mut job, stored(rank, 1, Place::Node(to)));
+    }
+    let lost = after(&mut job, Fact::Down { node: 1 });
+    let (rank, number) = (0, 1);
+    assert!(lost.contains(&Command::Replicate { rank, number, to: 2 }), "{lost:?}");
+    after(&mut job, stored(0, 1, Place::Node(2)));
+    // So does what a rank begins from on another node.
+    let moved = after(&mut job, Fact::Restart { rank: 1 });
+    assert_eq!(on(&moved), [(2, None)]);
+    let (rank, life) = (1, 2);
+    let began = after(&mut job, Fact::Started { rank, life });
+    assert_eq!(began, [Command::Replicate { rank, number, to: 0 }]);
+    after(&mut job, stored(1, 1, Place::Node(0)));
+    after(&mut job, Fact::Down { node: 2 });
+    let again = after(&mut job, Fact::Restart { rank: 1 });
+    assert_eq!(
+        (begins(&again), on(&again)),
+        (vec![(1, From::File(1))], vec![(0, None)])
+    );
+}
+
+#[test]
 fn nothing_is_forgotten_before_partners_have_two_images() {
     let mut job = launched(with_partners(Protocol::Pessimistic, 1), &[0, 1], 1, &[0]);
     for number in [1, 2] {

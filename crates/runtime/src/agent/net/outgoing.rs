@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use resurgo_wire::mesh::{Frame, Table, encode_run};
-use resurgo_wire::node_memory::{self as nm, arena};
+use resurgo_wire::node_memory::{self as nm, CutTable, arena};
 
 use super::mapped::Mapped;
 use super::tail::{Damaged, Run, Tail};
@@ -17,6 +17,8 @@ pub struct Habits {
     pub logs: bool,
     /// Ranks stopped by a wave look how much has been sent to them.
     pub announces: bool,
+    /// Each rank is copied at a moment of its own: others look how far it had come.
+    pub cuts: bool,
 }
 
 /// Something that may be new.
@@ -319,8 +321,17 @@ impl Outgoing {
 
     /// What `rank` says to `other` beside messages.
     fn tell_words(&mut self, rank: u32, other: u32, out: &mut Vec<u8>) {
+        // In this order: what has been read since the cut is seen with the cut.
+        let read = self.table(rank, Table::Consumed, other);
+        if self.habits.cuts {
+            let wave = self.table(rank, Table::CutWave, other);
+            for table in [CutTable::Reading, CutTable::Writing, CutTable::WritingAt] {
+                let place = self.table(rank, Table::Cut(table), other);
+                self.tell(rank, Table::Cut(table), other, place, out);
+            }
+            self.tell(rank, Table::CutWave, other, wave, out);
+        }
         if !self.habits.logs {
-            let read = self.table(rank, Table::Consumed, other);
             self.tell(rank, Table::Consumed, other, read, out);
         }
         if self.habits.announces {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::eventfd::EventFd;
+use resurgo_protocol::Fact;
 use resurgo_wire::image::Datagram;
 
 use super::mapped::Mapped;
@@ -68,10 +69,18 @@ impl Shared {
     }
 }
 
-/// What a life of a rank has said, and the flush that it waits for.
+/// What becomes known when other nodes have what it is about, and the flush that it waits for.
 pub struct HeldBack {
     pub flush: u64,
-    pub rank: usize,
-    pub life: u64,
-    pub said: Datagram,
+    pub what: Held,
+}
+
+pub enum Held {
+    /// What this life of a rank has said.
+    Said {
+        rank: usize,
+        life: u64,
+        said: Box<Datagram>,
+    },
+    Fact(Fact),
 }

@@ -25,6 +25,9 @@ struct About {
     /// See [`ImageFile`].
     slot: usize,
     delivered: u64,
+    /// How many deliveries the rank had made: what is before them is not needed by this image.
+    #[serde(default)]
+    deliveries: u64,
 }
 
 impl Work {
@@ -58,6 +61,7 @@ impl Work {
         let about = About {
             slot: file.slot,
             delivered: file.delivered,
+            deliveries: self.memory.deliveries_of_image(rank as usize, file.slot)?,
         };
         let content = store.image(&file.name)?;
         let beside = self.log_of_wave(rank as usize, file.number)?;
@@ -121,6 +125,8 @@ impl Work {
         if std::mem::take(&mut images.lacks_log) && !held.beside.is_empty() {
             self.memory.put_log(rank as usize, &LogOfWave::decode(&held.beside)?)?;
         }
+        self.memory
+            .set_deliveries_of_image(rank as usize, about.slot, about.deliveries)?;
         let mut file = ImageFile::new(number, about.slot);
         (file.name, file.digest, file.delivered) = (held.name, held.offer.digest, about.delivered);
         let store = self.store.iter_mut();

@@ -200,9 +200,7 @@ impl Words {
                     "warning: node {name} cannot be left: {reason}; what is lost with it begins again"
                 ));
             }
-            Event::NodeLost { reason, .. } => self.say(&format!(
-                "{reason}: its ranks go to other nodes, and all return to their last images that are left"
-            )),
+            Event::NodeLost { reason, .. } => self.say(&format!("{reason}: its ranks begin again on other nodes")),
             Event::ReturnsTogether { reason, .. } => self.say(&format!(
                 "{reason}: from now on all ranks return to the last wave when one fails"
             )),

@@ -26,15 +26,18 @@ impl Listeners {
     }
 }
 
-/// The address by which the ranks of a job on so many nodes reach a server of this machine that listens on `listens`.
+/// The address by which the ranks of a node reach a server of this machine that listens on `listens`. `known_as`: the address by which
+/// that node knows this machine; none: it is this one.
 ///
 /// # Errors
-/// It listens on every address, and this machine has none by which other nodes could reach it.
-pub(super) fn reached(listens: SocketAddr, nodes: usize) -> io::Result<SocketAddr> {
-    let ip = if listens.ip().is_unspecified() && nodes > 1 {
-        of_this_machine(listens.is_ipv6())?
-    } else {
-        of_one_node(listens.ip())
+/// It listens on every address of one family, and this machine has none of that by which other nodes could reach it.
+pub fn reached(listens: SocketAddr, known_as: Option<IpAddr>) -> io::Result<SocketAddr> {
+    let ip = match known_as.map(|ip| ip.to_canonical()) {
+        Some(ip) if listens.ip().is_unspecified() => match ip.is_ipv6() == listens.is_ipv6() {
+            true => ip,
+            false => of_this_machine(listens.is_ipv6())?,
+        },
+        _ => of_one_node(listens.ip()),
     };
     Ok(SocketAddr::new(ip, listens.port()))
 }
@@ -78,7 +81,7 @@ mod tests {
             ("[2001:db8::1]:1", "[2001:db8::1]:1"),
         ] {
             let listens = listens.parse().unwrap();
-            assert_eq!(reached(listens, 1).unwrap(), is_reached.parse().unwrap());
+            assert_eq!(reached(listens, None).unwrap(), is_reached.parse().unwrap());
         }
     }
 
@@ -86,7 +89,15 @@ mod tests {
     fn an_address_that_the_user_gives_is_the_one_for_all_nodes() {
         for listens in ["10.0.0.1:1", "127.0.0.1:7", "[2001:db8::1]:1"] {
             let listens = listens.parse().unwrap();
-            assert_eq!(reached(listens, 2).unwrap(), listens);
+            assert_eq!(reached(listens, Some(ip("10.0.0.9"))).unwrap(), listens);
+        }
+    }
+
+    #[test]
+    fn a_node_reaches_a_server_that_listens_everywhere_as_it_reached_this_machine() {
+        for known_as in ["10.0.0.9", "::ffff:10.0.0.9"] {
+            let address = reached("0.0.0.0:7".parse().unwrap(), Some(ip(known_as))).unwrap();
+            assert_eq!(address, "10.0.0.9:7".parse().unwrap());
         }
     }
 
@@ -110,7 +121,7 @@ mod tests {
     #[test]
     fn what_other_nodes_are_told_is_an_address_of_this_machine() {
         // A machine without a network has none.
-        if let Ok(address) = reached("0.0.0.0:7000".parse().unwrap(), 2) {
+        if let Ok(address) = reached("0.0.0.0:7000".parse().unwrap(), Some(ip("2001:db8::1"))) {
             assert!(!address.ip().is_unspecified() && !address.ip().is_loopback());
             assert!(std::net::UdpSocket::bind((address.ip(), 0)).is_ok());
         }

@@ -56,13 +56,12 @@ impl Loggers {
         }
         let failed = cannot("start an event logger");
         for logger in &loggers.0 {
-            let address = logger
-                .process
-                .address()
-                .and_then(|listens| reached(listens, job.node_count()));
-            job.services.add(Server::EventLogger, address.map_err(&failed)?);
+            job.services
+                .add(Server::EventLogger, logger.process.address().map_err(&failed)?);
         }
-        let addresses = job.services.of(Server::EventLogger);
+        let addresses = job.services.of(Server::EventLogger).into_iter();
+        let addresses: std::io::Result<Vec<_>> = addresses.map(|listens| reached(listens, None)).collect();
+        let addresses = addresses.map_err(&failed)?;
         for (number, logger) in loggers.0.iter_mut().enumerate() {
             if job.clock_spread == SPREAD_MULTICAST {
                 let mut others = addresses.clone();
@@ -72,6 +71,11 @@ impl Loggers {
             logger.begin().map_err(&failed)?;
         }
         Ok(loggers)
+    }
+
+    /// Process numbers of those that run.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().filter_map(|logger| logger.process.pid())
     }
 
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {

@@ -7,7 +7,7 @@ use resurgo_wire::control::{End, Job};
 use resurgo_wire::handshake::Server;
 use resurgo_wire::node_memory::SEGMENT;
 
-use super::listeners::{Listeners, reached};
+use super::listeners::Listeners;
 use crate::channel_memory::{self, Held, Process, Report, Settings};
 use crate::dispatcher::bus::Bus;
 use crate::dispatcher::ends::how_ended;
@@ -33,19 +33,20 @@ impl Memories {
         let mut memories = Memories::default();
         for number in 0..wanted.count {
             let served = ranks.div_ceil(wanted.count) as u64;
+            let bind = wanted.bind(number);
             let settings = Settings {
                 size: job.most_ranks.max(ranks),
                 key: job.key,
-                memories: wanted.count,
+                // To ranks that speak to others as well, or from another machine.
+                acknowledges: wanted.count > 1 || !bind.ip().is_loopback(),
                 // The logs of its ranks lie here.
                 bound: (job.log_segments * SEGMENT) as u64 * served,
                 spills: job.spill_directory.is_some(),
             };
-            let bind = wanted.bind(number);
             let mut process = channel_memory::make(settings, bind, job.spill_directory.as_deref())?;
             let failed = cannot("start a channel memory");
-            let address = process.address().and_then(|listens| reached(listens, job.node_count()));
-            job.services.add(Server::ChannelMemory, address.map_err(&failed)?);
+            job.services
+                .add(Server::ChannelMemory, process.address().map_err(&failed)?);
             process.start().map_err(&failed)?;
             memories.0.push(process);
         }

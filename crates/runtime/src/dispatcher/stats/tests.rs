@@ -37,12 +37,12 @@ fn what_a_life_repeats_is_not_counted_twice_and_what_it_costs_is() {
     let mut first = life(100, 1024, 50);
     first.costs[Cost::Sleeps as usize] = 7;
     stats.failed(&killed(1, 1, first), now);
-    stats.restarting(1);
+    stats.restarting(1, now);
     // Ended in the middle of its replay: it had come less far.
     let mut second = life(40, 1024, 20);
     second.costs[Cost::Sleeps as usize] = 9;
     stats.failed(&killed(1, 2, second), now);
-    stats.restarting(1);
+    stats.restarting(1, now);
     assert_eq!(stats.sent(), (100, 100 * 1024));
     assert_eq!(stats.costs()[Cost::Sleeps as usize], 9);
     let mut last = life(130, 1024, 65);
@@ -68,7 +68,7 @@ fn the_parts_of_a_recovery_add_up() {
     let mut stats = Stats::new(2, now);
     let at = |seconds| now + Duration::from_secs_f64(seconds);
     stats.failed(&killed(1, 1, life(1, 1, 1)), at(9.25));
-    stats.restarting(1);
+    stats.restarting(1, now);
     stats.started(1, 2, (4, true), Duration::from_secs(2), at(12.0));
     let caught_up = LifeStatistics {
         replay_deliveries: 5,
@@ -119,7 +119,7 @@ fn what_has_not_happened_is_not_told_as_no_time() {
     let mut ended = killed(0, 1, life(1, 1, 1));
     ended.unnoticed_ns = None;
     stats.failed(&ended, now + Duration::from_secs(1));
-    stats.restarting(0);
+    stats.restarting(0, now);
     let begun = now + Duration::from_secs(3);
     stats.started(0, 2, (0, false), Duration::from_secs(1), begun);
     let told = stats.json(OUTCOME);
@@ -188,7 +188,7 @@ fn what_was_done_since_the_wave_is_lost_when_all_return() {
     stats.coordinated = true;
     let fail = |stats: &mut Stats, now| {
         stats.failed(&killed(0, 1, LifeStatistics::default()), now);
-        stats.restarting(0);
+        stats.restarting(0, now);
     };
     let returned = |stats: &mut Stats, wave, now| stats.returned(wave, stats.lost_by_return(wave, now), now);
     fail(&mut stats, at(4));

@@ -1,0 +1,142 @@
+//! What was in transit in waves that stop nobody, of a job on several nodes. Each agent takes out of its memory what was on its way to
+//! its ranks. All of it is here: no node that is lost takes any of it along. On a return each agent gets it back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes that are sent at once.
+const PIECE: usize = 1 << 20;
+
+/// What was in transit in one wave, by the node that it was on its way to: what has come of it, and whether that is all.
+type Parts = BTreeMap<usize, (Vec<u8>, bool)>;
+
+#[derive(Default)]
+pub(super) struct Transit {
+    waves: BTreeMap<u64, Parts>,
+    /// The wave of which it is being taken.
+    taking: Option<u64>,
+    /// Waves that may be returned to while their images are in files.
+    written: BTreeSet<u64>,
+    /// The last complete wave.
+    last: u64,
+}
+
+impl Transit {
+    /// Agents are asked for it.
+    pub fn begin(&mut self, number: u64) {
+        if let Some(former) = self.taking.replace(number) {
+            // It has been dropped.
+            self.waves.remove(&former);
+        }
+        self.waves.insert(number, Parts::default());
+    }
+
+    /// A piece of what `node` has taken.
+    pub fn take(&mut self, node: usize, number: u64, is_last: bool, bytes: &[u8]) {
+        let parts = self.waves.get_mut(&number).filter(|_| self.taking == Some(number));
+        if let Some(parts) = parts {
+            let (part, is_whole) = parts.entry(node).or_default();
+            part.extend_from_slice(bytes);
+            *is_whole |= is_last;
+        }
+    }
+
+    /// The wave of which all these nodes have said everything, if that is new.
+    pub fn known(&mut self, nodes: &[usize]) -> Option<u64> {
+        let parts = self.waves.get(&self.taking?)?;
+        let is_whole = |node: &usize| parts.get(node).is_some_and(|(_, is_whole)| *is_whole);
+        self.taking.take_if(|_| nodes.iter().all(is_whole))
+    }
+
+    /// All of it is here.
+    pub fn has(&self, number: u64) -> bool {
+        self.taking != Some(number) && self.waves.contains_key(&number)
+    }
+
+    /// The images of this wave are written.
+    pub fn write(&mut self, number: u64) {
+        self.written.insert(number);
+    }
+
+    /// A wave is complete: of those before it only written ones are needed.
+    pub fn forget(&mut self, before: u64) {
+        self.last = before;
+        self.tidy();
+    }
+
+    /// Of written waves these are needed.
+    pub fn collect(&mut self, keep: &[u64]) {
+        self.written.retain(|number| keep.contains(number));
+        self.tidy();
+    }
+
+    /// The pieces of it, each with whether it is the last of its part.
+    pub fn pieces(&self, number: u64) -> impl Iterator<Item = (&[u8], bool)> {
+        let parts = self.waves.get(&number).into_iter().flat_map(Parts::values);
+        parts.flat_map(|(part, _)| {
+            let last = part.len().div_ceil(PIECE);
+            part.chunks(PIECE)
+                .zip(1..)
+                .map(move |(piece, number)| (piece, number == last))
+        })
+    }
+
+    fn tidy(&mut self) {
+        let Transit {
+            waves,
+            taking,
+            written,
+            last,
+        } = self;
+        waves.retain(|number, _| *number >= *last || *taking == Some(*number) || written.contains(number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_known_when_all_nodes_have_said_everything() {
+        let mut transit = Transit::default();
+        transit.begin(1);
+        transit.take(0, 1, true, b"a");
+        transit.take(1, 1, false, b"b");
+        assert_eq!(transit.known(&[0, 1]), None);
+        assert!(!transit.has(1));
+        transit.take(1, 1, true, b"c");
+        assert_eq!((transit.known(&[0, 1]), transit.known(&[0, 1])), (Some(1), None));
+        assert!(transit.has(1));
+        let pieces: Vec<_> = transit.pieces(1).collect();
+        assert_eq!(pieces, [(&b"a"[..], true), (&b"bc"[..], true)]);
+    }
+
+    #[test]
+    fn a_node_that_is_lost_is_not_waited_for_and_a_dropped_wave_is_forgotten() {
+        let mut transit = Transit::default();
+        transit.begin(1);
+        transit.take(0, 1, true, b"a");
+        transit.begin(2);
+        transit.take(1, 1, true, b"late");
+        transit.take(0, 2, true, b"a");
+        assert_eq!(transit.known(&[0, 1]), None);
+        assert_eq!(transit.known(&[0]), Some(2));
+        assert!(transit.has(2) && !transit.has(1));
+    }
+
+    #[test]
+    fn what_may_be_returned_to_stays() {
+        let mut transit = Transit::default();
+        for number in 1..=3 {
+            transit.begin(number);
+            transit.take(0, number, true, b"a");
+            assert_eq!(transit.known(&[0]), Some(number));
+            transit.forget(number);
+            if number == 2 {
+                transit.write(number);
+            }
+        }
+        assert_eq!([1, 2, 3].map(|number| transit.has(number)), [false, true, true]);
+        transit.collect(&[]);
+        assert_eq!([2, 3].map(|number| transit.has(number)), [false, true]);
+    }
+}

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each protocol on several nodes: programs of the catalogue print the same while ranks and nodes are killed."""
+
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+
+import harness
+from catalogue import BY_NAME, arguments
+from harness import slow
+from survival import LONG, PROGRAMS, compare, every, survive, undisturbed
+from test_nodes import agents, last_lives, on_three
+
+# Those under which a job goes on without one of its nodes.
+SURVIVORS = ["channel-memory", "chandy-lamport", "group"]
+ALL = ["causal", "hierarchical", *SURVIVORS]
+# Each rank sends a burst to the next one before it takes the last one's: channels are seldom empty.
+BURSTS = """
+import sys, time
+from mpi4py import MPI
+import numpy
+comm = MPI.COMM_WORLD
+left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+total = 0
+for number in range(int(sys.argv[1])):
+    bursts = [numpy.arange(400, dtype=float) + number * comm.rank + piece for piece in range(30)]
+    sends = [comm.Isend(burst, dest=right, tag=piece % 3) for piece, burst in enumerate(bursts)]
+    time.sleep(0.01 * ((number + comm.rank) % 2))
+    for piece in range(30):
+        room = numpy.empty(400)
+        comm.Recv(room, source=left, tag=piece % 3)
+        total = (total * 31 + int(room.sum())) % 1000003
+    MPI.Request.Waitall(sends)
+print("rank", comm.rank, "has", total, flush=True)
+"""
+
+
+def strike(job, rng, blows, size):
+    """Kills ranks and agents at random; one agent is left."""
+    left = agents(job)
+    for _ in range(blows):
+        time.sleep(rng.uniform(0, 0.5))
+        if len(left) > 1 and rng.random() < 0.5:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left.pop(rng.randrange(len(left))), rng.choice([signal.SIGKILL, signal.SIGSTOP]))
+        else:
+            job.kill(rng.sample(range(size), rng.choice([1, 1, 2])))
+
+
+def lose(jobs, program, rng, kills, name, protocol, nodes, images):
+    entry, command = BY_NAME[name], program(name)
+    if not entry.accepts(4):
+        pytest.skip(f"{entry} does not run on 4 ranks")
+    expected = undisturbed(jobs, command, entry, 4)
+    file = jobs.directory / "result-struck"
+    options = ["--nodes", str(nodes), "--lease", "2s", *harness.MANY, *images]
+    job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol=protocol)
+    assert job.until(lambda: len(job.lives()) == 4)
+    strike(job, rng, kills or 4, 4)
+    return compare(entry, job.wait(120), file, expected)
+
+
+@pytest.mark.parametrize("name, protocol", [("master_worker", "channel-memory"), ("heat", "group")])
+def test_ranks_and_nodes_are_killed(jobs, program, rng, kills, name, protocol):
+    lose(jobs, program, rng, kills, name, protocol, 3, every("200ms"))
+
+
+@pytest.mark.parametrize("protocol", ["chandy-lamport", *map(slow, ["group", "blocking", "channel-memory"])])
+def test_what_is_on_its_way_between_nodes_is_in_the_image(jobs, rng, kills, protocol):
+    command = [harness.PYTHON, "-c", BURSTS, "150"]
+    expected = jobs.calm(4, *command)
+    options = ["--nodes", "3", "--lease", "2s", *harness.MANY, *every("100ms")]
+    job = jobs.start(4, *command, options=options, protocol=protocol)
+    assert job.until_event("checkpointed" if protocol == "channel-memory" else "wave_complete")
+    strike(job, rng, kills or 5, 4)
+    result = job.wait(120).ok()
+    assert sorted(result.text.splitlines()) == sorted(expected.text.splitlines())
+
+
+@pytest.mark.parametrize("name, protocol", [("cg", "hierarchical"), slow("cg", "causal"), slow("cg", "chandy-lamport")])
+def test_ranks_are_killed(jobs, program, rng, kills, name, protocol):
+    entry, command = BY_NAME[name], program(name)
+    expected = undisturbed(jobs, command, entry, 4)
+    options = ["--nodes", "2", *every("100ms")]
+    survive(jobs, rng, command, entry, 4, kills or 3, expected, options, protocol=protocol)
+
+
+def test_the_ranks_of_each_node_are_a_group(jobs, program):
+    job = jobs.start(4, *program("crash"), *LONG, options=["--nodes", "2", *every("100ms")], protocol="hierarchical")
+    for ranks in ([0, 1], [2, 3]):
+        assert job.until_event("wave_complete", ranks=ranks)
+    job.kill([3])
+    assert job.until_event("returned", ranks=[2, 3])
+    job.process.terminate()
+    job.wait(20)
+
+
+def test_only_the_ranks_of_a_lost_node_begin_again(jobs, program, rng):
+    job, result_after = on_three(jobs, program, "channel-memory")
+    # A second image is taken when the first is on two nodes.
+    seconds = lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed" and event["image"] >= 2}
+    assert job.until(lambda: seconds() == {0, 1, 2, 3})
+    before = job.lives()
+    os.kill(rng.choice(agents(job)), signal.SIGKILL)
+    result = result_after(60)
+    (lost,) = result.of("node_lost")
+    there = {event["rank"] for event in result.of("started") if event["life"] == 1 and event["node"] == str(lost["node"])}
+    after = {rank for rank, (_, life) in last_lives(result).items() if life > before[rank][1]}
+    assert after == there and not result.of("returned"), result.describe()
+    assert all(event["image"] > 0 for event in result.of("started") if event["life"] > 1), result.describe()
+
+
+@pytest.mark.parametrize("images", [[], every("200ms")], ids=["begin", "images"])
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("protocol", [slow(protocol) for protocol in ALL])
+@pytest.mark.parametrize("name", [entry.name for entry in PROGRAMS])
+def test_the_catalogue(jobs, program, rng, kills, name, protocol, nodes, images):
+    if protocol in SURVIVORS:
+        lose(jobs, program, rng, kills, name, protocol, nodes, images)
+        return
+    entry, command = BY_NAME[name], program(name)
+    if not entry.accepts(4):
+        pytest.skip(f"{entry} does not run on 4 ranks")
+    expected = undisturbed(jobs, command, entry, 4)
+    survive(jobs, rng, command, entry, 4, kills or 3, expected, ["--nodes", str(nodes), *images], protocol=protocol)
