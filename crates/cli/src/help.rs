@@ -174,10 +174,11 @@ const DRAIN: &str = "\
 resurgo drain JOB NODE
 
 The ranks of a node go on elsewhere: all ranks are copied at one moment, and go on from there when the images of those
-that leave are on other nodes. Nothing is lost. NODE is its name, as events tell it, or its number. It stays a node of the
-job without ranks, and may be switched off. Under --protocol blocking.
+that leave are on other nodes. Nothing is lost. NODE is its name, as events tell it, or its number. It stays a node of
+the job without ranks, and may be switched off. Under --protocol blocking.
 
-Exit status: 0 when no rank is there any more; 1 with the reason, and all goes on as before; 2 when there is no such job.
+Exit status: 0 when no rank is there any more; 1 with the reason, and all goes on as before; 2 when there is no such
+job.
 ";
 
 const REMOVE_HOST: &str = "\
@@ -219,12 +220,13 @@ resurgo doctor [--json] [--hosts FILE] [program [arguments]]
 Tells whether the program can be protected, by which MPI library, and what is put into the environment of its
 ranks; or what is missing. Nothing is run.
 
-  --hosts FILE, -hosts A,B    examine these hosts instead, as resurgo run would before a job, and whether all reach one
-                              another; with a program, also whether it and its libraries are the same. -launcher and
-                              -launcher-exec as at resurgo run
+  --hosts FILE, -hosts A,B    examine these hosts instead, as resurgo run would before a job, and whether all
+                              reach one another; with a program, also whether it and its libraries are the
+                              same. -launcher and -launcher-exec as at resurgo run
   --json                      print an object instead, or a list of hosts
 
-Exit status: 0; 1 when some host cannot have jobs; 2 when the program cannot be protected; 126, 127 when there is no such program.
+Exit status: 0; 1 when some host cannot have jobs; 2 when the program cannot be protected; 126, 127 when there is no
+such program.
 ";
 
 const BENCH: &str = "\

@@ -377,7 +377,7 @@ mod tests {
             ("--nodes 2 -ppn 1 -n 3 ./a", "0 fork 2,1 fork 1"),
             ("--nodes 3 ./a", "0 fork 1,1 fork 1,2 fork 1"),
             ("--nodes 3 --spares 1 -n 4 ./a", "0 fork 2,1 fork 2,2 fork 0"),
-            ("--nodes 3 --allow-missing 1 -ppn 1 ./a", "0 fork 1,1 fork 0,2 fork 0"),
+            ("--nodes 3 --allow-missing 1 -n 1 ./a", "0 fork 1,1 fork 0,2 fork 0"),
             ("--nodes 3 --spares 2 ./a", "0 fork 1,1 fork 0,2 fork 0"),
             (
                 "-hosts a.invalid:2,b.invalid:2,c.invalid:2 --spares 1 ./a",

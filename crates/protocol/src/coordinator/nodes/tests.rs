@@ -494,9 +494,11 @@ fn ranks_leave_a_node_from_a_fresh_wave() {
     );
     // Nor does anybody come back, or leave an image there.
     after(&mut job, Fact::Written { rank: 0, number: 1 });
-    assert_eq!(
-        after(&mut job, Fact::Down { node: 1 }),
-        [Command::Lost { node: 1, ranks: vec![] }]
+    let lost = after(&mut job, Fact::Down { node: 1 });
+    let ranks = vec![];
+    assert!(
+        lost.contains(&Command::Lost { node: 1, ranks }) && on(&lost).is_empty(),
+        "{lost:?}"
     );
 }
 
