@@ -23,7 +23,8 @@ class Servers:
         self.trust()
         (directory / "server").write_text(
             f"HostKey {directory}/host\nAuthorizedKeysFile {self.authorized_keys}\nStrictModes no\nPidFile none\nUsePAM no\n"
-            "PermitRootLogin yes\nMaxStartups 100\n"
+            # The user's own .bashrc may do anything, and is killed with its node in the middle of that.
+            f"PermitRootLogin yes\nMaxStartups 100\nSetEnv HOME={directory}\n"
         )
         (directory / "client").write_text(
             f"IdentityFile {directory}/own\nIdentitiesOnly yes\nUserKnownHostsFile {self.known_hosts}\n"

@@ -242,7 +242,7 @@ def test_each_node_binds_its_ranks_in_turn(jobs):
 
 
 def test_the_largest_logs_of_all_nodes_are_found(jobs, program):
-    options = ["--nodes", "2", *every("50ms"), "--checkpoint-policy", "most-log", "--checkpoint-share", "1"]
+    options = ["--nodes", "2", *every("50ms"), "--checkpoint-policy", "most-log", "--checkpoint-share", "50"]
     command = [*program("cg"), *arguments(BY_NAME["cg"], True, None)]
     result = jobs.run(4, *command, options=options, protocol="pessimistic").ok()
     assert len({event["rank"] for event in result.of("checkpointed")}) > 1, result.describe()
