@@ -1,8 +1,8 @@
 //! The nodes that a command line asks for, and which ranks run on which.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -10,6 +10,7 @@ use std::path::Path;
 use nix::unistd::gethostname;
 use resurgo_protocol::{Protocol, placement};
 use resurgo_runtime::dispatcher::{Cluster, Host, Join, Launcher, Listeners};
+use resurgo_runtime::sys;
 use resurgo_wire::control::Preemption;
 use resurgo_wire::handshake::Server;
 
@@ -164,8 +165,7 @@ fn token_in(file: &Path) -> Result<String, String> {
 }
 
 fn new_token() -> std::io::Result<String> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let bytes: [u8; 16] = sys::random()?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -1,29 +1,26 @@
 //! `resurgo join`: this node takes part in a job whose dispatcher is elsewhere. It asks for an invitation with the token, starts an agent
 //! with it, and asks again when the agent has lost the dispatcher.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use nix::sys::prctl;
 use nix::unistd::gethostname;
+use resurgo_wire::control::Invitation;
 use resurgo_wire::control::join::{self, Joining, Welcome};
-use resurgo_wire::control::{AGENT, INVITED, Invitation};
 use resurgo_wire::handshake::Word;
 
 use crate::agent::ALONE;
 use crate::connection::Connection;
+use crate::invited;
 use crate::stream::Stream;
-use crate::{children, passed_on};
 
 /// For how long a job that does not answer is tried.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long what an agent has left behind may take to be gone.
-const GRACE: Duration = Duration::from_secs(2);
 /// How long the dispatcher may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -119,25 +116,7 @@ fn connect(address: &str) -> io::Result<Connection> {
 
 /// Starts an agent, and waits for its end; its exit status. The end of this process is the agent's.
 fn serve(invitation: &Invitation) -> io::Result<i32> {
-    // What ranks have started ends with them.
-    prctl::set_child_subreaper(true)?;
-    let mut agent = Command::new("/proc/self/exe")
-        .arg0("resurgo")
-        .args([AGENT, INVITED])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .process_group(0)
-        .spawn()?;
-    let mut line = serde_json::to_vec(invitation)?;
-    line.push(b'\n');
-    if let Some(stdin) = &mut agent.stdin {
-        // One that has ended already is noticed by that.
-        let _ = stdin.write_all(&line);
-    }
-    // It stays open until the agent has ended.
-    let life_line = agent.stdin.take();
-    let status = passed_on::wait(&mut agent);
-    drop(life_line);
-    children::kill_all(GRACE);
-    Ok(status?.code().unwrap_or(1))
+    let mut agent = invited::agent();
+    agent.stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
+    Ok(invited::run(&mut agent, Some(invitation))?.code().unwrap_or(1))
 }

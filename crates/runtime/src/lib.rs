@@ -12,6 +12,7 @@ pub mod faults;
 #[cfg(test)]
 mod fuzz;
 mod interfaces;
+mod invited;
 mod job_key;
 pub mod jobs;
 pub mod join;
@@ -20,7 +21,6 @@ mod likeness;
 pub mod memory;
 pub mod note;
 pub mod own_directory;
-mod passed_on;
 pub mod pattern;
 mod printed;
 mod reach;
@@ -28,7 +28,7 @@ mod reception;
 mod server_process;
 mod stream;
 pub mod suspended;
-mod sys;
+pub mod sys;
 pub mod trampoline;
 pub mod units;
 

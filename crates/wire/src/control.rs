@@ -24,7 +24,7 @@ pub use frames::{FrameBuffer, FrameError, MAX_FRAME, Message, first_message};
 pub(crate) use frames::{from_json, json};
 pub use job::{Addresses, Grouping, ImageFiles, Job, Program, Stdin, WantedProgram, appnums, protocol_number};
 pub use link::{AGENT, Alike, Arrival, INVITED, Invitation, JobDirectory, KEPT, LONGEST_INVITATION, Preemption, Sight};
-pub use nodes::Nodes;
+pub use nodes::{MOST_NODES, Nodes};
 
 /// Which of a rank's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -454,6 +454,16 @@ fn of_life(frame: &[u8]) -> Option<(usize, u64, &[u8])> {
     let (rank, rest) = frame.split_first_chunk::<4>()?;
     let (life, rest) = rest.split_first_chunk::<8>()?;
     Some((u32::from_le_bytes(*rank) as usize, u64::from_le_bytes(*life), rest))
+}
+
+/// Most bytes of what was in transit that are sent at once.
+const PIECE: usize = 1 << 20;
+
+/// What was in transit, in pieces of which each can be sent: with whether it is the last.
+pub fn pieces(part: &[u8]) -> impl Iterator<Item = (&[u8], bool)> {
+    let last = part.len().div_ceil(PIECE);
+    let pieces = part.chunks(PIECE).zip(1..);
+    pieces.map(move |(piece, number)| (piece, number == last))
 }
 
 /// The frame of what was in transit, and what is in it.

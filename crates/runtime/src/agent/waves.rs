@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use resurgo_protocol::coordinator::{From, Manner, State};
 use resurgo_protocol::group::Turn;
 use resurgo_protocol::{Command, Fact, kinds};
-use resurgo_wire::control::ToDispatcher;
+use resurgo_wire::control::{ToDispatcher, pieces};
 use resurgo_wire::image::{Datagram, IN_WAVE, Kind};
 use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE};
 
@@ -17,9 +17,6 @@ use super::ranks::Rank;
 use super::suspend::Halt;
 use super::{Agent, Work};
 use crate::memory;
-
-/// Bytes of what was in transit that are sent at once.
-const PIECE: usize = 1 << 20;
 
 /// What the agent holds for waves.
 #[derive(Default)]
@@ -275,14 +272,9 @@ impl Agent {
     /// Says what was in transit to ranks of this node, which is one of several.
     fn give_transit(&mut self, number: u64, transit: &InTransit) -> io::Result<()> {
         let bytes = transit.encode(number);
-        let pieces = bytes.chunks(PIECE);
-        let last = pieces.len().saturating_sub(1);
-        for (index, piece) in pieces.enumerate() {
-            self.control.queue(&ToDispatcher::InTransit {
-                number,
-                is_last: index == last,
-                bytes: piece.to_vec(),
-            });
+        for (piece, is_last) in pieces(&bytes) {
+            let bytes = piece.to_vec();
+            self.control.queue(&ToDispatcher::InTransit { number, is_last, bytes });
         }
         Ok(())
     }

@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use resurgo_protocol::placement::{self, Room};
-use resurgo_wire::control::{AGENT, INVITED, KEPT, Preemption};
+use resurgo_wire::control::{AGENT, KEPT, Preemption};
+
+use crate::invited;
 
 /// What starts agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,11 +155,7 @@ impl Cluster {
         let own = std::env::current_exe()?;
         let program = |usual: &str| Command::new(self.launcher_file.clone().unwrap_or_else(|| usual.into()));
         let mut command = match host.launcher {
-            Launcher::Fork => {
-                let mut command = Command::new("/proc/self/exe");
-                command.arg0("resurgo").args([AGENT, INVITED]);
-                command
-            }
+            Launcher::Fork => invited::agent(),
             Launcher::Ssh => {
                 let mut command = program("ssh");
                 // ssh joins what follows with blanks, and the login shell there splits it again.

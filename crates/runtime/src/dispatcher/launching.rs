@@ -3,7 +3,7 @@
 //! Each gets an [`Invitation`] on its standard input, connects back, and proves the job's key. A node that cannot be reached, has no
 //! resurgo, or is not like this one is *missing*. If more are than may be, the job ends before it has begun.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::{Child, ExitStatus};
@@ -14,7 +14,8 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use resurgo_wire::control::join::{self, Joining, Welcome};
 use resurgo_wire::control::{
-    Alike, Arrival, Invitation, Job, JobDirectory, Message, Nodes, Sight, ToAgent, ToDispatcher, first_message,
+    Alike, Arrival, Invitation, Job, JobDirectory, MOST_NODES, Message, Nodes, Sight, ToAgent, ToDispatcher,
+    first_message,
 };
 use resurgo_wire::handshake::Server;
 
@@ -24,14 +25,12 @@ use super::start_error::{StartError, cannot};
 use crate::connection::Connection;
 use crate::reception::{Framing, Guest as _, Reception, Stranger};
 use crate::stream::Tls;
-use crate::{interfaces, likeness, server_process};
+use crate::{interfaces, invited, likeness, server_process};
 
 /// How long a node may take until its agent is there.
 const LAUNCH: Duration = Duration::from_secs(60);
 /// Agents that are being started at a time: each is a process of ssh or srun here, and a login there.
 const AT_ONCE: usize = 32;
-/// Numbers of agents are below this.
-const MOST_NODES: u32 = 1 << 16;
 /// How long one that has proved the key may take to say what its node is like: it reads files for that.
 const ARRIVAL: Duration = Duration::from_secs(10);
 /// How often launchers are looked at: their ends make nothing readable.
@@ -230,16 +229,12 @@ impl Guest {
     }
 
     fn start(&mut self, cluster: &Cluster, invitation: &Invitation) -> io::Result<()> {
-        let mut line = serde_json::to_vec(invitation)?;
-        line.push(b'\n');
-        let mut process = cluster.command(&self.host)?.spawn()?;
+        let process = self.process.insert(cluster.command(&self.host)?.spawn()?);
         self.since = Instant::now();
-        // Who has ended already is noticed by that.
-        let _ = process.stdin.as_mut().map(|stdin| stdin.write_all(&line));
+        invited::invite(process, invitation)?;
         if let Some(complaints) = &process.stderr {
             crate::sys::set_nonblocking(complaints)?;
         }
-        self.process = Some(process);
         Ok(())
     }
 
@@ -252,6 +247,20 @@ impl Guest {
         match &self.fate {
             Fate::Missing(why) => Some((&self.host.name, why)),
             _ => None,
+        }
+    }
+
+    /// Its agent, or why that is not there.
+    fn arrived(self) -> Result<Arrived, String> {
+        match self.fate {
+            Fate::There(connection, arrival) => Ok(Arrived {
+                host: self.host,
+                connection,
+                arrival: *arrival,
+                process: self.process,
+            }),
+            Fate::Missing(why) => Err(why),
+            Fate::Awaited => Err("its agent has not come".to_string()),
         }
     }
 
@@ -405,17 +414,8 @@ impl Launching {
     /// The agents that have come.
     pub fn arrivals(&mut self) -> Vec<Arrived> {
         let has_come = |guest: &mut Guest| matches!(guest.fate, Fate::There(..));
-        let come = self.guests.extract_if(.., has_come).collect::<Vec<_>>();
-        let arrived = |guest: Guest| match guest.fate {
-            Fate::There(connection, arrival) => Some(Arrived {
-                host: guest.host,
-                connection,
-                arrival: *arrival,
-                process: guest.process,
-            }),
-            _ => None,
-        };
-        come.into_iter().filter_map(arrived).collect()
+        let come = self.guests.extract_if(.., has_come);
+        come.filter_map(|guest| guest.arrived().ok()).collect()
     }
 
     /// What starts the agents of hosts that are added.
@@ -441,18 +441,8 @@ impl Launching {
 
     /// What has become of all, when nobody is awaited any more: in the order in which they are named.
     pub fn fates(self) -> Vec<(String, Result<Arrived, String>)> {
-        let fate = |guest: Guest| match guest.fate {
-            Fate::There(connection, arrival) => Ok(Arrived {
-                host: guest.host,
-                connection,
-                arrival: *arrival,
-                process: guest.process,
-            }),
-            Fate::Missing(why) => Err(why),
-            Fate::Awaited => Err("its agent has not come".to_string()),
-        };
         let guests = self.guests.into_iter();
-        guests.map(|guest| (guest.host.name.clone(), fate(guest))).collect()
+        guests.map(|guest| (guest.host.name.clone(), guest.arrived())).collect()
     }
 
     /// Nodes that do not come, with reasons.

@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes that are sent at once.
-const PIECE: usize = 1 << 20;
+use resurgo_wire::control::pieces;
 
 /// What was in transit in one wave, by the node that it was on its way to: what has come of it, and whether that is all.
 type Parts = BTreeMap<usize, (Vec<u8>, bool)>;
@@ -72,12 +71,7 @@ impl Transit {
     /// The pieces of it, each with whether it is the last of its part.
     pub fn pieces(&self, number: u64) -> impl Iterator<Item = (&[u8], bool)> {
         let parts = self.waves.get(&number).into_iter().flat_map(Parts::values);
-        parts.flat_map(|(part, _)| {
-            let last = part.len().div_ceil(PIECE);
-            part.chunks(PIECE)
-                .zip(1..)
-                .map(move |(piece, number)| (piece, number == last))
-        })
+        parts.flat_map(|(part, _)| pieces(part))
     }
 
     fn tidy(&mut self) {

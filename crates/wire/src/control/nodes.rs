@@ -4,6 +4,9 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+/// Numbers of nodes are below this, also of those that come while the job runs.
+pub const MOST_NODES: u32 = 1 << 16;
+
 /// The plan of a job on several nodes. A job on one node has none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nodes {

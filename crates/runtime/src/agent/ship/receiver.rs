@@ -7,12 +7,13 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use resurgo_wire::control::MOST_NODES;
 use resurgo_wire::handshake::Server;
 use resurgo_wire::replica::{Frame, Offer};
 
 use super::pace;
 use super::party::{Event, Parcel, Party, spawn};
-use super::sealed::{MOST_NODES, Sealed};
+use super::sealed::Sealed;
 use super::transfer::{give, not_due, take};
 use crate::reception::{Admitted, Framing, Guest, Reception, Stranger};
 

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use resurgo_wire::control::MOST_NODES;
 use resurgo_wire::handshake::{Greeting, Hello, KEY_BYTES, Server, Word};
 use resurgo_wire::replica::{Frame, RUN_HEAD, Seal, Side};
 
@@ -17,8 +18,6 @@ const CONNECT: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The same for an answer: who syncs and verifies a file says nothing meanwhile.
 const FOR_ANSWERS: Duration = Duration::from_secs(120);
-/// Numbers of nodes are below this.
-pub const MOST_NODES: u32 = 1 << 16;
 /// Bytes that are read at once.
 const READ: usize = 512 << 10;
 
