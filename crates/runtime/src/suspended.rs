@@ -165,6 +165,13 @@ pub struct Header {
     pub agent: Value,
 }
 
+impl Header {
+    pub fn of(about: About, job: Job, agent: Value) -> Header {
+        let id = about.id();
+        Header { id, about, job, agent }
+    }
+}
+
 /// A suspended job.
 pub struct Suspended {
     /// Of its image files.
@@ -595,6 +602,15 @@ pub struct Section {
 }
 
 impl Section {
+    /// The standard input so far: where it is, and how much of it; none: there is none to be kept.
+    pub fn of_input(input: Option<(impl AsRef<Path>, u64)>) -> io::Result<Section> {
+        Ok(Section {
+            file: input.as_ref().map(|(path, _)| File::open(path)).transpose()?,
+            length: input.map(|(_, length)| length),
+            ..Section::default()
+        })
+    }
+
     /// The next part from `at` on that may be other than zeros and is needed.
     fn next(&self, mut at: u64) -> io::Result<Option<Range<u64>>> {
         let Some(file) = &self.file else { return Ok(None) };

@@ -199,9 +199,8 @@ impl Waiting {
 
 impl Work {
     /// All that a job that begins needs on this node before its first process starts.
-    fn launch(job: Job, store: Option<Store>) -> Result<Work, String> {
+    fn launch(mut job: Job, store: Option<Store>) -> Result<Work, String> {
         let appnums = appnums(&job.programs);
-        let mut job = job;
         if job.nodes.is_some() {
             job.cpus = binding::of_words(&job.binding).map_err(|why| format!("-bind-to: {why}"))?;
         }

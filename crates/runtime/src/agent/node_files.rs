@@ -43,11 +43,9 @@ impl Work {
         if !is_written {
             return;
         }
-        let used = self.files_of(|_| true);
-        let recorded = self.files_of(|number| waves.contains(&number));
+        self.pin_waves(&waves);
         if let Some(store) = &mut self.store {
             store.pin_waves(waves);
-            store.pin(recorded, |name| used.iter().any(|(_, _, used)| used == name));
         }
     }
 

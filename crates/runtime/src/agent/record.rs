@@ -7,8 +7,8 @@
 //! images that only the file before needed may go.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, PipeReader};
+use std::ops::RangeInclusive;
 use std::thread::JoinHandle;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -44,15 +44,6 @@ enum Step {
     Naming(InThread<u64>),
     /// The dispatcher of several nodes does all of it.
     Elsewhere,
-}
-
-impl Recording {
-    fn elsewhere(number: u64, oldest: u64, ranks: usize) -> Recording {
-        Recording {
-            wave: Wave { number, oldest, ranks },
-            step: Step::Elsewhere,
-        }
-    }
 }
 
 /// The agent's part.
@@ -106,6 +97,15 @@ impl Work {
             .collect()
     }
 
+    /// Files of these waves stay: the job can be resumed from them. Others stay as long as ranks have them.
+    pub(super) fn pin_waves(&mut self, waves: &RangeInclusive<u64>) {
+        let used = self.files_of(|_| true);
+        let recorded = self.files_of(|number| waves.contains(&number));
+        if let Some(store) = &mut self.store {
+            store.pin(recorded, |name| used.iter().any(|(_, _, used)| used == name));
+        }
+    }
+
     /// All that a later run needs of the agent to begin from `wave`, as it is now: what images there are, and the logs of the wave.
     fn gather(&self, wave: u64, oldest: u64) -> io::Result<Gathered> {
         let mut state = self.state();
@@ -136,17 +136,8 @@ impl Work {
     ) -> io::Result<InThread<u64>> {
         let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let about: About = serde_json::from_value(about)?;
-        let header = Header {
-            id: about.id(),
-            about,
-            job: gathered.job,
-            agent: gathered.state,
-        };
-        gathered.sections.push(Section {
-            file: input.as_ref().map(|(path, _)| File::open(path)).transpose()?,
-            length: input.map(|(_, length)| length),
-            ..Section::default()
-        });
+        let header = Header::of(about, gathered.job, gathered.state);
+        gathered.sections.push(Section::of_input(input)?);
         let directory = store.directory().ok_or(io::ErrorKind::NotFound)?;
         let mut writer = Writer::begin(directory, store.key(), &header, gathered.sections)?;
         InThread::start(move || {
@@ -177,14 +168,15 @@ impl Agent {
         if work.directory().is_none() || work.is_recording() || work.is_halting() {
             return Ok(());
         }
+        let ranks = work.in_files(number);
+        let wave = Wave { number, oldest, ranks };
         if work.job.nodes.is_some() {
-            work.recording = Some(Recording::elsewhere(number, oldest, work.in_files(number)));
+            let step = Step::Elsewhere;
+            work.recording = Some(Recording { wave, step });
             return self.tell_state(Some((number, oldest)));
         }
         match work.gather(number, oldest) {
             Ok(gathered) => {
-                let ranks = work.in_files(number);
-                let wave = Wave { number, oldest, ranks };
                 let step = Step::Gathered(Box::new(gathered));
                 work.recording = Some(Recording { wave, step });
                 self.send(&ToDispatcher::WaveInFiles { number })
@@ -247,12 +239,8 @@ impl Agent {
 
     /// The job can be resumed from the wave: what only older ones need may go.
     fn recorded(&mut self, wave: Wave, bytes: u64) -> io::Result<()> {
-        let work = &mut self.work;
-        let used = work.files_of(|_| true);
-        let recorded = work.files_of(|number| (wave.oldest..=wave.number).contains(&number));
-        let Some(store) = &mut work.store else { return Ok(()) };
-        store.pin(recorded, |name| used.iter().any(|(_, _, used)| used == name));
-        let Some(directory) = store.directory() else {
+        self.work.pin_waves(&(wave.oldest..=wave.number));
+        let Some(directory) = self.work.directory() else {
             return Ok(());
         };
         let directory = directory.path().as_os_str().to_owned();

@@ -71,12 +71,8 @@ impl Work {
 
     fn begin_writing(&self, store: &Store, about: Value, input: Option<&OsStr>) -> io::Result<Writer> {
         let about: About = serde_json::from_value(about)?;
-        let header = Header {
-            id: about.id(),
-            about,
-            job: suspended::lasting(&self.job),
-            agent: serde_json::to_value(self.state())?,
-        };
+        let state = serde_json::to_value(self.state())?;
+        let header = Header::of(about, suspended::lasting(&self.job), state);
         let whole = |file: Option<&File>| -> io::Result<Section> {
             Ok(Section {
                 file: file.map(File::try_clone).transpose()?,

@@ -63,7 +63,7 @@ pub(super) struct JobFiles {
     directory: Arc<Directory>,
     key: Key,
     /// Keeps others from resuming the job.
-    _locks: Vec<File>,
+    locks: Vec<File>,
     /// See [`JobDirectory`].
     sign: String,
     /// What the job goes on from, until it is read.
@@ -81,8 +81,7 @@ impl JobFiles {
     pub fn create(job: &Job, directory: &OsStr) -> io::Result<JobFiles> {
         let directory = Directory::new_within(Path::new(directory), OsStr::new(&job.name))?;
         let (key, lock) = suspended::make_key(&directory)?;
-        let files = JobFiles::of(directory, key, vec![lock], job)?;
-        Ok(files)
+        JobFiles::of(directory, key, vec![lock], job)
     }
 
     /// That of one that goes on.
@@ -104,7 +103,7 @@ impl JobFiles {
         Ok(JobFiles {
             directory: Arc::new(directory),
             key,
-            _locks: locks,
+            locks,
             sign,
             reader: None,
             job: suspended::lasting(job),
@@ -147,7 +146,7 @@ impl JobFiles {
             spool.set_len(length).map_err(failed)?;
         }
         let (_, _, locks) = reader.finish().map_err(|error| error.to_string())?;
-        self._locks.extend(locks);
+        self.locks.extend(locks);
         Ok(())
     }
 
@@ -195,17 +194,8 @@ impl JobFiles {
         if ranks.len() < about.ranks {
             return Err(io::Error::other("not all of its ranks are known"));
         }
-        let header = Header {
-            id: about.id(),
-            about,
-            job: self.job.clone(),
-            agent: json!({ "ranks": ranks }),
-        };
-        let input = Section {
-            file: input.as_ref().map(|(path, _)| File::open(path)).transpose()?,
-            length: input.map(|(_, length)| length),
-            ..Section::default()
-        };
+        let header = Header::of(about, self.job.clone(), json!({ "ranks": ranks }));
+        let input = Section::of_input(input)?;
         let (directory, key) = (self.directory.clone(), self.key);
         self.in_thread(move || {
             // Logs are not written down: of what is on several nodes nothing else is in the memory.

@@ -135,13 +135,12 @@ impl Keeper {
             return Ok(Taking::Whole);
         }
         if let Some(file) = self.see(&offer) {
-            let name = image(offer.rank, offer.number);
             if offer.beside == 0 {
-                self.hold(offer, name, Vec::new(), false);
+                self.know(offer, false);
                 return Ok(Taking::Whole);
             }
             return Ok(Taking::From(Partial {
-                name,
+                name: image(offer.rank, offer.number),
                 file,
                 position: offer.length,
                 beside: Vec::new(),
