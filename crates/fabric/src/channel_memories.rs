@@ -2,8 +2,8 @@
 //! once for each life; nobody ever connects to it. The frames are `resurgo_wire`'s; here are the sockets.
 //!
 //! What a life sends lies in the kernel when a call of the provider ends, and its reports are with its channel memory: the program goes
-//! on only then, so whatever it does next, its process may be killed, or its node be lost. What the kernel still has of sends is lost then; the next life finds
-//! out how far they came, and repeats them. A connection that breaks is the end of the life, as if it had crashed; the next one
+//! on only then, so whatever it does next, its process may be killed, or its node be lost. What the kernel still has of sends is lost
+//! then; the next life finds out how far they came, and repeats them. A connection that breaks is the end of the life, as if it had crashed; the next one
 //! begins with what the channel memories have.
 //!
 //! Connections are no part of an image: a process that wakes up makes new ones, and is served what comes after the deliveries in its

@@ -273,7 +273,7 @@ impl Dispatcher {
         let statistics = self.stopped.take().unwrap_or_default();
         self.tell_what_can_be_resumed();
         let nodes = self.agents.figures(self.start);
-        let of_rank: Vec<usize> = (0..self.pids.len()).map(|rank| self.node_of(rank)).collect();
+        let of_rank = self.nodes_of_ranks();
         self.bus.tell(Event::NodesWere {
             nodes: &nodes,
             of_rank: &of_rank,
@@ -301,6 +301,11 @@ impl Dispatcher {
     /// The number of the node of `rank`.
     fn node_of(&self, rank: usize) -> usize {
         self.coordinator.node(rank as u32) as usize
+    }
+
+    /// The same of each.
+    fn nodes_of_ranks(&self) -> Vec<usize> {
+        (0..self.pids.len()).map(|rank| self.node_of(rank)).collect()
     }
 
     /// Waits for something and handles it. Returns the exit status when the job is over.

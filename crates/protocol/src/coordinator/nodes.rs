@@ -82,9 +82,8 @@ impl Coordinator {
             Some(place) => place,
             None => {
                 let is_leaving = |place: &&Place| matches!(place, Place::Node(node) if leaving.contains_key(node));
-                let mut all: Vec<&Place> = places.into_iter().flatten().collect();
-                all.sort_by_key(is_leaving);
-                all.first().map_or(Place::Everywhere, |place| **place)
+                let stays_best = places.into_iter().flatten().min_by_key(is_leaving);
+                stays_best.map_or(Place::Everywhere, |place| *place)
             }
         };
         images.reads = Some((number, place));

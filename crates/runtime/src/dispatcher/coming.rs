@@ -90,9 +90,7 @@ impl Dispatcher {
             protocol: self.coordinator.protocol(),
             may_begin_again: self.coordinator.may_begin_again(),
         }));
-        for other in self.agents.numbers().into_iter().filter(|other| *other != number) {
-            self.agents.node(other).queue(&known);
-        }
+        self.agents.tell_others(number, &known);
         self.bus.tell(Event::NodeCame {
             node: number,
             name: &name,

@@ -66,7 +66,7 @@ impl Dispatcher {
 
     /// All nodes have ended the job.
     pub(super) fn gather_statistics(&mut self) {
-        let of_rank: Vec<usize> = (0..self.pids.len()).map(|rank| self.node_of(rank)).collect();
+        let of_rank = self.nodes_of_ranks();
         self.stopped = Some(self.agents.statistics(|rank| of_rank.get(rank).copied().unwrap_or(0)));
     }
 
@@ -233,7 +233,6 @@ impl Dispatcher {
                 self.want_images(None);
             }
             ToDispatcher::LogGrows { bytes, .. } => self.checkpoints.logs_have_grown(bytes, self.start.elapsed()),
-
             ToDispatcher::ImageWanted { rank } => {
                 let unit = self.unit(rank);
                 self.checkpoints.want(std::iter::once(unit), None, self.start.elapsed());

@@ -38,7 +38,7 @@ impl Dispatcher {
 
     /// Who of all nodes has the largest logs is known when all have said so of their ranks.
     pub(super) fn mind_measured(&mut self) {
-        let of_rank: Vec<usize> = (0..self.pids.len()).map(|rank| self.node_of(rank)).collect();
+        let of_rank = self.nodes_of_ranks();
         if let Some(bytes) = self.agents.measured(&of_rank) {
             self.checkpoints.logs_are(bytes);
         }

@@ -41,13 +41,17 @@ impl Dispatcher {
         if self.verdict.is_some() || is_known {
             return;
         }
-        let name = self.agents.name(node).unwrap_or_default().to_string();
+        let name = self.name_of(node);
         self.bus.tell(Event::NodeLeaves {
             node,
             name: &name,
             reason,
         });
         self.begin_to_leave(node, None, false);
+    }
+
+    fn name_of(&self, node: usize) -> String {
+        self.agents.name(node).unwrap_or_default().to_string()
     }
 
     fn leaving(&self) -> &[Leaving] {
@@ -66,7 +70,7 @@ impl Dispatcher {
 
     /// No rank is on the node any more.
     pub(super) fn has_left(&mut self, node: usize) {
-        let name = self.agents.name(node).unwrap_or_default().to_string();
+        let name = self.name_of(node);
         self.bus.tell(Event::NodeLeft { node, name: &name });
         let reply = Reply::Done(format!("no rank is on node {name} any more"));
         let removed = self.answer_leaving(&reply, |leaving| leaving.node == node);
@@ -84,7 +88,7 @@ impl Dispatcher {
 
     /// The node could not be left.
     pub(super) fn stays(&mut self, node: usize, reason: &str) {
-        let name = self.agents.name(node).unwrap_or_default().to_string();
+        let name = self.name_of(node);
         if self
             .leaving()
             .iter()

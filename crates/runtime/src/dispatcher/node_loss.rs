@@ -89,7 +89,7 @@ impl Dispatcher {
         ) {
             return;
         }
-        let places: Vec<u32> = (0..self.pids.len()).map(|rank| self.node_of(rank) as u32).collect();
+        let places: Vec<u32> = self.nodes_of_ranks().into_iter().map(|node| node as u32).collect();
         let Some(told) = &mut self.plan else { return };
         told.epoch += 1;
         if told.of_rank == places {
